@@ -1,0 +1,69 @@
+"""Counted randomness: every draw is a pure function of the numbers that name it, not of what was drawn before.
+
+The order in which client 7 sees its samples for model 2 in epoch 0 of round 31 is a hash of (seed, 31, 7, 2, 0). So any engine,
+any chunking of the clients, a resumed run and a run on Flower all see the same batches, on the CPU and on a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# What a draw is for: keeps the streams apart that would otherwise share their numbers.
+INIT, PARTICIPATION, BATCH_ORDER, DROPOUT = range(4)
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of splitmix64, as signed 64-bit numbers
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def count(*numbers: int | Tensor) -> Tensor:
+    """A 64-bit hash of the numbers (ints or int64 tensors, broadcast against each other)."""
+    state: Tensor | None = None
+    for number in numbers:
+        value = number if isinstance(number, Tensor) else torch.tensor(number)
+        state = _splitmix(value if state is None else state + value)
+    assert state is not None
+    return state
+
+
+def uniform(*numbers: int | Tensor) -> Tensor:
+    """Numbers in [0, 1), float32, with 24 random bits each."""
+    return _shift(count(*numbers), 40).to(torch.float32) * 2.0**-24
+
+
+def order(
+    seed: int, round: int, clients: Tensor, models: int, epoch: int, counts: Tensor, longest: int
+) -> Tensor:
+    """``[C, K, longest]``: for each client and model a permutation of ``range(counts[i])``, then the left-over indices."""
+    position = torch.arange(longest, device=counts.device)
+    model = torch.arange(models, device=counts.device)
+    stream = count(count(BATCH_ORDER, seed, round, epoch).to(counts.device), clients[:, None], model)
+    keys = _shift(count(stream[..., None], position), 1)
+    keys = keys.masked_fill(position >= counts[:, None, None], torch.iinfo(torch.int64).max)
+    return keys.argsort(dim=-1, stable=True)
+
+
+def participants(seed: int, round: int, clients: Tensor, share: float) -> Tensor:
+    """Positions of the ``share`` of clients (at least one) that take part in a round, ascending."""
+    if share >= 1:
+        return torch.arange(len(clients))
+    drawn = max(1, round_half_up(share * len(clients)))
+    keys = _shift(count(count(PARTICIPATION, seed, round), clients.cpu()), 1)
+    return keys.argsort(stable=True)[:drawn].sort().values
+
+
+def round_half_up(x: float) -> int:
+    return int(x + 0.5)
+
+
+def _splitmix(x: Tensor) -> Tensor:
+    x = x + _GOLDEN
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right (torch's own keeps the sign)."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

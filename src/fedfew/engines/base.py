@@ -1,0 +1,237 @@
+"""What an engine does: the local work of a stack of clients.
+
+An engine trains, scores and differentiates replicas ``[clients, models]`` of one module on the clients' own samples. Both engines
+see the same batches (:mod:`fedfew.counted`) and minimise the same objectives, so they end with the same parameters.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedfew import counted
+from fedfew.engines import dropout
+from fedfew.federation import Samples, as_input
+from fedfew.stack import Tree, leaves, tree_map
+
+Loss = Callable[[Tree], Tensor]  # loss(weights): mean cross-entropy of one replica on the current batch
+Objective = Callable[[Loss, Tree, Tree], tuple[Tensor, Tensor]]
+"""objective(loss, params, context) → (what to minimise, the loss to report), written for one replica without leading axes.
+
+params is what is trained, context what stays fixed; both are trees of any shape, e.g. FedProx
+``(l := loss(params)) + mu / 2 * squared_distance(params, context), l``.
+"""
+
+
+def cross_entropy(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+    """The plain objective: the mean loss itself."""
+    value = loss(params)
+    return value, value.detach()
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains: plain SGD as in PyTorch, started afresh each round."""
+
+    lr: float
+    batch_size: int
+    epochs: int = 1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One epoch: the order in which each replica sees its client's samples, and its key for dropout."""
+
+    order: Tensor  # [C, K, longest]
+    key: Tensor | None  # [C, K]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Mean loss and accuracy, ``[C, S]``: client i under candidate model s."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+class UnsupportedModuleError(TypeError):
+    """The stacked engine cannot take this module."""
+
+
+class Engine(ABC):
+    name: ClassVar[str]
+
+    def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
+        self.module = dropout.make_counted(module).train()
+        self.training = training
+        self.seed = seed
+        self.drops = any(isinstance(m, dropout.CountedDropout) for m in self.module.modules())
+        self._buffers = {name for name, _ in self.module.named_buffers()}
+
+    # -- what methods and the training loop ask for --------------------------------------------------------------------------
+
+    def train(
+        self,
+        params: Tree,
+        samples: Samples,
+        clients: Tensor,
+        round: int,
+        objective: Objective,
+        context: Tree,
+        epochs: int,
+        first_epoch: int = 0,
+    ) -> tuple[Tree, Tensor]:
+        """Trained copies of ``params[C, K, …]`` and, per replica, the mean reported loss over the last epoch.
+
+        clients: the identities [C] that the batch orders are drawn from; context: a tree [C, K, …], or ``{}``.
+        """
+        models = leaves(params)[0].shape[1]
+        at = clients.to(samples.count.device)
+        replica = at[:, None], torch.arange(models, device=at.device)
+        passes = (
+            Pass(
+                counted.order(self.seed, round, at, models, epoch, samples.count, samples.longest),
+                counted.count(counted.DROPOUT, self.seed, round, epoch, *replica) if self.drops else None,
+            )
+            for epoch in range(first_epoch, first_epoch + epochs)
+        )
+        self.module.train()
+        return self._train(params, samples, passes, objective, context)
+
+    def losses(self, params: Tree, samples: Samples) -> Tensor:
+        """Mean loss ``[C, S]`` in evaluation mode."""
+        return self.score(params, samples).loss
+
+    def score(self, params: Tree, samples: Samples) -> Scores:
+        """Loss and accuracy of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
+        self.module.eval()
+        with torch.no_grad():
+            if leaves(params)[0].shape[0] == 1:
+                return self._score_shared(params, samples)
+            return self._score(params, samples)
+
+    @abstractmethod
+    def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        """Gradient of each client's mean training loss at ``params[C, K, …]``, and that loss ``[C, K]``."""
+
+    @abstractmethod
+    def _train(
+        self, params: Tree, samples: Samples, passes: Iterator[Pass], objective: Objective, context: Tree
+    ) -> tuple[Tree, Tensor]: ...
+
+    @abstractmethod
+    def _score(self, params: Tree, samples: Samples) -> Scores: ...
+
+    # -- shared by both ------------------------------------------------------------------------------------------------------
+
+    def _score_shared(self, params: Tree, samples: Samples) -> Scores:
+        """The same S models on everybody's samples: one pass over all rows, then a sum per client."""
+        models = leaves(params)[0].shape[1]
+        rows, owner = _rows(samples)
+        total = torch.zeros(2, len(samples.count), models, dtype=torch.float64, device=rows.device)
+        for at, who in zip(rows.split(EVALUATION_BATCH), owner.split(EVALUATION_BATCH), strict=True):
+            x, y = as_input(samples.x[at]), samples.y[at]
+            for s in range(models):
+                logits = functional_call(self.module, tree_map(lambda t, s=s: t[0, s], params), (x,))
+                total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
+                total[1, :, s].index_add_(0, who, (logits.argmax(-1) == y).double())
+        loss, accuracy = (total / samples.count[:, None]).float()
+        return Scores(loss, accuracy)
+
+    def trainable(self, path: str) -> bool:
+        """Is the leaf at this path of a tree trained? All are but the module's buffers."""
+        return path.rsplit("/", 1)[-1] not in self._buffers
+
+    def bytes_per_replica(self, samples: Samples) -> int:
+        """Memory one replica takes in training: parameters, gradient, copies, and what autograd keeps of a batch."""
+        kept = 0
+        seen: set[int] = set()
+
+        def pack(tensor: Tensor) -> Tensor:
+            nonlocal kept
+            if tensor.data_ptr() not in seen:
+                seen.add(tensor.data_ptr())
+                kept += tensor.numel() * tensor.element_size()
+            return tensor
+
+        x = as_input(samples.x[: self.training.batch_size])
+        self.module.train()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            F.cross_entropy(self.module(x), samples.y[: len(x)])
+        weights = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
+        return 5 * weights + 2 * kept
+
+
+EVALUATION_BATCH = 512
+
+
+def _rows(samples: Samples) -> tuple[Tensor, Tensor]:
+    """All rows of these clients, and whose (as a position in the stack) each is."""
+    owner = torch.repeat_interleave(
+        torch.arange(len(samples.count), device=samples.count.device), samples.count
+    )
+    first = samples.count.cumsum(0) - samples.count
+    return samples.start[owner] + torch.arange(len(owner), device=owner.device) - first[owner], owner
+
+
+@dataclass(frozen=True)
+class Local:
+    """A stack of clients at home in one round: what a method may do with data that it never sees."""
+
+    engine: Engine
+    samples: Samples
+    clients: Tensor  # identities [C]
+    round: int
+    share: Tensor  # [C]: n_i / Σ_j n_j over the clients of this round
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def counts(self) -> Tensor:
+        """n_i, the number of training samples of each client."""
+        return self.samples.count
+
+    def train(
+        self,
+        params: Tree,
+        objective: Objective = cross_entropy,
+        context: Tree | None = None,
+        *,
+        epochs: int | None = None,
+        first_epoch: int = 0,
+    ) -> tuple[Tree, Tensor]:
+        """Train replicas ``[1 or C, K, …]`` on the clients' samples: the trained stack [C, K, …] and the loss reported [C, K].
+
+        epochs: the run's ``local_epochs`` unless given; first_epoch: number of the first one, where a round trains twice.
+        """
+        return self.engine.train(
+            self._spread(params),
+            self.samples,
+            self.clients,
+            self.round,
+            objective,
+            self._spread(context or {}),
+            self.engine.training.epochs if epochs is None else epochs,
+            first_epoch,
+        )
+
+    def losses(self, params: Tree) -> Tensor:
+        """Mean training loss [C, K] of models ``[1 or C, K, …]`` as they are, in evaluation mode."""
+        return self.engine.losses(params, self.samples)
+
+    def gradient(self, params: Tree) -> tuple[Tree, Tensor]:
+        """Gradient [C, K, …] of the mean training loss at ``[1 or C, K, …]``, and that loss [C, K]."""
+        return self.engine.gradient(self._spread(params), self.samples)
+
+    def _spread(self, tree: Tree) -> Tree:
+        return tree_map(lambda t: t.expand(len(self), *t.shape[1:]), tree)

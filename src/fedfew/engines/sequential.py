@@ -1,0 +1,109 @@
+"""One replica at a time, plain PyTorch: the oracle in tests, the yardstick in benchmarks, the CPU's choice for convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from fedfew import counted
+from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Scores
+from fedfew.engines.dropout import keyed
+from fedfew.federation import Samples, as_input
+from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
+
+
+class Sequential(Engine):
+    name: ClassVar[str] = "sequential"
+
+    def _train(
+        self, params: Tree, samples: Samples, passes: Iterator[Pass], objective: Objective, context: Tree
+    ) -> tuple[Tree, Tensor]:
+        epochs = list(passes)
+
+        def train(i: int, k: int) -> tuple[Tree, Tensor]:
+            return self._train_replica(
+                tree_map(lambda t: t[i, k].clone(), params),
+                *samples.of(i),
+                [(e.order[i, k], None if e.key is None else e.key[i, k]) for e in epochs],
+                objective,
+                tree_map(lambda t: t[i, k], context),
+            )
+
+        return _for_each_replica(train, params)
+
+    def _train_replica(
+        self,
+        params: Tree,
+        x: Tensor,
+        y: Tensor,
+        epochs: list[tuple[Tensor, Tensor | None]],
+        objective: Objective,
+        context: Tree,
+    ) -> tuple[Tree, Tensor]:
+        trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
+        settings = self.training
+        sgd = torch.optim.SGD(
+            trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+        )
+        mean_loss = torch.zeros((), device=x.device)
+        for order, key in epochs:
+            mean_loss = torch.zeros((), device=x.device)
+            for step, batch in enumerate(order[: len(y)].split(settings.batch_size)):
+                inputs, labels = as_input(x[batch]), y[batch]
+
+                def loss(weights: Tree, inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
+                    return F.cross_entropy(functional_call(self.module, weights, (inputs,)), labels)
+
+                sgd.zero_grad()
+                if key is None:
+                    minimised, reported = objective(loss, params, context)
+                else:
+                    with keyed(counted.count(key, step)):
+                        minimised, reported = objective(loss, params, context)
+                minimised.backward()
+                sgd.step()
+                mean_loss = mean_loss + reported.detach() * (len(batch) / len(y))
+        return tree_map(lambda t: t.detach(), params), mean_loss
+
+    def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        self.module.eval()
+
+        def differentiate(i: int, k: int) -> tuple[Tree, Tensor]:
+            weights = tree_map(lambda t: t[i, k].clone().requires_grad_(t.is_floating_point()), params)
+            x, y = samples.of(i)
+            mean_loss = torch.zeros((), device=x.device)
+            for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
+                logits = functional_call(self.module, weights, (as_input(inputs),))
+                part = F.cross_entropy(logits, labels, reduction="sum") / len(y)
+                part.backward()
+                mean_loss = mean_loss + part.detach()
+            return tree_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, weights), mean_loss
+
+        return _for_each_replica(differentiate, params)
+
+    def _score(self, params: Tree, samples: Samples) -> Scores:
+        def score(i: int, s: int) -> tuple[Tree, Tensor]:
+            weights = tree_map(lambda t: t[i, s], params)
+            x, y = samples.of(i)
+            total = torch.zeros(2, dtype=torch.float64, device=x.device)
+            for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
+                logits = functional_call(self.module, weights, (as_input(inputs),))
+                total[0] += F.cross_entropy(logits, labels, reduction="sum")
+                total[1] += (logits.argmax(-1) == labels).sum()
+            return {}, (total / len(y)).float()
+
+        _, scores = _for_each_replica(score, params)
+        return Scores(loss=scores[..., 0], accuracy=scores[..., 1])
+
+
+def _for_each_replica(work: Callable[[int, int], tuple[Tree, Tensor]], params: Tree) -> tuple[Tree, Tensor]:
+    """work(i, k) for every client i and model k, its results stacked again: [C, K, …]."""
+    clients, models = leaves(params)[0].shape[:2]
+    rows = [[work(i, k) for k in range(models)] for i in range(clients)]
+    trees = stack([stack([tree for tree, _ in row]) for row in rows])
+    return trees, torch.stack([torch.stack([value for _, value in row]) for row in rows])

@@ -1,0 +1,173 @@
+"""A federation: every client's samples in one tensor, and where each client's begin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split (training or test) of a stack of clients: client i owns rows ``start[i] : start[i] + count[i]``."""
+
+    x: Tensor
+    y: Tensor
+    start: Tensor
+    count: Tensor
+    longest: int  # max(count), known without asking the device
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
+        count = torch.tensor([len(y) for _, y in parts])
+        return cls(
+            x=torch.cat([x for x, _ in parts]),
+            y=torch.cat([y for _, y in parts]),
+            start=count.cumsum(0) - count,
+            count=count,
+            longest=int(count.max()),
+        )
+
+    def take(self, clients: Tensor) -> Samples:
+        """The same rows seen by a chosen stack of clients (nothing is copied)."""
+        at = clients.to(self.count.device)
+        count = self.count[at]
+        return replace(self, start=self.start[at], count=count, longest=int(count.max()))
+
+    def to(self, device: torch.device | str) -> Samples:
+        return replace(
+            self,
+            x=self.x.to(device),
+            y=self.y.to(device),
+            start=self.start.to(device),
+            count=self.count.to(device),
+        )
+
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
+        """(x, y) of one client."""
+        rows = slice(int(self.start[client]), int(self.start[client] + self.count[client]))
+        return self.x[rows], self.y[rows]
+
+
+def as_input(x: Tensor) -> Tensor:
+    """What a model sees of stored samples: bytes are pixels and become (x/255 − 0.5)/0.5, all else stays as it is."""
+    return x.to(torch.float32).div_(127.5).sub_(1.0) if x.dtype == torch.uint8 else x
+
+
+@dataclass(frozen=True)
+class Federation:
+    """M clients' training and test samples. Make one with :meth:`from_arrays` or a function of :mod:`fedfew.data`."""
+
+    train: Samples
+    test: Samples
+    classes: int
+    ids: Tensor  # what a client's random numbers are drawn from: follows the client when clients are chosen or reordered
+    name: str = "arrays"
+    groups: Tensor | None = None  # the true group of each client, where the data was made with groups
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train: Sequence[tuple[Any, Any]],
+        test: Sequence[tuple[Any, Any]],
+        *,
+        classes: int | None = None,
+        name: str = "arrays",
+        groups: Sequence[int] | None = None,
+    ) -> Federation:
+        """A federation of ``len(train)`` clients, each ``(x, y)`` in numpy or torch.
+
+        x: one row a sample, any shape (vectors, images, token ids), the same for all clients. Floating-point features are kept
+        as float32, bytes as bytes (pixels; see :func:`as_input`), other integers as int64 (token ids).
+        y: integer labels in ``range(classes)``; classes: the largest label + 1 unless given.
+        """
+        if len(train) == 0:
+            raise ValueError("train is empty: a federation needs at least one client")
+        if len(train) != len(test):
+            raise ValueError(f"train has {len(train)} clients, but test has {len(test)}")
+        parts = {"train": [_checked(i, "train", *pair) for i, pair in enumerate(train)]}
+        parts["test"] = [_checked(i, "test", *pair) for i, pair in enumerate(test)]
+        first = parts["train"][0][0]
+        for split, clients in parts.items():
+            for i, (x, _) in enumerate(clients):
+                if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
+                    raise ValueError(
+                        f"client {i}: {split} samples are {list(x.shape[1:])} of {x.dtype}, "
+                        f"but client 0's training samples are {list(first.shape[1:])} of {first.dtype}"
+                    )
+        if classes is None:
+            classes = 1 + max(int(y.max()) for pairs in parts.values() for _, y in pairs)
+        for split, clients in parts.items():
+            for i, (_, y) in enumerate(clients):
+                if int(y.min()) < 0 or int(y.max()) >= classes:
+                    raise ValueError(
+                        f"client {i}: {split} labels run from {int(y.min())} to {int(y.max())}, "
+                        f"but must lie in 0 … {classes - 1} ({classes} classes)"
+                    )
+        return cls(
+            train=Samples.concatenate(parts["train"]),
+            test=Samples.concatenate(parts["test"]),
+            classes=classes,
+            ids=torch.arange(len(train)),
+            name=name,
+            groups=None if groups is None else torch.as_tensor(groups),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+    def take(self, clients: Sequence[int] | Tensor) -> Federation:
+        """A federation of the chosen clients in that order; each keeps its identity, and so its batches."""
+        at = torch.as_tensor(clients)
+        return replace(
+            self,
+            train=self.train.take(at),
+            test=self.test.take(at),
+            ids=self.ids[at],
+            groups=None if self.groups is None else self.groups[at],
+        )
+
+    def to(self, device: torch.device | str) -> Federation:
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+    def fingerprint(self) -> str:
+        """A hash of the samples, labels and clients: tells whether a checkpoint belongs to this data."""
+        digest = hashlib.sha256(str((self.classes, self.train.x.dtype, self.shape)).encode())
+        for tensor in (self.ids, *(t for s in (self.train, self.test) for t in (s.x, s.y, s.start, s.count))):
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """One client's samples as tensors of the stored types, or an error that names the client."""
+    where = f"client {client}: {split}"
+    try:
+        x, y = (torch.as_tensor(np.ascontiguousarray(a) if not isinstance(a, Tensor) else a) for a in (x, y))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
+    if len(x.shape) == 0 or len(x) == 0:
+        raise ValueError(f"{where} has no samples")
+    if y.ndim != 1 or len(y) != len(x):
+        raise ValueError(
+            f"{where} has {len(x)} samples but labels of shape {list(y.shape)}; one label a sample is needed"
+        )
+    if x.is_floating_point():
+        x = x.to(torch.float32)
+        if not x.isfinite().all():
+            bad = int((~x.flatten(1).isfinite().all(1) if x.ndim > 1 else ~x.isfinite()).nonzero()[0])
+            raise ValueError(f"{where} sample {bad} contains NaN or infinite values")
+    elif x.dtype != torch.uint8:
+        x = x.to(torch.int64)
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        raise ValueError(f"{where} labels must be whole numbers")
+    return x, y.to(torch.int64)

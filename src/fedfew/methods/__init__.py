@@ -1,0 +1,39 @@
+"""Federated methods, one file each. :func:`make` builds one from its name and settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from fedfew.methods.base import Method, Outcome, Reply
+from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.fedfew import FedFew
+from fedfew.methods.local import LocalOnly
+from fedfew.spelling import unknown
+
+METHODS: dict[str, type[Method]] = {cls.name: cls for cls in (FedFew, FedAvg, LocalOnly)}
+
+__all__ = ["METHODS", "FedAvg", "FedFew", "LocalOnly", "Method", "Outcome", "Reply", "make", "register"]
+
+
+def register(cls: type[Method]) -> type[Method]:
+    """Make a method of your own known by its name (usable as a decorator)."""
+    METHODS[cls.name] = cls
+    return cls
+
+
+def make(name: str, **settings: Any) -> Method:
+    """The method called ``name`` with these hyper-parameters; ``published=True`` starts from its ``as_published`` preset."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    cls = METHODS[name]
+    known = {f.name: f for f in fields(cls)}
+    published = settings.pop("published", False)
+    for setting, value in settings.items():
+        if setting not in known:
+            raise unknown(f"setting of {name} called", setting, known)
+        if isinstance(value, list):
+            settings[setting] = tuple(value)
+    build = getattr(cls, "as_published", cls) if published else cls
+    method: Method = build(**settings)
+    return method

@@ -1,0 +1,129 @@
+"""The contract of a federated method.
+
+A method is a frozen dataclass of its hyper-parameters with a few functions on stacks: trees whose tensors have leading axes
+``[clients, models]``. It is written once, for a stack of clients: the simulator hands it all of them (or as many at a time as
+fit in memory), a real site is a stack of one. States and messages are plain trees, so a checkpoint is a state written down and a
+message on the wire is a state sent.
+
+One round:
+
+    message = method.dispatch(server, …)                       # server → clients
+    outcome = method.client(message, own, local)               # at home: local.train, local.loss, local.gradient
+    ω = exp(method.log_weights(outcome.reply, …))              # how much each client counts for each model
+    server = method.aggregate(server, weighted mean by ω)      # clients → server
+
+and at any time ``method.serve(message, own)`` gives the candidate models a client would choose from now.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from fedfew.stack import Tree, WeightedMean, tree_map
+
+if TYPE_CHECKING:
+    from fedfew.engines.base import Local
+
+Fresh = Callable[[int], Tree]  # fresh(k): the parameters of the k-th initialisation, a single replica
+
+
+@dataclass
+class Reply:
+    """What a stack of C clients sends back."""
+
+    update: Tree  # [C, K, …] (or [C, 1, …]); empty if nothing travels
+    losses: Tensor  # [C, K]: L_i(θ_k), the mean loss of client i's training data under model k
+    samples: Tensor  # [C]: n_i
+
+
+@dataclass
+class Outcome:
+    """What a round leaves behind at a stack of clients."""
+
+    reply: Reply
+    own: Tree  # [C, …]: the clients' new private state
+    adapted: Tree  # [C, S, …]: candidate models after this round's local training, for scoring
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Base of all methods; subclasses are frozen dataclasses registered under ``name``."""
+
+    name: ClassVar[str]
+    served: ClassVar[str]  # which weights the served score uses, in words
+    adapted: ClassVar[str]  # which weights the adapted score uses, in words
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError, naming the setting, where a hyper-parameter makes no sense."""
+
+    def check_against(self, clients: int) -> None:
+        """The same for what depends on the federation."""
+
+    @property
+    def replicas(self) -> int:
+        """How many models a client trains side by side."""
+        return 1
+
+    @abstractmethod
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        """The server's state, and the private states of all clients ``[M, …]`` (``{}`` if there are none)."""
+
+    def dispatch(self, server: Tree, clients: Tensor) -> Tree:
+        """What the clients at these positions receive: ``[C, …]``, or ``[1, …]`` where all receive the same."""
+        return tree_map(lambda t: t[None], server)
+
+    @abstractmethod
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        """A round at a stack of clients."""
+
+    def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
+        """log ω[i, k]: how much client i counts for model k, without normalisation.
+
+        share: n_i / Σ_j n_j over the clients of this round; clients: their positions in the federation. The default is
+        FedAvg's: by number of samples.
+        """
+        return share.log()[:, None].expand(reply.losses.shape)
+
+    def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
+        """The server's state after noting down what single clients sent (few methods do: the mean is all they need)."""
+        return server
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        """The server's new state, given the ω-weighted mean of the clients' updates for each model."""
+        return server
+
+    @abstractmethod
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""
+
+    def models(self, server: Tree) -> Tree:
+        """The server's models ``[K, …]``, for use outside of training; ``{}`` for a method that keeps none there."""
+        return server
+
+    def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
+        """What is worth recording about a round, from the losses [C, K] and sample shares [C] of the clients at these positions:
+        numbers, or tensors with one row a client."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """Name and hyper-parameters as plain values: what is saved, shown and read back by :func:`fedfew.methods.make`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"name": self.name} | {k: _plain(v) for k, v in values.items()}
+
+    def require(self, ok: bool, setting: str, wanted: str) -> None:
+        if not ok:
+            raise ValueError(f"{self.name}: {setting} must be {wanted}, not {getattr(self, setting)!r}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,29 @@
+"""The paper's CNN for images of any size ≥ 16 and any number of channels."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two 5×5 convolutions (32, 64) without padding, each with ReLU and 2×2 pooling, then 512 hidden units."""
+    if len(shape) != 3 or min(shape[1:]) < 16:
+        raise ValueError(f"cnn needs images of shape [channels, height ≥ 16, width ≥ 16], not {list(shape)}")
+    channels, height, width = shape
+    features = 64 * _left(height) * _left(width)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+def _left(size: int) -> int:
+    return ((size - 4) // 2 - 4) // 2

@@ -1,0 +1,126 @@
+"""The result of training: models, who uses which, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedfew import checkpoint, methods, models
+from fedfew.checkpoint import State
+from fedfew.federation import as_input
+from fedfew.history import History
+from fedfew.methods import Method
+from fedfew.stack import Tree, leaves, named_leaves, take
+
+ModelFactory = Callable[[], nn.Module]
+
+
+class Run:
+    """A finished (or interrupted) training run."""
+
+    def __init__(self, state: State, factory: ModelFactory, method: Method) -> None:
+        self.state = state
+        self.method = method
+        self._factory = factory
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything the run was started with."""
+        return self.state.settings
+
+    @property
+    def history(self) -> History:
+        return self.state.history
+
+    @property
+    def round(self) -> int:
+        """The last round completed."""
+        return self.state.round
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The server's K models, in evaluation mode; empty for a method that keeps none there."""
+        return self._modules(self.method.models(self.state.server))
+
+    @property
+    def choice(self) -> Tensor:
+        """For each client, which of the models served to it fits its training data best."""
+        return torch.from_numpy(self.history.choice[-1])
+
+    def model_of(self, client: int) -> nn.Module:
+        """The model that a client uses, in evaluation mode."""
+        here = torch.tensor([client])
+        received = self.method.dispatch(self.state.server, here)
+        candidates = take(self.method.serve(received, take(self.state.own, here)), 0)
+        return self._modules(candidates)[int(self.choice[client])]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run to a folder; :func:`fedfew.load` reads it back."""
+        return checkpoint.write(Path(folder), self.state)
+
+    def _modules(self, stacked: Tree) -> list[nn.Module]:
+        modules = []
+        for k in range(len(leaves(stacked)[0]) if stacked else 0):
+            module = self._factory()
+            module.load_state_dict(dict(named_leaves(take(stacked, k))))
+            modules.append(module.eval())
+        return modules
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return (
+            f"<Run {s['method']['name']} on {s['federation']['name']}: round {self.round} of {s['rounds']}, "
+            f"{s['federation']['clients']} clients>"
+        )
+
+
+def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
+    """The run saved in a folder (its newest intact checkpoint).
+
+    model: needed only where the run was made with a module of your own: the same zero-argument callable.
+    """
+    state, _ = checkpoint.read_newest(Path(folder))
+    return Run(state, model or named_factory(state.settings), methods.make(**state.settings["method"]))
+
+
+def named_factory(settings: dict[str, Any]) -> ModelFactory:
+    """The factory of a run whose model has a name."""
+    name, shape, classes = (
+        settings["model"],
+        settings["federation"]["shape"],
+        settings["federation"]["classes"],
+    )
+    if name not in models.MODELS:
+        raise ValueError(
+            f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
+            "(a zero-argument callable)"
+        )
+    return lambda: models.build(name, tuple(shape), classes)
+
+
+def select(models: Sequence[nn.Module], x: Any, y: Any) -> int:
+    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses."""
+    if not models:
+        raise ValueError("models is empty: there is nothing to choose from")
+    inputs, labels = as_input(torch.as_tensor(x)), torch.as_tensor(y)
+    if inputs.is_floating_point():
+        inputs = inputs.to(torch.float32)
+    if len(inputs) == 0 or len(inputs) != len(labels):
+        raise ValueError(
+            f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(labels)}"
+        )
+    losses = []
+    with torch.no_grad():
+        for module in models:
+            module.eval()
+            parts = [
+                F.cross_entropy(module(xs), ys.long(), reduction="sum")
+                for xs, ys in zip(inputs.split(512), labels.split(512), strict=True)
+            ]
+            losses.append(torch.stack(parts).sum())
+    return int(torch.stack(losses).argmin())

@@ -1,0 +1,150 @@
+"""Stacks: the parameters of many replicas as one tree of tensors with leading axes ``[clients, models]``.
+
+A tree is a dict of tensors or of trees, so it can be saved, sent and compared without knowing what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, Union
+
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = dict[str, Union[Tensor, "Tree"]]
+
+
+def tree_map(f: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+    """f applied to corresponding tensors of trees of one shape."""
+    result: Tree = {}
+    for name, value in tree.items():
+        rest = [other[name] for other in others]
+        result[name] = tree_map(f, value, *rest) if isinstance(value, dict) else f(value, *rest)  # type: ignore[arg-type]  # trees of one shape
+    return result
+
+
+def named_leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """(path, tensor) pairs; the path's parts are joined by ``/``."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from named_leaves(value, f"{prefix}{name}/")
+        else:
+            yield prefix + name, value
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    return [tensor for _, tensor in named_leaves(tree)]
+
+
+def from_named(tensors: dict[str, Tensor]) -> Tree:
+    """The tree whose :func:`named_leaves` these are."""
+    tree: Tree = {}
+    for path, tensor in tensors.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})  # type: ignore[assignment]  # parents are trees
+        node[name] = tensor
+    return tree
+
+
+def stack(trees: list[Tree]) -> Tree:
+    """Trees of one shape, stacked along a new leading axis."""
+    return tree_map(lambda *tensors: torch.stack(tensors), *trees)
+
+
+def take(tree: Tree, index: Tensor | int | slice) -> Tree:
+    """The chosen entries of the leading axis."""
+    return tree_map(lambda t: t[index], tree)
+
+
+def put(tree: Tree, index: Tensor, values: Tree) -> None:
+    """Write ``values`` at the chosen entries of the leading axis, in place."""
+    tree_map(lambda t, v: t.index_copy_(0, index.to(t.device), v.to(t.device)), tree, values)
+
+
+def to(tree: Tree, device: torch.device | str) -> Tree:
+    return tree_map(lambda t: t.to(device), tree)
+
+
+def subtract(a: Tree, b: Tree) -> Tree:
+    return tree_map(torch.sub, a, b)
+
+
+def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
+    """a + scale · b; a tensor ``scale`` belongs to the leading axes."""
+    return tree_map(lambda x, y: x + _against(scale, y) * y, a, b)
+
+
+def squared_distance(a: Tree, b: Tree) -> Tensor:
+    """‖a − b‖² of two single replicas (no leading axes)."""
+    return torch.stack([(x - y).square().sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
+
+
+def finite(tree: Tree) -> Tensor:
+    """For each entry of the leading axis: is every number in it finite?"""
+    return torch.stack([t.reshape(len(t), -1).isfinite().all(1) for t in leaves(tree)]).all(0)
+
+
+def count_bytes(tree: Tree) -> int:
+    return sum(t.numel() * t.element_size() for t in leaves(tree))
+
+
+def _against(scale: float | Tensor, tensor: Tensor) -> float | Tensor:
+    if isinstance(scale, Tensor):
+        return scale.to(tensor.dtype).reshape(scale.shape + (1,) * (tensor.ndim - scale.ndim))
+    return scale
+
+
+class WeightedMean:
+    """``Σ_i ω[i, k] x[i, k] / Σ_i ω[i, k]`` for each model k, added up a chunk of clients at a time.
+
+    The weights come as logarithms and need no normalisation: the largest so far is divided out as the sum goes on, so nothing
+    overflows and no chunk has to be kept. ``x`` is a stack ``[C, K, …]``, or ``[C, 1, …]`` where every model takes from the
+    same tree (clients that train one model for one of K clusters).
+    """
+
+    def __init__(self, models: int) -> None:
+        self._largest = torch.full((models,), -torch.inf, dtype=torch.float64)
+        self._total = torch.zeros(models, dtype=torch.float64)
+        self._sum: Tree | None = None
+
+    def add(self, log_weights: Tensor, x: Tree) -> None:
+        log_weights = log_weights.to("cpu", torch.float64)
+        largest = torch.maximum(self._largest, log_weights.amax(0))
+        anchor = largest.masked_fill(largest == -torch.inf, 0.0)
+        shrink = (self._largest - anchor).exp()
+        omega = (log_weights - anchor).exp()
+        self._largest = largest
+        self._total = self._total * shrink + omega.sum(0)
+        part = tree_map(lambda t: _weighted_sum(omega.to(t.device), t), x)
+        self._sum = (
+            part if self._sum is None else tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
+        )
+
+    @property
+    def log_total(self) -> Tensor:
+        """log Σ_i ω[i, k] for each model, float64; −∞ for a model nobody gave weight to."""
+        return self._total.log() + self._largest.masked_fill(self._largest == -torch.inf, 0.0)
+
+    def mean(self) -> Tree:
+        """The weighted mean, stacked over models; zero for a model nobody gave weight to."""
+        assert self._sum is not None, "nothing was added"
+        inverse = torch.where(self._total > 0, 1 / self._total.clamp_min(1e-300), 0.0)
+        return tree_map(lambda s: _scaled(inverse, s), self._sum)
+
+
+def _scaled(scale: Tensor, tensor: Tensor) -> Tensor:
+    return tensor * _against(scale.to(tensor.device), tensor)
+
+
+def _weighted_sum(omega: Tensor, x: Tensor) -> Tensor:
+    """[C, K] and [C, K or 1, …] → [K, …]"""
+    clients, models = omega.shape
+    omega = omega.to(x.dtype)
+    flat = x.reshape(clients, x.shape[1], -1)
+    if x.shape[1] == models:
+        total = torch.einsum("ck,ckp->kp", omega, flat)
+    else:
+        total = omega.T @ flat[:, 0]
+    return total.reshape(models, *x.shape[2:])
