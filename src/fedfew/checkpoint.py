@@ -48,10 +48,7 @@ class CheckpointError(ValueError):
 def write(folder: Path, state: State) -> Path:
     """Write a checkpoint, atomically, and drop all but the newest two."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        path: t.detach().cpu().contiguous()
-        for path, t in named_leaves({"server": state.server, "own": state.own})
-    }
+    tensors = {path: t.detach().cpu().contiguous() for path, t in named_leaves({"server": state.server, "own": state.own})}
     for name, column in state.history.arrays().items():
         tensors[f"history/{name}"] = torch.from_numpy(np.ascontiguousarray(column))
     data = save_tensors(tensors)

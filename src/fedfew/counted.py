@@ -32,9 +32,7 @@ def uniform(*numbers: int | Tensor) -> Tensor:
     return _shift(count(*numbers), 40).to(torch.float32) * 2.0**-24
 
 
-def order(
-    seed: int, round: int, clients: Tensor, models: int, epoch: int, counts: Tensor, longest: int
-) -> Tensor:
+def order(seed: int, round: int, clients: Tensor, models: int, epoch: int, counts: Tensor, longest: int) -> Tensor:
     """``[C, K, longest]``: for each client and model a permutation of ``range(counts[i])``, then the left-over indices."""
     position = torch.arange(longest, device=counts.device)
     model = torch.arange(models, device=counts.device)

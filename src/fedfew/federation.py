@@ -158,9 +158,7 @@ def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if len(x.shape) == 0 or len(x) == 0:
         raise ValueError(f"{where} has no samples")
     if y.ndim != 1 or len(y) != len(x):
-        raise ValueError(
-            f"{where} has {len(x)} samples but labels of shape {list(y.shape)}; one label a sample is needed"
-        )
+        raise ValueError(f"{where} has {len(x)} samples but labels of shape {list(y.shape)}; one label a sample is needed")
     if x.is_floating_point():
         x = x.to(torch.float32)
         if not x.isfinite().all():

@@ -55,9 +55,7 @@ class History:
 
     def __getattr__(self, name: str) -> Array:
         if name.startswith("_") or name not in self._columns:
-            raise AttributeError(
-                f"the history has no column {name!r}; it has {', '.join(self.__dict__.get('_columns', {}))}"
-            )
+            raise AttributeError(f"the history has no column {name!r}; it has {', '.join(self.__dict__.get('_columns', {}))}")
         return self[name]
 
     def arrays(self) -> dict[str, Array]:

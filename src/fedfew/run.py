@@ -111,9 +111,7 @@ def select(models: Sequence[nn.Module], x: Any, y: Any) -> int:
     if inputs.is_floating_point():
         inputs = inputs.to(torch.float32)
     if len(inputs) == 0 or len(inputs) != len(labels):
-        raise ValueError(
-            f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(labels)}"
-        )
+        raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(labels)}")
     losses = []
     with torch.no_grad():
         for module in models:

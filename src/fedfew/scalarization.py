@@ -20,9 +20,7 @@ from torch import Tensor
 __all__ = ["stch_set", "tch_set", "weights"]
 
 
-def stch_set(
-    losses: Tensor, mu: float, preference: Tensor | float | None = None, ideal: Tensor | float | None = None
-) -> Tensor:
+def stch_set(losses: Tensor, mu: float, preference: Tensor | float | None = None, ideal: Tensor | float | None = None) -> Tensor:
     """Smooth Tchebycheff set scalarization of ``losses[M, K]``, a differentiable scalar.
 
     mu: smoothing, > 0. → 0: the worst client under its best model (TCH-Set); → ∞: all clients and models alike.
@@ -32,9 +30,7 @@ def stch_set(
     return _soft_max(_soft_min(objectives, _checked_mu(mu)), mu)
 
 
-def tch_set(
-    losses: Tensor, preference: Tensor | float | None = None, ideal: Tensor | float | None = None
-) -> Tensor:
+def tch_set(losses: Tensor, preference: Tensor | float | None = None, ideal: Tensor | float | None = None) -> Tensor:
     """Tchebycheff set scalarization of ``losses[M, K]``: the worst client's loss under its best model."""
     return _objectives(losses, preference, ideal).amin(1).amax(0)
 
@@ -78,9 +74,7 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
         raise TypeError("losses must be a floating-point torch.Tensor of shape [M, K]")
     if losses.ndim != 2 or 0 in losses.shape:
-        raise ValueError(
-            f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}"
-        )
+        raise ValueError(f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}")
     if not losses.isfinite().all():
         raise ValueError("losses must be finite, but some are NaN or infinite")
     objectives = losses
@@ -97,9 +91,7 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
 def _per_client(name: str, value: Tensor | float, losses: Tensor) -> Tensor:
     column = torch.as_tensor(value, dtype=losses.dtype, device=losses.device)
     if column.ndim > 1 or (column.ndim == 1 and len(column) != len(losses)):
-        raise ValueError(
-            f"{name} must be one number or one per client ({len(losses)}), not of shape {list(column.shape)}"
-        )
+        raise ValueError(f"{name} must be one number or one per client ({len(losses)}), not of shape {list(column.shape)}")
     if not column.isfinite().all():
         raise ValueError(f"{name} must be finite")
     return column.expand(len(losses))[:, None]

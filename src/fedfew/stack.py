@@ -118,9 +118,7 @@ class WeightedMean:
         self._largest = largest
         self._total = self._total * shrink + omega.sum(0)
         part = tree_map(lambda t: _weighted_sum(omega.to(t.device), t), x)
-        self._sum = (
-            part if self._sum is None else tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
-        )
+        self._sum = part if self._sum is None else tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
 
     @property
     def log_total(self) -> Tensor:

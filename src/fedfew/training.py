@@ -106,11 +106,7 @@ def train(
     _check(chunk, "chunk", chunk is None or chunk >= 1, "≥ 1")
     chosen = methods.make(method) if isinstance(method, str) else method
     chosen.check_against(len(federation))
-    factory = (
-        (lambda: models.build(model, federation.shape, federation.classes))
-        if isinstance(model, str)
-        else model
-    )
+    factory = (lambda: models.build(model, federation.shape, federation.classes)) if isinstance(model, str) else model
     where = _device(device)
     outcome_settings: dict[str, Any] = {
         "federation": {
@@ -120,9 +116,7 @@ def train(
             "shape": list(federation.shape),
             "fingerprint": federation.fingerprint(),
         },
-        "model": model
-        if isinstance(model, str)
-        else getattr(model, "__qualname__", type(model).__qualname__),
+        "model": model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__qualname__),
         "method": chosen.settings(),
         "local_epochs": local_epochs,
         "batch_size": batch_size,
@@ -209,9 +203,7 @@ class _Loop:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
         begin = time.perf_counter()
         method, server, train = self.method, self.state.server, self.federation.train
-        present = counted.participants(
-            self.engine.seed, number, self.federation.ids, self.state.settings["participation"]
-        )
+        present = counted.participants(self.engine.seed, number, self.federation.ids, self.state.settings["participation"])
         counts = train.count.cpu()
         share = torch.zeros(len(self.federation))
         share[present] = counts[present] / counts[present].sum()
@@ -433,17 +425,13 @@ def _resumed(folder: Path | None, resume: bool, settings: dict[str, Any]) -> tup
     return checkpoint.read_newest(folder, settings)
 
 
-CPU_BUDGET = (
-    2 * 2**30
-)  # bytes for a chunk of clients on the CPU; fixed, so that a run is repeated to the last bit
+CPU_BUDGET = 2 * 2**30  # bytes for a chunk of clients on the CPU; fixed, so that a run is repeated to the last bit
 
 
 def _clients_that_fit(engine: Engine, samples: Samples, replicas: int) -> int:
     """How many clients to process at once: as many as a fixed share of the device's memory takes."""
     device = samples.x.device
-    budget = (
-        torch.cuda.get_device_properties(device).total_memory // 2 if device.type == "cuda" else CPU_BUDGET
-    )
+    budget = torch.cuda.get_device_properties(device).total_memory // 2 if device.type == "cuda" else CPU_BUDGET
     return max(1, min(len(samples.count), budget // (replicas * engine.bytes_per_replica(samples))))
 
 

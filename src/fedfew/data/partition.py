@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 
-def dirichlet(
-    labels: Indices, clients: int, alpha: float, rng: np.random.Generator, at_least: int = 2
-) -> list[Indices]:
+def dirichlet(labels: Indices, clients: int, alpha: float, rng: np.random.Generator, at_least: int = 2) -> list[Indices]:
     """Each class is divided among the clients by shares drawn from Dirichlet(α): small α, few classes a client.
 
     Every sample goes to exactly one client. Draws in which some client has fewer than ``at_least`` samples are repeated.
@@ -18,9 +16,7 @@ def dirichlet(
     if not 0 < alpha < float("inf"):
         raise ValueError(f"alpha must be a finite number > 0, not {alpha}")
     if clients * at_least > len(labels):
-        raise ValueError(
-            f"{len(labels)} samples are too few for {clients} clients with at least {at_least} each"
-        )
+        raise ValueError(f"{len(labels)} samples are too few for {clients} clients with at least {at_least} each")
     for _ in range(1000):
         parts: list[list[Indices]] = [[] for _ in range(clients)]
         for label in np.unique(labels):

@@ -176,9 +176,7 @@ EVALUATION_BATCH = 512
 
 def _rows(samples: Samples) -> tuple[Tensor, Tensor]:
     """All rows of these clients, and whose (as a position in the stack) each is."""
-    owner = torch.repeat_interleave(
-        torch.arange(len(samples.count), device=samples.count.device), samples.count
-    )
+    owner = torch.repeat_interleave(torch.arange(len(samples.count), device=samples.count.device), samples.count)
     first = samples.count.cumsum(0) - samples.count
     return samples.start[owner] + torch.arange(len(owner), device=owner.device) - first[owner], owner
 

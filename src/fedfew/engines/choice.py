@@ -16,9 +16,7 @@ from fedfew.stack import Tree, tree_map
 ENGINES: dict[str, type[Engine]] = {"stacked": Stacked, "sequential": Sequential}
 
 
-def make(
-    name: str, module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int
-) -> Engine:
+def make(name: str, module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> Engine:
     """The engine called ``name``; ``"auto"`` is the faster one in a trial on the first clients of ``samples``."""
     if name in ENGINES:
         return ENGINES[name](module, training, seed)
@@ -27,11 +25,7 @@ def make(
     sequential = Sequential(module, training, seed)
     try:
         stacked = Stacked(module, training, seed)
-        return (
-            stacked
-            if _seconds(stacked, samples, models) < _seconds(sequential, samples, models)
-            else sequential
-        )
+        return stacked if _seconds(stacked, samples, models) < _seconds(sequential, samples, models) else sequential
     except UnsupportedModuleError:
         return sequential
 

@@ -47,9 +47,7 @@ class Sequential(Engine):
     ) -> tuple[Tree, Tensor]:
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
-        sgd = torch.optim.SGD(
-            trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-        )
+        sgd = torch.optim.SGD(trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
         mean_loss = torch.zeros((), device=x.device)
         for order, key in epochs:
             mean_loss = torch.zeros((), device=x.device)

@@ -116,9 +116,7 @@ class Stacked(Engine):
     ) -> tuple[Tensor, Tensor]:
         """The objective of every replica at once."""
 
-        def replica(
-            params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None
-        ) -> tuple[Tensor, Tensor]:
+        def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
             def loss(candidate: Tree) -> Tensor:
                 logits = functional_call(self.module, candidate, (x,))
                 return (F.cross_entropy(logits, y, reduction="none") * weight).sum()
@@ -165,9 +163,7 @@ class Stacked(Engine):
             for into, part in zip(sums, torch.autograd.grad(value.sum(), trained), strict=True):
                 into += part
             mean_loss[: batch.clients] += value.detach().unflatten(0, (batch.clients, models))
-        return tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), total), _unranked(
-            mean_loss, rank
-        )
+        return tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), total), _unranked(mean_loss, rank)
 
     def _score(self, params: Tree, samples: Samples) -> Scores:
         clients, models = leaves(params)[0].shape[:2]
@@ -208,9 +204,7 @@ def _in_order(samples: Samples, models: int) -> Tensor:
     return order.expand(len(samples.count), models, -1)
 
 
-def _batches(
-    samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int
-) -> Iterator[Batch]:
+def _batches(samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int) -> Iterator[Batch]:
     """Steps of one pass; ``order[C, K, longest]``, like the sizes, is sorted by rank."""
     start, count = samples.start[rank], samples.count[rank]
     position = torch.arange(samples.longest, device=rank.device)

@@ -49,9 +49,7 @@ class FedFew(Method):
     """z*, one number a client: the loss it could reach. None: 0 for all (paper)."""
 
     name: ClassVar[str] = "fedfew"
-    served: ClassVar[str] = (
-        "of the K server models, the one with the least loss on the client's training data"
-    )
+    served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
     adapted: ClassVar[str] = "of the client's K locally trained copies, the one with the least training loss"
 
     @classmethod
@@ -73,9 +71,7 @@ class FedFew(Method):
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
         for setting in ("preference", "ideal"):
             values = getattr(self, setting)
-            self.require(
-                values is None or len(values) == clients, setting, f"one number for each of {clients} clients"
-            )
+            self.require(values is None or len(values) == clients, setting, f"one number for each of {clients} clients")
 
     @property
     def replicas(self) -> int:

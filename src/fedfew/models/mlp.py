@@ -12,6 +12,4 @@ def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def mlp(shape: tuple[int, ...], classes: int, hidden: int = 64) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
