@@ -1,7 +1,8 @@
 """States written down: a folder of ``round-NNNNNN`` folders, each whole or not there at all.
 
-``state.safetensors`` holds every tensor (server, clients' own, history), ``state.json`` the settings and the hash of the former; nothing
-is pickled. A folder is filled under another name and renamed when complete, so a killed process leaves no half-written one.
+``state.safetensors`` holds every tensor (server, clients' own, history), ``state.json`` the settings and the hash of the former;
+nothing is pickled. A folder is filled under another name and renamed when complete, so a killed process leaves no half
+of one.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Run:
     @property
     def models(self) -> list[nn.Module]:
         """The server's K models, in evaluation mode; empty for a method that keeps none there."""
-        return self._modules(self.method.models(self.state.server))
+        return self._modules(self.method.server_models(self.state.server))
 
     @property
     def choice(self) -> Tensor:

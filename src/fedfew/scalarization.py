@@ -52,7 +52,7 @@ def weights(
 def log_weights(
     losses: Tensor, mu: float, preference: Tensor | float | None = None, ideal: Tensor | float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums that are taken a part at a time."""
+    """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums taken a part at a time."""
     objectives = _objectives(losses, preference, ideal)
     log_w = torch.log_softmax((objectives.amin(1, keepdim=True) - objectives) / _checked_mu(mu), 1)
     return _soft_min(objectives, mu) / mu, log_w

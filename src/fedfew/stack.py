@@ -141,8 +141,5 @@ def _weighted_sum(omega: Tensor, x: Tensor) -> Tensor:
     clients, models = omega.shape
     omega = omega.to(x.dtype)
     flat = x.reshape(clients, x.shape[1], -1)
-    if x.shape[1] == models:
-        total = torch.einsum("ck,ckp->kp", omega, flat)
-    else:
-        total = omega.T @ flat[:, 0]
+    total = torch.einsum("ck,ckp->kp", omega, flat) if x.shape[1] == models else omega.T @ flat[:, 0]
     return total.reshape(models, *x.shape[2:])

@@ -90,8 +90,8 @@ def train(
     engine: "stacked" (all replicas at once), "sequential" (one by one), or "auto": the faster one in a short trial.
     chunk: how many clients are processed at once; chosen to fit in memory unless given. The result is the same.
     score_every: score all clients every so many rounds (and after the last).
-    folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and ends
-        as if it had not been (to the last bit on a CPU).
+    folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
+        ends as if it had not been (to the last bit on a CPU).
     on_round: called after every round with a :class:`Progress`.
     """
     _check(rounds, "rounds", rounds >= 1, "≥ 1")
@@ -282,7 +282,7 @@ class _Loop:
         return scores
 
     def _score(self, candidates: Tree, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Which of its candidates ``[1 or C, S, …]`` fits a client's training data best, and that one's test accuracy and loss."""
+        """Which of its candidates ``[1 or C, S, …]`` fits a client's training data best; that one's test accuracy and loss."""
         if leaves(candidates)[0].shape[1] == 1:
             choice = torch.zeros(len(clients), dtype=torch.int64)
         else:

@@ -23,8 +23,8 @@ def digits(
 ) -> Federation:
     """Digits dealt to clients.
 
-    partition: "rotation": dealt evenly, and client i sees them turned by (i mod 4) · 90°. No one model can serve all four groups (a
-    six is a nine), four models can. "dirichlet": label skew, Dirichlet(alpha) per class. "iid": dealt evenly, as they are.
+    partition: "rotation": dealt evenly, and client i sees them turned by (i mod 4) · 90°. No one model can serve all four groups
+    (a six is a nine), four models can. "dirichlet": label skew, Dirichlet(alpha) per class. "iid": dealt evenly, as they are.
     """
     from sklearn.datasets import load_digits
 

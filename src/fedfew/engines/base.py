@@ -28,6 +28,8 @@ Objective = Callable[[Loss, Tree, Tree], tuple[Tensor, Tensor]]
 params is what is trained, context what stays fixed; both are trees of any shape, e.g. FedProx
 ``(l := loss(params)) + mu / 2 * squared_distance(params, context), l``.
 """
+Projection = Callable[[Tree], None]
+"""project(params): bring what is trained back within its bounds, in place, entry by entry (it sees one replica or many)."""
 
 
 def cross_entropy(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
@@ -63,6 +65,11 @@ class Scores:
     accuracy: Tensor
 
 
+def forward(module: nn.Module, weights: Tree, x: Tensor) -> Tensor:
+    """The module's output with these weights in place of its own."""
+    return functional_call(module, weights, (x,))  # type: ignore[arg-type]  # a replica's tree is flat
+
+
 class UnsupportedModuleError(TypeError):
     """The stacked engine cannot take this module."""
 
@@ -89,6 +96,7 @@ class Engine(ABC):
         context: Tree,
         epochs: int,
         first_epoch: int = 0,
+        project: Projection | None = None,
     ) -> tuple[Tree, Tensor]:
         """Trained copies of ``params[C, K, …]`` and, per replica, the mean reported loss over the last epoch.
 
@@ -105,7 +113,7 @@ class Engine(ABC):
             for epoch in range(first_epoch, first_epoch + epochs)
         )
         self.module.train()
-        return self._train(params, samples, passes, objective, context)
+        return self._train(params, samples, passes, objective, context, project)
 
     def losses(self, params: Tree, samples: Samples) -> Tensor:
         """Mean loss ``[C, S]`` in evaluation mode."""
@@ -125,7 +133,13 @@ class Engine(ABC):
 
     @abstractmethod
     def _train(
-        self, params: Tree, samples: Samples, passes: Iterator[Pass], objective: Objective, context: Tree
+        self,
+        params: Tree,
+        samples: Samples,
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
     ) -> tuple[Tree, Tensor]: ...
 
     @abstractmethod
@@ -141,7 +155,7 @@ class Engine(ABC):
         for at, who in zip(rows.split(EVALUATION_BATCH), owner.split(EVALUATION_BATCH), strict=True):
             x, y = as_input(samples.x[at]), samples.y[at]
             for s in range(models):
-                logits = functional_call(self.module, tree_map(lambda t, s=s: t[0, s], params), (x,))
+                logits = forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x)
                 total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
                 total[1, :, s].index_add_(0, who, (logits.argmax(-1) == y).double())
         loss, accuracy = (total / samples.count[:, None]).float()
@@ -207,10 +221,12 @@ class Local:
         *,
         epochs: int | None = None,
         first_epoch: int = 0,
+        project: Projection | None = None,
     ) -> tuple[Tree, Tensor]:
         """Train replicas ``[1 or C, K, …]`` on the clients' samples: the trained stack [C, K, …] and the loss reported [C, K].
 
-        epochs: the run's ``local_epochs`` unless given; first_epoch: number of the first one, where a round trains twice.
+        epochs: the run's ``local_epochs`` unless given; first_epoch: number of the first one, where a round trains twice;
+        project: applied after every step (projected SGD).
         """
         return self.engine.train(
             self._spread(params),
@@ -221,6 +237,7 @@ class Local:
             self._spread(context or {}),
             self.engine.training.epochs if epochs is None else epochs,
             first_epoch,
+            project,
         )
 
     def losses(self, params: Tree) -> Tensor:

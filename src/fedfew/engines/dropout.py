@@ -1,7 +1,8 @@
 """Dropout with counted randomness, so that both engines drop the same units.
 
-``torch.nn.Dropout`` draws from a global generator, whose state depends on what ran before. Here the mask is a hash of (the replica's
-key for this step, the layer, the unit). Modules that call ``F.dropout`` themselves still work, but their draws are not counted.
+``torch.nn.Dropout`` draws from a global generator, whose state depends on what ran before. Here the mask is a hash of (the
+replica's key for this step, the layer, the unit). Modules that call ``F.dropout`` themselves still work, but their draws are not
+counted.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
 from fedfew import counted
-from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Scores
+from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Projection, Scores, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples, as_input
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
@@ -21,7 +20,13 @@ class Sequential(Engine):
     name: ClassVar[str] = "sequential"
 
     def _train(
-        self, params: Tree, samples: Samples, passes: Iterator[Pass], objective: Objective, context: Tree
+        self,
+        params: Tree,
+        samples: Samples,
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         epochs = list(passes)
 
@@ -31,7 +36,8 @@ class Sequential(Engine):
                 *samples.of(i),
                 [(e.order[i, k], None if e.key is None else e.key[i, k]) for e in epochs],
                 objective,
-                tree_map(lambda t: t[i, k], context),
+                tree_map(lambda t: t[i, k].clone(), context),  # a module in training writes into its buffers
+                project,
             )
 
         return _for_each_replica(train, params)
@@ -44,6 +50,7 @@ class Sequential(Engine):
         epochs: list[tuple[Tensor, Tensor | None]],
         objective: Objective,
         context: Tree,
+        project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
@@ -55,7 +62,7 @@ class Sequential(Engine):
                 inputs, labels = as_input(x[batch]), y[batch]
 
                 def loss(weights: Tree, inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
-                    return F.cross_entropy(functional_call(self.module, weights, (inputs,)), labels)
+                    return F.cross_entropy(forward(self.module, weights, inputs), labels)
 
                 sgd.zero_grad()
                 if key is None:
@@ -65,6 +72,9 @@ class Sequential(Engine):
                         minimised, reported = objective(loss, params, context)
                 minimised.backward()
                 sgd.step()
+                if project is not None:
+                    with torch.no_grad():
+                        project(params)
                 mean_loss = mean_loss + reported.detach() * (len(batch) / len(y))
         return tree_map(lambda t: t.detach(), params), mean_loss
 
@@ -76,7 +86,7 @@ class Sequential(Engine):
             x, y = samples.of(i)
             mean_loss = torch.zeros((), device=x.device)
             for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
-                logits = functional_call(self.module, weights, (as_input(inputs),))
+                logits = forward(self.module, weights, as_input(inputs))
                 part = F.cross_entropy(logits, labels, reduction="sum") / len(y)
                 part.backward()
                 mean_loss = mean_loss + part.detach()
@@ -90,7 +100,7 @@ class Sequential(Engine):
             x, y = samples.of(i)
             total = torch.zeros(2, dtype=torch.float64, device=x.device)
             for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
-                logits = functional_call(self.module, weights, (as_input(inputs),))
+                logits = forward(self.module, weights, as_input(inputs))
                 total[0] += F.cross_entropy(logits, labels, reduction="sum")
                 total[1] += (logits.argmax(-1) == labels).sum()
             return {}, (total / len(y)).float()

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from fedfew import counted
 from fedfew.engines.base import (
@@ -22,11 +22,14 @@ from fedfew.engines.base import (
     LocalTraining,
     Objective,
     Pass,
+    Projection,
     Scores,
     UnsupportedModuleError,
     cross_entropy,
+    forward,
 )
 from fedfew.engines.dropout import keyed
+from fedfew.engines.traced import Traced
 from fedfew.federation import Samples, as_input
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
@@ -47,6 +50,7 @@ class Stacked(Engine):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
+        self._traced = Traced()
         norms = [n for n, m in self.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         if norms:
             raise UnsupportedModuleError(
@@ -55,7 +59,13 @@ class Stacked(Engine):
             )
 
     def _train(
-        self, params: Tree, samples: Samples, passes: Iterator[Pass], objective: Objective, context: Tree
+        self,
+        params: Tree,
+        samples: Samples,
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = _by_size(samples)
@@ -65,20 +75,22 @@ class Stacked(Engine):
         mean_loss = torch.zeros(())
         for one_pass in passes:
             key = None if one_pass.key is None else one_pass.key[rank].flatten()
-            mean_loss = torch.zeros(())
             batches = _batches(samples, rank, sizes, one_pass.order[rank], self.training.batch_size)
             for step, batch in enumerate(batches):
                 replicas = batch.clients * models
+                active = tree_map(lambda t, r=replicas: t[:r], weights)
                 reported = self._step(
-                    tree_map(lambda t, r=replicas: t[:r], weights),
+                    active,
                     batch,
                     objective,
                     tree_map(lambda t, r=replicas: t[:r], fixed),
                     None if key is None else counted.count(key[:replicas], step),
                     velocity,
                 )
+                if project is not None:
+                    project(active)
                 if step == 0:
-                    mean_loss = torch.zeros(clients, *reported.shape[1:], device=reported.device)
+                    mean_loss = torch.zeros_like(reported)
                 mean_loss[: batch.clients] += reported * batch.share.reshape(-1, *[1] * (reported.ndim - 1))
         trained = tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), weights)
         return trained, _unranked(mean_loss, rank)
@@ -93,33 +105,43 @@ class Stacked(Engine):
         velocity: dict[str, Tensor],
     ) -> Tensor:
         """One SGD step of the replicas [R, …], in place; the losses reported, [clients, K, …]."""
-        named = {path: t.detach() for path, t in named_leaves(weights)}
-        trained = {path: t.requires_grad_() for path, t in named.items() if self.trainable(path)}
         x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
-        minimised, reported = self._map(objective, from_named(named), x, y, weight, context, key)
-        gradients = torch.autograd.grad(minimised.sum(), list(trained.values()), allow_unused=True)
-        with torch.no_grad():
-            for (path, parameter), gradient in zip(trained.items(), gradients, strict=True):
-                if gradient is not None:
-                    self._descend(path, parameter, gradient, velocity)
-        return reported.detach().unflatten(0, (batch.clients, -1))
+        gradients, reported = self._differentiate(objective, weights, x, y, weight, context, key)
+        for (path, parameter), gradient in zip(self._trained(weights), gradients, strict=True):
+            if gradient is not None:
+                self._descend(path, parameter, gradient, velocity)
+        return reported.unflatten(0, (batch.clients, -1))
+
+    def _trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
+        return [(path, t) for path, t in named_leaves(weights) if self.trainable(path)]
+
+    def _differentiate(
+        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
+    ) -> tuple[list[Tensor | None], Tensor]:
+        """Gradients of every replica's objective with respect to what is trained of it, and the losses reported."""
+        names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
+
+        def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
+            named = {path: t.detach() for path, t in zip(names, rest, strict=False)}
+            fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
+            trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
+            replica_key = None if key is None else rest[-1]
+            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, replica_key)
+            return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
+
+        tensors = [x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key])]
+        name = (objective, self.module.training, *names, *fixed_names)
+        return self._traced(name, gradients, *tensors)
 
     def _map(
-        self,
-        objective: Objective,
-        weights: Tree,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        context: Tree,
-        key: Tensor | None,
+        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The objective of every replica at once."""
 
         def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
             def loss(candidate: Tree) -> Tensor:
-                logits = functional_call(self.module, candidate, (x,))
-                return (F.cross_entropy(logits, y, reduction="none") * weight).sum()
+                log_p = forward(self.module, candidate, x).log_softmax(-1)
+                return -(log_p.gather(-1, y[:, None])[:, 0] * weight).sum()
 
             if key is None:
                 return objective(loss, params, fixed)
@@ -128,8 +150,7 @@ class Stacked(Engine):
 
         in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
         try:
-            mapped = vmap(replica, in_dims=in_dims, randomness="different")
-            return mapped(weights, x, y, weight, context, key)  # type: ignore[no-any-return]  # vmap is untyped
+            return vmap(replica, in_dims=in_dims, randomness="different")(weights, x, y, weight, context, key)
         except RuntimeError as error:
             raise UnsupportedModuleError(
                 f"the stacked engine cannot take {type(self.module).__name__}: torch.func.vmap says "
@@ -143,7 +164,7 @@ class Stacked(Engine):
             if path not in velocity:  # every replica takes the first step, so this is the whole stack
                 velocity[path] = torch.zeros_like(parameter)
             gradient = velocity[path][: len(parameter)].mul_(self.training.momentum).add_(gradient)
-        parameter.data.add_(gradient, alpha=-self.training.lr)
+        parameter.add_(gradient, alpha=-self.training.lr)
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         self.module.eval()
@@ -154,15 +175,13 @@ class Stacked(Engine):
         mean_loss = torch.zeros(clients, models, device=rank.device)
         for batch in _batches(samples, rank, sizes, _in_order(samples, models), EVALUATION_BATCH):
             replicas = batch.clients * models
-            named = {path: t[:replicas].detach() for path, t in named_leaves(weights)}
-            trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
-            share = batch.share[:, None, None]
-            x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * share))
-            value, _ = self._map(cross_entropy, from_named(named), x, y, weight, {}, None)
-            sums = [t[:replicas] for path, t in named_leaves(total) if self.trainable(path)]
-            for into, part in zip(sums, torch.autograd.grad(value.sum(), trained), strict=True):
-                into += part
-            mean_loss[: batch.clients] += value.detach().unflatten(0, (batch.clients, models))
+            x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
+            part = tree_map(lambda t, r=replicas: t[:r], weights)
+            gradients, loss = self._differentiate(cross_entropy, part, x, y, weight, {}, None)
+            for (_, into), gradient in zip(self._trained(tree_map(lambda t, r=replicas: t[:r], total)), gradients, strict=True):
+                if gradient is not None:
+                    into += gradient
+            mean_loss[: batch.clients] += loss.unflatten(0, (batch.clients, models))
         return tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), total), _unranked(mean_loss, rank)
 
     def _score(self, params: Tree, samples: Samples) -> Scores:
@@ -172,7 +191,7 @@ class Stacked(Engine):
         total = torch.zeros(2, clients, models, dtype=torch.float64, device=rank.device)
 
         def logits_of(weights: Tree, x: Tensor) -> Tensor:
-            return functional_call(self.module, weights, (x,))  # type: ignore[no-any-return]  # a module's output
+            return forward(self.module, weights, x)
 
         of_all = vmap(vmap(logits_of, in_dims=(0, None)), in_dims=(0, 0))
         for batch in _batches(samples, rank, sizes, _in_order(samples, 1), EVALUATION_BATCH):
@@ -206,18 +225,20 @@ def _in_order(samples: Samples, models: int) -> Tensor:
 
 def _batches(samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int) -> Iterator[Batch]:
     """Steps of one pass; ``order[C, K, longest]``, like the sizes, is sorted by rank."""
-    start, count = samples.start[rank], samples.count[rank]
+    count = samples.count[rank][:, None]
     position = torch.arange(samples.longest, device=rank.device)
-    for begin in range(0, samples.longest, batch_size):
+    valid = position < count  # [C, longest]
+    rows = samples.start[rank][:, None, None] + order.where(valid[:, None], 0)
+    b = (count - position // batch_size * batch_size).clamp_max(batch_size)
+    weight = (valid / b)[:, None].expand(order.shape)
+    share = b[:, ::batch_size] / count
+    for step, begin in enumerate(range(0, samples.longest, batch_size)):
         active = sum(size > begin for size in sizes)
-        at = slice(begin, begin + batch_size)
-        valid = (position[at] < count[:active, None])[:, None]  # [a, 1, B]
-        rows = start[:active, None, None] + order[:active, :, at].where(valid, 0)
-        b = (count[:active] - begin).clamp_max(batch_size)
+        at = rows[:active, :, begin : begin + batch_size]
         yield Batch(
             clients=active,
-            x=as_input(samples.x[rows]),
-            y=samples.y[rows],
-            weight=(valid / b[:, None, None]).expand(rows.shape),
-            share=b / count[:active],
+            x=as_input(samples.x[at]),
+            y=samples.y[at],
+            weight=weight[:active, :, begin : begin + batch_size],
+            share=share[:active, step],
         )

@@ -104,7 +104,7 @@ class Method(ABC):
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""
 
-    def models(self, server: Tree) -> Tree:
+    def server_models(self, server: Tree) -> Tree:
         """The server's models ``[K, …]``, for use outside of training; ``{}`` for a method that keeps none there."""
         return server
 

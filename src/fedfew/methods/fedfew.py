@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -55,7 +55,7 @@ class FedFew(Method):
     @classmethod
     def as_published(cls, **changes: Any) -> FedFew:
         """The published code's form: K copies of one initialisation, weights not normalised per model."""
-        return cls(**({"init_models": "copies", "normalise": False} | changes))
+        return replace(cls(init_models="copies", normalise=False), **changes)
 
     def check(self) -> None:
         self.require(isinstance(self.models, int) and self.models >= 1, "models", "a whole number ≥ 1")
