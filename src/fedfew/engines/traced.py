@@ -1,13 +1,13 @@
 """Functions recorded once per shape and then replayed as a flat list of tensor operations.
 
-For small models nearly all the time of a stacked step goes into deciding what to compute: vmap's rules, autograd's bookkeeping, module
-calls. Tracing pays that once; a replay only does the arithmetic. A recording holds for one objective and one set of shapes,
-so an objective must be a pure function of its arguments: what changes from round to round goes into its context.
+For small models nearly all the time of a stacked step goes into deciding what to compute: vmap's rules, autograd's bookkeeping,
+module calls. Tracing pays that once; a replay only does the arithmetic. A recording holds for one objective and one set of
+shapes, so an objective must be a pure function of its arguments: what changes from round to round goes into its context.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -16,26 +16,29 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 KEPT = 64  # recordings; one objective needs one for each number of clients that are still in an epoch
+SEEN_BEFORE = 2  # times a function runs as it is before it is recorded: recording costs as much as a hundred replays
 
 
 class Traced:
-    """Recordings of functions of tensors, found again by name and shapes."""
+    """Recordings of functions of tensors, found again by name and shapes. A replay gives the same bits as the function itself."""
 
     def __init__(self) -> None:
         self._recordings: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+        self._seen: Counter[Hashable] = Counter()
 
     def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """``function(*tensors)``; functions of one name must do the same to tensors of the same shapes."""
         key = (name, tuple((t.shape, t.dtype) for t in tensors))
-        recording = self._recordings.get(key)
-        if recording is None:
-            recording = _simplified(make_fx(function)(*tensors))
-            self._recordings[key] = recording
+        if key in self._recordings:
+            self._recordings.move_to_end(key)
+        elif self._seen[key] < SEEN_BEFORE:
+            self._seen[key] += 1
+            return function(*tensors)
+        else:
+            self._recordings[key] = _simplified(make_fx(function)(*tensors))
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
-        else:
-            self._recordings.move_to_end(key)
-        return recording(*tensors)
+        return self._recordings[key](*tensors)
 
 
 def _simplified(recording: fx.GraphModule) -> fx.GraphModule:

@@ -1,0 +1,274 @@
+"""Both engines against plain formulas and against each other."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedfew
+from fedfew import counted
+from fedfew.engines import LocalTraining, Sequential, Stacked, UnsupportedModuleError, cross_entropy, make, traced
+from fedfew.engines.dropout import CountedDropout, make_counted
+from fedfew.stack import leaves, squared_distance, stack, tree_map
+from tests.helpers import federation, linear
+
+ENGINES = [Stacked, Sequential]
+FEDERATION = federation()
+
+
+def replicas(factory, clients=4, models=2):
+    torch.manual_seed(0)
+    return stack([stack([dict(factory().state_dict()) for _ in range(models)]) for _ in range(clients)])
+
+
+def run(cls, factory=linear, objective=cross_entropy, context=None, epochs=1, data=FEDERATION, **training):
+    torch.manual_seed(0)
+    engine = cls(factory(), LocalTraining(**({"lr": 0.2, "batch_size": 8} | training)), seed=3)
+    params = replicas(factory, len(data))
+    return engine.train(params, data.train, data.ids, 5, objective, context or {}, epochs)
+
+
+def assert_same(a, b, tolerance=1e-5):
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        assert torch.allclose(x, y, atol=tolerance, rtol=tolerance), (x - y).abs().max()
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_training_is_sgd_on_the_counted_batches(cls):
+    """Every replica against a gradient formula written out: softmax regression, no autograd."""
+    trained, losses = run(cls, momentum=0.5, weight_decay=0.1)
+    params = replicas(linear)
+    order = counted.order(3, 5, FEDERATION.ids, 2, 0, FEDERATION.train.count, FEDERATION.train.longest)
+    for i in range(4):
+        x, y = FEDERATION.train.of(i)
+        for k in range(2):
+            w, b = params["weight"][i, k].clone(), params["bias"][i, k].clone()
+            velocity_w, velocity_b = torch.zeros_like(w), torch.zeros_like(b)
+            total = 0.0
+            for batch in order[i, k, : len(y)].split(8):
+                p = (x[batch] @ w.T + b).softmax(1)
+                total += -p[torch.arange(len(batch)), y[batch]].log().sum().item()
+                residual = (p - F.one_hot(y[batch], 3)) / len(batch)
+                velocity_w = 0.5 * velocity_w + residual.T @ x[batch] + 0.1 * w
+                velocity_b = 0.5 * velocity_b + residual.sum(0) + 0.1 * b
+                w, b = w - 0.2 * velocity_w, b - 0.2 * velocity_b
+            assert torch.allclose(trained["weight"][i, k], w, atol=1e-5)
+            assert torch.allclose(trained["bias"][i, k], b, atol=1e-5)
+            assert losses[i, k].item() == pytest.approx(total / len(y), rel=1e-5)
+
+
+def proximal(loss, params, context):
+    value = loss(params)
+    return value + 0.7 * squared_distance(params, context), value.detach()
+
+
+def mixed(loss, params, context):
+    """Two trees trained at once, one of them unused by the model."""
+    value = loss(params["v"])
+    return value + 0.1 * sum(t.square().sum() for t in leaves(params["v"])) + 0 * params["alpha"], value.detach()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Dropout(0.4), nn.Linear(7, 3))
+
+
+@pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"batch_size": 1}, {"batch_size": 1000}])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_engines_agree(training, epochs):
+    one, other = (run(cls, mlp, epochs=epochs, **training) for cls in ENGINES)
+    assert_same(one[0], other[0])
+    assert torch.allclose(one[1], other[1], atol=1e-5)
+
+
+def test_engines_agree_on_other_objectives():
+    context = replicas(mlp)
+    one, other = (run(cls, mlp, objective=proximal, context=context, epochs=2) for cls in ENGINES)
+    plain, _ = run(Stacked, mlp, epochs=2)
+    assert_same(one[0], other[0])
+    assert any(not torch.allclose(a, b, atol=1e-3) for a, b in zip(leaves(one[0]), leaves(plain), strict=True))
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_trees_of_any_shape_are_trained(cls):
+    engine = cls(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
+    params = {"v": replicas(linear), "alpha": torch.full((4, 2), 0.5)}
+    trained, _ = engine.train(params, FEDERATION.train, FEDERATION.ids, 0, mixed, {}, 1)
+    assert torch.equal(trained["alpha"], params["alpha"])
+    assert (trained["v"]["weight"] != params["v"]["weight"]).all()
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_a_parameter_that_takes_no_part_stays(cls):
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(5, 3), nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return self.used(x)
+
+    trained, _ = run(cls, Lazy, weight_decay=0.1)
+    assert torch.equal(trained["unused"], torch.ones(4, 2, 2))
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_the_given_parameters_are_left_alone(cls):
+    engine = cls(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
+    shared = tree_map(lambda t: t[:1, :1].expand(4, 2, *t.shape[2:]), replicas(linear))
+    before = tree_map(torch.clone, shared)
+    engine.train(shared, FEDERATION.train, FEDERATION.ids, 0, cross_entropy, {}, 1)
+    assert_same(shared, before, 0)
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_gradient_and_scores_are_those_of_all_samples(cls):
+    engine = cls(mlp(), LocalTraining(lr=0.1, batch_size=8), 0)
+    params = replicas(mlp)
+    gradient, loss = engine.gradient(params, FEDERATION.train)
+    scores = engine.score(params, FEDERATION.train)
+    module = mlp().eval()
+    for i in range(4):
+        x, y = FEDERATION.train.of(i)
+        for k in range(2):
+            module.load_state_dict(tree_map(lambda t, i=i, k=k: t[i, k], params))
+            module.zero_grad()
+            logits = module(x)
+            value = F.cross_entropy(logits, y)
+            value.backward()
+            for name, parameter in module.named_parameters():
+                assert torch.allclose(gradient[name][i, k], parameter.grad, atol=1e-6), name
+            assert loss[i, k].item() == pytest.approx(value.item(), rel=1e-5)
+            assert scores.loss[i, k].item() == pytest.approx(value.item(), rel=1e-5)
+            assert scores.accuracy[i, k].item() == pytest.approx((logits.argmax(1) == y).float().mean().item())
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_shared_models_score_as_copies_do(cls):
+    engine = cls(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
+    shared = tree_map(lambda t: t[:1], replicas(linear))
+    copies = tree_map(lambda t: t.expand(4, *t.shape[1:]), shared)
+    one, other = engine.score(shared, FEDERATION.test), engine.score(copies, FEDERATION.test)
+    assert torch.allclose(one.loss, other.loss, atol=1e-6)
+    assert torch.equal(one.accuracy, other.accuracy)
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_many_samples_are_scored_in_batches(cls):
+    """More than one evaluation batch, unequal clients."""
+    data = federation(sizes=(700, 1100))
+    engine = cls(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
+    params = replicas(linear, 2)
+    losses = engine.losses(params, data.train)
+    gradient, at_gradient = engine.gradient(params, data.train)
+    x, y = data.train.of(1)
+    w = params["weight"][1, 0].clone().requires_grad_()
+    value = F.cross_entropy(x @ w.T + params["bias"][1, 0], y)
+    value.backward()
+    assert losses[1, 0].item() == pytest.approx(value.item(), rel=1e-5)
+    assert torch.allclose(losses, at_gradient, atol=1e-5)
+    assert torch.allclose(gradient["weight"][1, 0], w.grad, atol=1e-6)
+
+
+def test_dropout_is_counted():
+    module = make_counted(mlp())
+    dropout = module[3]
+    assert isinstance(dropout, CountedDropout)
+    assert list(module.state_dict()) == list(mlp().state_dict())
+    assert isinstance(make_counted(nn.Dropout(0.1)), CountedDropout)
+    one, other = (run(cls, mlp) for cls in ENGINES)
+    assert_same(one[0], other[0])
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    from fedfew.engines.dropout import keyed
+
+    x = torch.ones(200, 500)
+    layer = CountedDropout(0.3, layer=1).train()
+    with keyed(torch.tensor(5)):
+        y = layer(x)
+        again = layer(x)
+    with keyed(torch.tensor(6)):
+        other = layer(x)
+    assert torch.equal(y, again)
+    assert not torch.equal(y, other)
+    assert (y == 0).float().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert y.mean().item() == pytest.approx(1, abs=0.01)
+    assert torch.equal(layer.eval()(x), x)
+    with keyed(torch.tensor(5)):
+        assert not CountedDropout(1.0, layer=1).train()(x).any()
+
+
+class Branching(nn.Module):
+    """Looks at values to decide what to do: vmap cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.linear(x) if x.sum() > 0 else -self.linear(x)
+
+
+def test_a_module_that_vmap_cannot_take():
+    with pytest.raises(UnsupportedModuleError, match=r"cannot take Branching.*engine='sequential'"):
+        run(Stacked, Branching)
+    run(Sequential, Branching)
+    engine = make("auto", Branching(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2)
+    assert isinstance(engine, Sequential)
+
+
+def test_auto_takes_the_stack_for_small_models():
+    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
+    assert isinstance(engine, Stacked)
+
+
+def test_unknown_engine():
+    with pytest.raises(ValueError, match="engine must be auto, stacked or sequential"):
+        make("turbo", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
+
+
+def test_recordings_are_bounded_and_reused(monkeypatch):
+    monkeypatch.setattr(traced, "KEPT", 3)
+    recorder = traced.Traced()
+    calls = []
+
+    def double(x):
+        calls.append(len(x))
+        return 2 * x
+
+    def times(n, repeats):
+        calls.clear()
+        for _ in range(repeats):
+            assert torch.equal(recorder("double", double, torch.ones(n)), torch.full((n,), 2.0))
+        return len(calls)
+
+    assert times(1, 10) == traced.SEEN_BEFORE + 1  # as it is, then once more to record it, then replays
+    assert times(1, 5) == 0
+    assert [times(n, 3) for n in (2, 3, 4)] == [3, 3, 3]
+    assert times(4, 5) == 0
+    assert times(1, 5) == 1  # dropped for a newer one, recorded again
+
+
+def conv():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
+
+
+@pytest.mark.parametrize(("factory", "data"), [(mlp, FEDERATION), (conv, fedfew.data.digits(clients=3))])
+def test_a_replay_gives_the_same_bits(factory, data, monkeypatch):
+    """A resumed run starts with functions as they are where the uninterrupted one replays: both must end the same."""
+    results = []
+    for seen_before in (0, 10**6):
+        monkeypatch.setattr(traced, "SEEN_BEFORE", seen_before)
+        results.append(run(Stacked, factory, epochs=2, momentum=0.9, data=data))
+    for x, y in zip(leaves(results[0][0]), leaves(results[1][0]), strict=True):
+        assert torch.equal(x, y)
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_memory_estimate_grows_with_the_model_and_the_batch():
+    def estimate(hidden, batch):
+        module = nn.Sequential(nn.Linear(5, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+        return Stacked(module, LocalTraining(lr=0.1, batch_size=batch), 0).bytes_per_replica(FEDERATION.train)
+
+    assert estimate(100, 8) > 2 * estimate(10, 8)
+    assert estimate(100, 32) > estimate(100, 8) > 5 * 4 * (5 * 100 + 100 + 300 + 3)

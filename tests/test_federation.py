@@ -1,0 +1,139 @@
+"""Federations from arrays: what is kept, and errors that name the client."""
+
+import numpy as np
+import pytest
+import torch
+
+import fedfew
+from fedfew import Federation
+from fedfew.federation import as_input
+
+
+def client(n=4, shape=(3,), dtype=np.float32, label=0):
+    return np.zeros((n, *shape), dtype), np.full(n, label)
+
+
+def test_samples_stay_with_their_client():
+    train = [(np.full((n, 2), i, np.float32), np.full(n, i)) for i, n in enumerate((3, 1, 2))]
+    federation = Federation.from_arrays(train, train)
+    assert len(federation) == 3
+    assert federation.classes == 3
+    assert federation.shape == (2,)
+    assert federation.train.longest == 3
+    for i, (x, y) in enumerate(train):
+        got_x, got_y = federation.train.of(i)
+        assert torch.equal(got_x, torch.from_numpy(x))
+        assert torch.equal(got_y, torch.from_numpy(y))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        (np.float64, torch.float32),
+        (np.float16, torch.float32),
+        (np.uint8, torch.uint8),
+        (np.int32, torch.int64),
+        (bool, torch.int64),
+    ],
+)
+def test_stored_types(dtype, stored):
+    assert Federation.from_arrays([client(dtype=dtype)], [client(dtype=dtype)]).train.x.dtype == stored
+
+
+def test_torch_tensors_and_lists_are_taken():
+    pair = torch.zeros(4, 3), [0, 1, 0, 1]
+    assert Federation.from_arrays([pair], [pair]).classes == 2
+
+
+def test_bytes_are_pixels():
+    assert as_input(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1, 1]
+    tokens = torch.tensor([3, 7])
+    assert as_input(tokens) is tokens
+
+
+def test_take_keeps_identity():
+    federation = Federation.from_arrays([client(n, label=n % 3) for n in (4, 5, 6)], [client()] * 3, groups=[0, 1, 1])
+    chosen = federation.take([2, 0])
+    assert chosen.ids.tolist() == [2, 0]
+    assert chosen.groups.tolist() == [1, 0]
+    assert chosen.train.count.tolist() == [6, 4]
+    assert torch.equal(chosen.train.of(0)[1], federation.train.of(2)[1])
+
+
+def test_fingerprint_tells_data_apart():
+    base = Federation.from_arrays([client(), client()], [client(), client()])
+    other = client()
+    other[1][0] = 1
+    changed = Federation.from_arrays([client(), other], [client(), client()], classes=2)
+    assert base.fingerprint() == Federation.from_arrays([client(), client()], [client(), client()]).fingerprint()
+    assert len({base.fingerprint(), changed.fingerprint(), base.take([1, 0]).fingerprint()}) == 3
+
+
+NAN = np.zeros((4, 3), np.float32)
+NAN[2, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (client(n=0), "client 1: train has no samples"),
+        (client(shape=(4,)), r"client 1: train samples are \[4\]"),
+        (client(dtype=np.uint8), "client 1: train samples are"),
+        ((np.zeros((4, 3)), np.zeros(5)), "client 1: train has 4 samples but labels of shape"),
+        ((np.zeros((4, 3)), np.array([0, 1, 0, 7])), r"client 1: train labels run from 0 to 7.*\(3 classes\)"),
+        ((np.zeros((4, 3)), np.array([0, -1, 0, 1])), "client 1: train labels run from -1"),
+        ((np.zeros((4, 3)), np.array([0, 0.5, 0, 1])), "client 1: train labels must be whole"),
+        ((NAN, np.zeros(4)), "client 1: train sample 2 contains NaN"),
+        ((np.array([np.nan, 0.0]), np.zeros(2)), "client 1: train sample 0 contains NaN"),
+        ((np.array(["a", "b"]), np.zeros(2)), "client 1: train samples cannot be read"),
+    ],
+)
+def test_bad_clients_are_named(bad, message):
+    with pytest.raises(ValueError, match=message):
+        Federation.from_arrays([client(), bad], [client(), client()], classes=3)
+
+
+def test_the_test_split_is_checked_too():
+    with pytest.raises(ValueError, match="client 0: test has no samples"):
+        Federation.from_arrays([client()], [client(n=0)])
+    with pytest.raises(ValueError, match="train has 1 clients, but test has 2"):
+        Federation.from_arrays([client()], [client(), client()])
+    with pytest.raises(ValueError, match="at least one client"):
+        Federation.from_arrays([], [])
+
+
+def test_digits_by_rotation():
+    federation = fedfew.data.digits(clients=8, seed=3)
+    assert federation.groups.tolist() == [0, 1, 2, 3] * 2
+    assert federation.shape == (1, 8, 8)
+    upright = fedfew.data.digits(clients=8, partition="iid", seed=3)
+    assert torch.equal(federation.train.of(0)[0], upright.train.of(0)[0])
+    turned = torch.rot90(upright.train.of(5)[0], 1, (2, 3))
+    assert torch.equal(federation.train.of(5)[0], turned)
+    assert int(federation.train.count.sum() + federation.test.count.sum()) == 1797
+
+
+def test_digits_by_dirichlet():
+    skewed, even = (fedfew.data.digits(clients=6, partition="dirichlet", alpha=a, seed=1) for a in (0.1, 100.0))
+
+    def largest_share(federation):
+        return np.mean([np.bincount(federation.train.of(i)[1]).max() / federation.train.count[i] for i in range(6)])
+
+    assert int(skewed.train.count.sum() + skewed.test.count.sum()) == 1797
+    assert largest_share(skewed) > 0.3 > 0.2 > largest_share(even)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"partition": "rotations"}, "did you mean 'rotation'"),
+        ({"partition": "dirichlet", "alpha": 0}, "alpha must be"),
+        ({"partition": "dirichlet", "clients": 2000}, "too few"),
+        ({"partition": "iid", "clients": 2000}, "too few"),
+        ({"test_share": 1.0}, "test_share must lie"),
+        ({"partition": "dirichlet", "clients": 60, "alpha": 0.001}, "1000 draws"),
+    ],
+)
+def test_bad_digits(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fedfew.data.digits(**arguments)

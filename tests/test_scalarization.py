@@ -1,0 +1,180 @@
+"""STCH-Set against autograd, exact arithmetic in high precision, its bound, its limits and its symmetries."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedfew import scalarization
+from fedfew.scalarization import log_weights, stch_set, tch_set, weights
+
+MUS = st.floats(-6, 6).map(lambda e: 10.0**e)
+
+
+@st.composite
+def losses(draw, dtype=torch.float64, most=1e6):
+    m, k = draw(st.integers(1, 12)), draw(st.integers(1, 5))
+    values = draw(st.lists(st.floats(0, most), min_size=m * k, max_size=m * k))
+    return torch.tensor(values, dtype=dtype).reshape(m, k)
+
+
+def exact(L: Tensor, mu: float) -> float:
+    """g by Python's arbitrary-precision exponents: logs of sums taken with the largest term divided out, client by client."""
+
+    def log_sum_exp(values):
+        top = max(values)
+        return top + math.log(math.fsum(math.exp(v - top) for v in values))
+
+    log_s = [log_sum_exp([-x / mu for x in row]) for row in L.tolist()]
+    return mu * log_sum_exp([-s for s in log_s])
+
+
+def test_values_worked_out_by_hand():
+    # μ = 1, one client, losses log 2 and log 4: S = 1/2 + 1/4 = 3/4, g = log(4/3); w = (2/3, 1/3).
+    L = torch.tensor([[math.log(2), math.log(4)]], dtype=torch.float64)
+    assert stch_set(L, 1.0).item() == pytest.approx(math.log(4 / 3), rel=1e-14)
+    alpha, w = weights(L, 1.0)
+    assert alpha.tolist() == [1.0]
+    assert w[0].tolist() == pytest.approx([2 / 3, 1 / 3], rel=1e-14)
+    # Two clients and one model, losses log 1 and log 3: α = (1/4, 3/4), g = log 4.
+    L = torch.tensor([[0.0], [math.log(3)]], dtype=torch.float64)
+    assert stch_set(L, 1.0).item() == pytest.approx(math.log(4), rel=1e-14)
+    assert weights(L, 1.0)[0].tolist() == pytest.approx([0.25, 0.75], rel=1e-14)
+
+
+def test_preference_and_ideal_go_in_as_the_paper_says():
+    L = torch.tensor([[1.0, 3.0], [2.0, 5.0]], dtype=torch.float64)
+    lam, z = torch.tensor([2.0, 0.5], dtype=torch.float64), torch.tensor([0.5, 1.0], dtype=torch.float64)
+    by_hand = torch.tensor([[2 * 0.5, 2 * 2.5], [0.5 * 1.0, 0.5 * 4.0]], dtype=torch.float64)
+    assert torch.equal(stch_set(L, 0.7, lam, z), stch_set(by_hand, 0.7))
+    assert tch_set(L, lam, z).item() == 1.0  # max(min(1, 5), min(0.5, 2))
+    assert torch.equal(weights(L, 0.7, lam, z)[1], weights(by_hand, 0.7)[1])
+
+
+@given(losses(most=1e3), st.floats(-3, 3).map(lambda e: 10.0**e))
+def test_equals_exact_arithmetic(L, mu):
+    assert stch_set(L, mu).item() == pytest.approx(exact(L, mu), rel=1e-9, abs=1e-9 * mu)
+
+
+@given(losses(), MUS)
+def test_gradient_is_alpha_times_w(L, mu):
+    L = L.requires_grad_()
+    (gradient,) = torch.autograd.grad(stch_set(L, mu), L)
+    alpha, w = weights(L.detach(), mu)
+    assert torch.allclose(gradient, alpha[:, None] * w, rtol=1e-9, atol=1e-12)
+
+
+@given(losses(), MUS)
+def test_weights_are_shares_that_sum_to_one(L, mu):
+    alpha, w = weights(L, mu)
+    assert alpha.sum().item() == pytest.approx(1)
+    assert torch.allclose(w.sum(1), torch.ones(len(L), dtype=L.dtype))
+    assert (alpha >= 0).all()
+    assert (w >= 0).all()
+
+
+@given(losses(), MUS)
+def test_smoothing_bound(L, mu):
+    m, k = L.shape
+    gap = (tch_set(L) - stch_set(L, mu)).item()
+    slack = 1e-12 * (L.abs().max().item() + mu)
+    assert -mu * math.log(m) - slack <= gap <= mu * math.log(k) + slack
+
+
+@given(losses(), MUS, st.randoms())
+def test_permuting_clients_and_models_permutes_the_weights(L, mu, random):
+    rows, columns = list(range(len(L))), list(range(L.shape[1]))
+    random.shuffle(rows)
+    random.shuffle(columns)
+    shuffled = L[rows][:, columns]
+    assert stch_set(shuffled, mu).item() == pytest.approx(stch_set(L, mu).item(), rel=1e-12, abs=1e-12 * mu)
+    (alpha, w), (alpha_s, w_s) = weights(L, mu), weights(shuffled, mu)
+    assert torch.allclose(alpha_s, alpha[rows], rtol=1e-9)
+    assert torch.allclose(w_s, w[rows][:, columns], rtol=1e-9)
+
+
+@given(losses(most=100.0), st.floats(-2, 2).map(lambda e: 10.0**e), st.floats(0, 100))
+def test_a_common_shift_moves_g_and_leaves_the_weights(L, mu, shift):
+    assert stch_set(L + shift, mu).item() == pytest.approx(stch_set(L, mu).item() + shift, rel=1e-9, abs=1e-9)
+    for before, after in zip(weights(L, mu), weights(L + shift, mu), strict=True):
+        assert torch.allclose(before, after, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (1, 4), (7, 1), (10_000, 3)])
+def test_extremes_stay_finite_and_right(dtype, mu, scale, m, k):
+    generator = torch.Generator().manual_seed(0)
+    L = (torch.rand(m, k, generator=generator, dtype=torch.float64) * scale).to(dtype)
+    g, (alpha, w) = stch_set(L, mu), weights(L, mu)
+    assert g.dtype == alpha.dtype == w.dtype == dtype
+    for value in (g, alpha, w):
+        assert value.isfinite().all()
+    reference_alpha, reference_w = weights(L.double(), mu)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    assert g.item() == pytest.approx(stch_set(L.double(), mu).item(), rel=tolerance, abs=tolerance * mu)
+    # float32 cannot tell losses of 1e6 apart below 0.06, which is many μ: there only the sums are asked for.
+    if dtype == torch.float64 or scale / mu < 1e2:
+        assert torch.allclose(alpha.double(), reference_alpha, rtol=1e-3, atol=1e-6)
+    assert torch.allclose(w.double(), reference_w, rtol=1e-3, atol=1e-5)
+    assert alpha.sum().item() == pytest.approx(1, rel=1e-4)
+
+
+def test_small_mu_is_a_hard_choice_of_model_and_of_client():
+    L = torch.tensor([[1.0, 2.0, 3.0], [6.0, 5.0, 9.0], [4.0, 2.0, 2.5]])
+    alpha, w = weights(L, 1e-6)
+    assert alpha.tolist() == [0, 1, 0]  # client 1 is worst off under its best model
+    assert w.tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    assert stch_set(L, 1e-6).item() == tch_set(L).item() == 5
+
+
+def test_large_mu_makes_all_alike():
+    alpha, w = weights(torch.tensor([[1.0, 2.0, 3.0], [6.0, 5.0, 9.0]]), 1e6)
+    assert torch.allclose(alpha, torch.full((2,), 1 / 2), atol=1e-5)
+    assert torch.allclose(w, torch.full((2, 3), 1 / 3), atol=1e-5)
+
+
+@given(losses(most=1e3), st.floats(-2, 2).map(lambda e: 10.0**e))
+@settings(max_examples=30)
+def test_log_weights_are_the_logarithms(L, mu):
+    alpha, w = weights(L, mu)
+    log_alpha, log_w = log_weights(L, mu)
+    assert torch.allclose(torch.softmax(log_alpha, 0), alpha, rtol=1e-6, atol=1e-12)
+    assert torch.allclose(log_w.exp(), w, rtol=1e-6, atol=1e-12)
+
+
+GOOD = torch.ones(3, 2)
+
+
+@pytest.mark.parametrize("mu", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("function", [stch_set, weights, log_weights])
+def test_bad_mu_is_named(function, mu):
+    with pytest.raises(ValueError, match="mu must be"):
+        function(GOOD, mu)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ((torch.ones(3), 1.0), ValueError, "losses must have shape"),
+        ((torch.ones(0, 2), 1.0), ValueError, "losses must have shape"),
+        ((torch.tensor([[1.0, float("nan")]]), 1.0), ValueError, "losses must be finite"),
+        ((torch.ones(3, 2, dtype=torch.int64), 1.0), TypeError, "losses must be a floating"),
+        (([[1.0]], 1.0), TypeError, "losses must be a floating"),
+        ((GOOD, 1.0, torch.ones(2)), ValueError, "preference must be one number or one per client"),
+        ((GOOD, 1.0, torch.tensor([1.0, -1.0, 1.0])), ValueError, "preference must be ≥ 0"),
+        ((GOOD, 1.0, None, torch.ones(3, 2)), ValueError, "ideal must be one number or one per client"),
+        ((GOOD, 1.0, None, float("nan")), ValueError, "ideal must be finite"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, named):
+    with pytest.raises(error, match=named):
+        stch_set(*arguments)
+
+
+def test_public_names():
+    assert scalarization.__all__ == ["stch_set", "tch_set", "weights"]
