@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+Pixels = Literal["symmetric", "unit"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Samples:
     start: Tensor
     count: Tensor
     longest: int  # max(count), known without asking the device
+    pixels: Pixels = "symmetric"  # what bytes become on their way into a model, see as_input
 
     @classmethod
     def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
@@ -39,24 +42,41 @@ class Samples:
         count = self.count[at]
         return replace(self, start=self.start[at], count=count, longest=int(count.max()))
 
-    def to(self, device: torch.device | str) -> Samples:
+    def to(self, device: torch.device | str, stream: bool = False) -> Samples:
+        """On a device; with ``stream`` the features stay where they are and travel a batch at a time."""
         return replace(
             self,
-            x=self.x.to(device),
+            x=self.x if stream else self.x.to(device),
             y=self.y.to(device),
             start=self.start.to(device),
             count=self.count.to(device),
         )
 
+    def inputs(self, rows: Tensor) -> Tensor:
+        """What a model sees of these rows, on the rows' device; the samples themselves may lie in host memory."""
+        return as_input(self.x[rows.to(self.x.device)].to(rows.device, non_blocking=True), self.pixels)
+
+    def rows(self, client: int) -> Tensor:
+        """Where one client's samples lie."""
+        start, count = int(self.start[client]), int(self.count[client])
+        return torch.arange(start, start + count, device=self.y.device)
+
     def of(self, client: int) -> tuple[Tensor, Tensor]:
-        """(x, y) of one client."""
-        rows = slice(int(self.start[client]), int(self.start[client] + self.count[client]))
-        return self.x[rows], self.y[rows]
+        """(x, y) of one client, as stored."""
+        rows = self.rows(client)
+        return self.x[rows.to(self.x.device)], self.y[rows]
 
 
-def as_input(x: Tensor) -> Tensor:
-    """What a model sees of stored samples: bytes are pixels and become (x/255 − 0.5)/0.5, all else stays as it is."""
-    return x.to(torch.float32).div_(127.5).sub_(1.0) if x.dtype == torch.uint8 else x
+def as_input(x: Tensor, pixels: Pixels = "symmetric") -> Tensor:
+    """What a model sees of stored samples.
+
+    Bytes are pixels and become (x/255 − 0.5)/0.5, or x/255 where ``pixels`` is "unit". Short integers are token ids stored
+    compactly and become int64. All else stays as it is.
+    """
+    if x.dtype == torch.uint8:
+        inputs = x.to(torch.float32)
+        return inputs.div_(127.5).sub_(1.0) if pixels == "symmetric" else inputs.div_(255.0)
+    return x.to(torch.int64) if x.dtype in (torch.int16, torch.int32) else x
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,12 @@ class Federation:
     ids: Tensor  # what a client's random numbers are drawn from: follows the client when clients are chosen or reordered
     name: str = "arrays"
     groups: Tensor | None = None  # the true group of each client, where the data was made with groups
+    val: Samples | None = None  # a third split, where one was cut
+    class_names: tuple[str, ...] = ()  # what the labels mean, where known
+    vocabulary: int | None = None  # for token ids: how many there are
+    about: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # where it came from: source and its hash, partition, seed, rows skipped
 
     @classmethod
     def from_arrays(
@@ -135,16 +161,22 @@ class Federation:
             test=self.test.take(at),
             ids=self.ids[at],
             groups=None if self.groups is None else self.groups[at],
+            val=None if self.val is None else self.val.take(at),
         )
 
-    def to(self, device: torch.device | str) -> Federation:
-        return replace(self, train=self.train.to(device), test=self.test.to(device))
+    def to(self, device: torch.device | str, stream: bool = False) -> Federation:
+        """On a device; with ``stream`` the features stay where they are and travel a batch at a time."""
+        val = None if self.val is None else self.val.to(device, stream)
+        return replace(self, train=self.train.to(device, stream), test=self.test.to(device, stream), val=val)
 
     def fingerprint(self) -> str:
         """A hash of the samples, labels and clients: tells whether a checkpoint belongs to this data."""
         digest = hashlib.sha256(str((self.classes, self.train.x.dtype, self.shape)).encode())
-        for tensor in (self.ids, *(t for s in (self.train, self.test) for t in (s.x, s.y, s.start, s.count))):
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        if self.train.pixels != "symmetric":
+            digest.update(self.train.pixels.encode())
+        splits = [self.train, self.test, *([] if self.val is None else [self.val])]
+        for tensor in (self.ids, *(t for s in splits for t in (s.x, s.y, s.start, s.count))):
+            digest.update(tensor.cpu().contiguous().numpy().data)  # no copy: memory-mapped samples may not fit
         return digest.hexdigest()
 
 

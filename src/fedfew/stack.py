@@ -78,7 +78,7 @@ def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
     """‖a − b‖² of two single replicas (no leading axes)."""
-    return torch.stack([(x - y).square().sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
+    return torch.stack(leaves(tree_map(lambda x, y: (x - y).square().sum(), a, b))).sum()  # by name: order may differ
 
 
 def finite(tree: Tree) -> Tensor:
@@ -88,6 +88,11 @@ def finite(tree: Tree) -> Tensor:
 
 def count_bytes(tree: Tree) -> int:
     return sum(t.numel() * t.element_size() for t in leaves(tree))
+
+
+def bytes_each(tree: Tree) -> int:
+    """Bytes of one entry of the leading axis."""
+    return sum(t.numel() // len(t) * t.element_size() for t in leaves(tree))
 
 
 def _against(scale: float | Tensor, tensor: Tensor) -> float | Tensor:

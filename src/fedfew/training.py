@@ -24,7 +24,7 @@ from fedfew.history import History
 from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
 from fedfew.run import ModelFactory, Run
-from fedfew.stack import Tree, WeightedMean, count_bytes, finite, leaves, put, take, to
+from fedfew.stack import Tree, WeightedMean, bytes_each, finite, leaves, put, take, to
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def train(
             "shape": list(federation.shape),
             "fingerprint": federation.fingerprint(),
         },
-        "model": model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__qualname__),
+        "model": model if isinstance(model, str) else _name(model),
         "method": chosen.settings(),
         "local_epochs": local_epochs,
         "batch_size": batch_size,
@@ -135,7 +135,7 @@ def train(
         engine = resumed.settings["engine"] if engine == "auto" else engine
         chunk = resumed.settings["chunk"] if chunk is None else chunk
     fresh = _fresh(factory, seed, where)
-    here = federation.to(where)
+    here = federation.to(where, stream=_too_large(federation, where))
     worker = engines.make(
         engine,
         factory().to(where),
@@ -219,11 +219,10 @@ class _Loop:
                 train.take(clients),
                 self.federation.ids[clients],
                 number,
-                share[clients].to(train.x.device),
+                share[clients].to(train.y.device),
             )
             outcome = method.client(received, self._own(clients), local)
-            if received:
-                seen.bytes_down += count_bytes(received) // len(leaves(received)[0]) * len(clients)
+            seen.bytes_down += bytes_each(received) * len(clients)
             if scored:
                 before = time.perf_counter()
                 seen.adapted.put(clients, self._score(outcome.adapted, clients))
@@ -256,7 +255,7 @@ class _Loop:
         return float(seen.losses[answered].amin(1).mean())
 
     def _own(self, clients: Tensor) -> Tree:
-        return take(self.state.own, clients.to(self.federation.train.x.device))
+        return take(self.state.own, clients.to(self.federation.train.y.device))
 
     @contextmanager
     def _own_replaced(self, new: list[tuple[Tensor, Tree]]) -> Iterator[None]:
@@ -286,7 +285,8 @@ class _Loop:
         if leaves(candidates)[0].shape[1] == 1:
             choice = torch.zeros(len(clients), dtype=torch.int64)
         else:
-            choice = self.engine.losses(candidates, self.federation.train.take(clients)).argmin(1).cpu()
+            own_data = self.federation.val or self.federation.train
+            choice = self.engine.losses(candidates, own_data.take(clients)).argmin(1).cpu()
         scores = self.engine.score(candidates, self.federation.test.take(clients))
         at = torch.arange(len(clients)), choice
         return choice, scores.accuracy.cpu()[at], scores.loss.cpu()[at]
@@ -386,8 +386,7 @@ class _Seen:
         if self.losses is None:
             self.losses = torch.full((self.clients, reply.losses.shape[1]), torch.nan)
         self.losses[clients] = reply.losses.cpu()
-        if reply.update:
-            self.bytes_up += count_bytes(reply.update) + count_bytes({"losses": reply.losses})
+        self.bytes_up += reply.bytes_each * len(clients)
 
 
 def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:
@@ -413,6 +412,12 @@ def _fresh(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[
     return fresh
 
 
+def _name(factory: ModelFactory) -> str:
+    """module:name of a user's own factory; the colon tells it from the name of one of ours."""
+    named = factory if hasattr(factory, "__qualname__") else type(factory)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def _resumed(folder: Path | None, resume: bool, settings: dict[str, Any]) -> tuple[State | None, list[str]]:
     if folder is None:
         if resume:
@@ -430,9 +435,17 @@ CPU_BUDGET = 2 * 2**30  # bytes for a chunk of clients on the CPU; fixed, so tha
 
 def _clients_that_fit(engine: Engine, samples: Samples, replicas: int) -> int:
     """How many clients to process at once: as many as a fixed share of the device's memory takes."""
-    device = samples.x.device
+    device = samples.y.device
     budget = torch.cuda.get_device_properties(device).total_memory // 2 if device.type == "cuda" else CPU_BUDGET
     return max(1, min(len(samples.count), budget // (replicas * engine.bytes_per_replica(samples))))
+
+
+def _too_large(federation: Federation, device: torch.device) -> bool:
+    """Do the features leave too little of a GPU's memory for training?"""
+    if device.type != "cuda":
+        return False
+    features = sum(s.x.numel() * s.x.element_size() for s in (federation.train, federation.test))
+    return bool(features > torch.cuda.get_device_properties(device).total_memory // 3)
 
 
 def _device(name: str) -> torch.device:

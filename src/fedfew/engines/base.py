@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from fedfew import counted
 from fedfew.engines import dropout
-from fedfew.federation import Samples, as_input
+from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, tree_map
 
 Loss = Callable[[Tree], Tensor]  # loss(weights): mean cross-entropy of one replica on the current batch
@@ -153,7 +153,7 @@ class Engine(ABC):
         rows, owner = _rows(samples)
         total = torch.zeros(2, len(samples.count), models, dtype=torch.float64, device=rows.device)
         for at, who in zip(rows.split(EVALUATION_BATCH), owner.split(EVALUATION_BATCH), strict=True):
-            x, y = as_input(samples.x[at]), samples.y[at]
+            x, y = samples.inputs(at), samples.y[at]
             for s in range(models):
                 logits = forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x)
                 total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
@@ -177,12 +177,12 @@ class Engine(ABC):
                 kept += tensor.numel() * tensor.element_size()
             return tensor
 
-        x = as_input(samples.x[: self.training.batch_size])
+        rows = samples.rows(0)[: self.training.batch_size]
         self.module.train()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            F.cross_entropy(self.module(x), samples.y[: len(x)])
+            F.cross_entropy(self.module(samples.inputs(rows)), samples.y[rows])
         weights = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
-        return 5 * weights + 2 * kept
+        return 5 * weights + 2 * kept * self.training.batch_size // len(rows)
 
 
 EVALUATION_BATCH = 512

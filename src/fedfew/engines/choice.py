@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -36,23 +37,18 @@ TRIAL_CLIENTS = 4
 def _seconds(engine: Engine, samples: Samples, models: int) -> float:
     """Seconds of one local epoch of at most two batches for a few clients, after a first one to warm up."""
     few = samples.take(torch.arange(min(TRIAL_CLIENTS, len(samples.count))))
-    few = Samples(
-        few.x,
-        few.y,
-        few.start,
-        few.count.clamp_max(2 * engine.training.batch_size),
-        min(few.longest, 2 * engine.training.batch_size),
-    )
-    state: Tree = {k: v.to(samples.x.device) for k, v in engine.module.state_dict().items()}
+    most = 2 * engine.training.batch_size
+    few = replace(few, count=few.count.clamp_max(most), longest=min(few.longest, most))
+    state: Tree = {k: v.to(samples.y.device) for k, v in engine.module.state_dict().items()}
     params = tree_map(lambda t: t.expand(len(few.count), models, *t.shape), state)
     clients = torch.arange(len(few.count))
     seconds = float("inf")
     for _ in range(2):
-        if samples.x.is_cuda:
+        if samples.y.is_cuda:
             torch.cuda.synchronize()
         begin = time.perf_counter()
         engine.train(params, few, clients, 0, cross_entropy, {}, 1)
-        if samples.x.is_cuda:
+        if samples.y.is_cuda:
             torch.cuda.synchronize()
         seconds = min(seconds, time.perf_counter() - begin)
     return seconds

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedfew import counted
 from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Projection, Scores, forward
 from fedfew.engines.dropout import keyed
-from fedfew.federation import Samples, as_input
+from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
 
 
@@ -33,7 +33,8 @@ class Sequential(Engine):
         def train(i: int, k: int) -> tuple[Tree, Tensor]:
             return self._train_replica(
                 tree_map(lambda t: t[i, k].clone(), params),
-                *samples.of(i),
+                samples,
+                i,
                 [(e.order[i, k], None if e.key is None else e.key[i, k]) for e in epochs],
                 objective,
                 tree_map(lambda t: t[i, k].clone(), context),  # a module in training writes into its buffers
@@ -45,8 +46,8 @@ class Sequential(Engine):
     def _train_replica(
         self,
         params: Tree,
-        x: Tensor,
-        y: Tensor,
+        samples: Samples,
+        i: int,
         epochs: list[tuple[Tensor, Tensor | None]],
         objective: Objective,
         context: Tree,
@@ -55,11 +56,12 @@ class Sequential(Engine):
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
         sgd = torch.optim.SGD(trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
-        mean_loss = torch.zeros((), device=x.device)
+        rows = samples.rows(i)
+        mean_loss = torch.zeros((), device=rows.device)
         for order, key in epochs:
-            mean_loss = torch.zeros((), device=x.device)
-            for step, batch in enumerate(order[: len(y)].split(settings.batch_size)):
-                inputs, labels = as_input(x[batch]), y[batch]
+            mean_loss = torch.zeros((), device=rows.device)
+            for step, batch in enumerate(rows[order[: len(rows)]].split(settings.batch_size)):
+                inputs, labels = samples.inputs(batch), samples.y[batch]
 
                 def loss(weights: Tree, inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
                     return F.cross_entropy(forward(self.module, weights, inputs), labels)
@@ -75,7 +77,7 @@ class Sequential(Engine):
                 if project is not None:
                     with torch.no_grad():
                         project(params)
-                mean_loss = mean_loss + reported.detach() * (len(batch) / len(y))
+                mean_loss = mean_loss + reported.detach() * (len(batch) / len(rows))
         return tree_map(lambda t: t.detach(), params), mean_loss
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
@@ -83,11 +85,11 @@ class Sequential(Engine):
 
         def differentiate(i: int, k: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, k].clone().requires_grad_(t.is_floating_point()), params)
-            x, y = samples.of(i)
-            mean_loss = torch.zeros((), device=x.device)
-            for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
-                logits = forward(self.module, weights, as_input(inputs))
-                part = F.cross_entropy(logits, labels, reduction="sum") / len(y)
+            rows = samples.rows(i)
+            mean_loss = torch.zeros((), device=rows.device)
+            for batch in rows.split(EVALUATION_BATCH):
+                logits = forward(self.module, weights, samples.inputs(batch))
+                part = F.cross_entropy(logits, samples.y[batch], reduction="sum") / len(rows)
                 part.backward()
                 mean_loss = mean_loss + part.detach()
             return tree_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, weights), mean_loss
@@ -97,13 +99,13 @@ class Sequential(Engine):
     def _score(self, params: Tree, samples: Samples) -> Scores:
         def score(i: int, s: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, s], params)
-            x, y = samples.of(i)
-            total = torch.zeros(2, dtype=torch.float64, device=x.device)
-            for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
-                logits = forward(self.module, weights, as_input(inputs))
+            rows = samples.rows(i)
+            total = torch.zeros(2, dtype=torch.float64, device=rows.device)
+            for batch in rows.split(EVALUATION_BATCH):
+                logits, labels = forward(self.module, weights, samples.inputs(batch)), samples.y[batch]
                 total[0] += F.cross_entropy(logits, labels, reduction="sum")
                 total[1] += (logits.argmax(-1) == labels).sum()
-            return {}, (total / len(y)).float()
+            return {}, (total / len(rows)).float()
 
         _, scores = _for_each_replica(score, params)
         return Scores(loss=scores[..., 0], accuracy=scores[..., 1])

@@ -30,7 +30,7 @@ from fedfew.engines.base import (
 )
 from fedfew.engines.dropout import keyed
 from fedfew.engines.traced import Traced
-from fedfew.federation import Samples, as_input
+from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 
@@ -237,7 +237,7 @@ def _batches(samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, ba
         at = rows[:active, :, begin : begin + batch_size]
         yield Batch(
             clients=active,
-            x=as_input(samples.x[at]),
+            x=samples.inputs(at),
             y=samples.y[at],
             weight=weight[:active, :, begin : begin + batch_size],
             share=share[:active, step],

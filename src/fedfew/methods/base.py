@@ -17,14 +17,15 @@ and at any time ``method.serve(message, own)`` gives the candidate models a clie
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor
 
-from fedfew.stack import Tree, WeightedMean, tree_map
+from fedfew.stack import Tree, WeightedMean, bytes_each, tree_map
 
 if TYPE_CHECKING:
     from fedfew.engines.base import Local
@@ -39,6 +40,11 @@ class Reply:
     update: Tree  # [C, K, …] (or [C, 1, …]); empty if nothing travels
     losses: Tensor  # [C, K]: L_i(θ_k), the mean loss of client i's training data under model k
     samples: Tensor  # [C]: n_i
+
+    @property
+    def bytes_each(self) -> int:
+        """What one client sends: its update and its losses, or nothing at all."""
+        return bytes_each(self.update | {"losses": self.losses}) if self.update else 0
 
 
 @dataclass
@@ -57,6 +63,11 @@ class Method(ABC):
     name: ClassVar[str]
     served: ClassVar[str]  # which weights the served score uses, in words
     adapted: ClassVar[str]  # which weights the adapted score uses, in words
+
+    @classmethod
+    def as_published(cls, **changes: Any) -> Self:
+        """The form in which the published code ran this method, with ``changes``; the same as the default unless overridden."""
+        return cls(**changes)
 
     def __post_init__(self) -> None:
         self.check()
@@ -121,6 +132,16 @@ class Method(ABC):
     def require(self, ok: bool, setting: str, wanted: str) -> None:
         if not ok:
             raise ValueError(f"{self.name}: {setting} must be {wanted}, not {getattr(self, setting)!r}")
+
+
+def is_number(value: object, least: float = 0.0) -> bool:
+    """Is this a finite number ≥ ``least``? For :meth:`Method.check`, where settings may come from a file or a command line."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
+
+
+def is_whole(value: object, least: int = 1) -> bool:
+    """Is this a whole number ≥ ``least``?"""
+    return isinstance(value, int) and is_number(value, least)
 
 
 def _plain(value: Any) -> Any:
