@@ -24,7 +24,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from fedfew.history import History
-from fedfew.stack import Tree, from_named, named_leaves
+from fedfew.stack import Tree, branch, from_named, named_leaves
 
 FORMAT = 1
 KEPT = 2  # the newest, and one to fall back on
@@ -58,6 +58,7 @@ def write(folder: Path, state: State) -> Path:
         "round": state.round,
         "settings": state.settings,
         "events": state.events,
+        "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     final = folder / f"round-{state.round:06d}"
@@ -111,12 +112,13 @@ def read(path: Path) -> State:
             raise CheckpointError(f"{path.name} has format {about['format']}, this version reads {FORMAT}")
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
             raise CheckpointError(f"{path.name} is damaged (its hash does not fit its contents)")
-        tree = from_named(load_tensors(data))
-        history = {name: t.numpy() for name, t in named_leaves(_branch(tree, "history"))}
+        tensors = load_tensors(data)
+        tree = from_named({name: tensors[name] for name in about["names"]})
+        history = {name: t.numpy() for name, t in named_leaves(branch(tree, "history"))}
         return State(
             round=about["round"],
-            server=_branch(tree, "server"),
-            own=_branch(tree, "own"),
+            server=branch(tree, "server"),
+            own=branch(tree, "own"),
             history=History.from_arrays(history),
             settings=about["settings"],
             events=about["events"],
@@ -125,12 +127,6 @@ def read(path: Path) -> State:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path.name} is damaged ({type(error).__name__}: {error})") from error
-
-
-def _branch(tree: Tree, name: str) -> Tree:
-    branch = tree.get(name, {})
-    assert isinstance(branch, dict)
-    return branch
 
 
 def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:

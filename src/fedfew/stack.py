@@ -36,6 +36,20 @@ def leaves(tree: Tree) -> list[Tensor]:
     return [tensor for _, tensor in named_leaves(tree)]
 
 
+def branch(tree: Tree, name: str) -> Tree:
+    """The subtree of this name; empty if there is none (an empty one leaves no trace when a tree is taken apart)."""
+    value = tree.get(name, {})
+    assert isinstance(value, dict), f"{name} is a tensor"
+    return value
+
+
+def tensor(tree: Tree, name: str) -> Tensor:
+    """The tensor of this name."""
+    value = tree[name]
+    assert isinstance(value, Tensor), f"{name} is a tree"
+    return value
+
+
 def from_named(tensors: dict[str, Tensor]) -> Tree:
     """The tree whose :func:`named_leaves` these are."""
     tree: Tree = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,21 @@ from fedfew.engines import dropout
 from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, tree_map
 
-Loss = Callable[[Tree], Tensor]  # loss(weights): mean cross-entropy of one replica on the current batch
+
+class Loss(Protocol):
+    """loss(weights): mean cross-entropy of one replica on the current batch."""
+
+    def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Through:
+    """Change what enters a submodule on the way through the model, e.g. the gradient that comes back from it."""
+
+    submodule: str
+    change: Callable[[Tensor], Tensor]
+
+
 Objective = Callable[[Loss, Tree, Tree], tuple[Tensor, Tensor]]
 """objective(loss, params, context) → (what to minimise, the loss to report), written for one replica without leading axes.
 
@@ -65,9 +79,16 @@ class Scores:
     accuracy: Tensor
 
 
-def forward(module: nn.Module, weights: Tree, x: Tensor) -> Tensor:
+def forward(module: nn.Module, weights: Tree, x: Tensor, through: Through | None = None) -> Tensor:
     """The module's output with these weights in place of its own."""
-    return functional_call(module, weights, (x,))  # type: ignore[arg-type]  # a replica's tree is flat
+    if through is None:
+        return functional_call(module, weights, (x,))  # type: ignore[arg-type]  # a replica's tree is flat
+    submodule = module.get_submodule(through.submodule)
+    hook = submodule.register_forward_pre_hook(lambda _, inputs: (through.change(inputs[0]), *inputs[1:]))
+    try:
+        return forward(module, weights, x)
+    finally:
+        hook.remove()
 
 
 class UnsupportedModuleError(TypeError):

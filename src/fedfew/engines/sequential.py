@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedfew import counted
-from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Projection, Scores, forward
+from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Projection, Scores, Through, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
@@ -63,8 +63,10 @@ class Sequential(Engine):
             for step, batch in enumerate(rows[order[: len(rows)]].split(settings.batch_size)):
                 inputs, labels = samples.inputs(batch), samples.y[batch]
 
-                def loss(weights: Tree, inputs: Tensor = inputs, labels: Tensor = labels) -> Tensor:
-                    return F.cross_entropy(forward(self.module, weights, inputs), labels)
+                def loss(
+                    weights: Tree, through: Through | None = None, inputs: Tensor = inputs, labels: Tensor = labels
+                ) -> Tensor:
+                    return F.cross_entropy(forward(self.module, weights, inputs, through), labels)
 
                 sgd.zero_grad()
                 if key is None:

@@ -24,6 +24,7 @@ from fedfew.engines.base import (
     Pass,
     Projection,
     Scores,
+    Through,
     UnsupportedModuleError,
     cross_entropy,
     forward,
@@ -139,8 +140,8 @@ class Stacked(Engine):
         """The objective of every replica at once."""
 
         def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
-            def loss(candidate: Tree) -> Tensor:
-                log_p = forward(self.module, candidate, x).log_softmax(-1)
+            def loss(candidate: Tree, through: Through | None = None) -> Tensor:
+                log_p = forward(self.module, candidate, x, through).log_softmax(-1)
                 return -(log_p.gather(-1, y[:, None])[:, 0] * weight).sum()
 
             if key is None:

@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from fedfew import scalarization
-from fedfew.engines.base import Local
+from fedfew.engines.base import Local, Loss, Through
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
+from fedfew.models.split import head_names
+from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class FedFew(Method):
     models: int = 3
     """K. 1: a single model, clients weighted by α."""
     mu: float = 0.005
-    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. The paper takes
-    0.01; half of it finds the groups of rotated digits more often."""
+    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. The paper
+    takes 0.01; half of it finds the groups of rotated digits more often."""
     init_models: Literal["distinct", "copies"] = "distinct"
     """K distinct initialisations (ours), or K copies of one, told apart by batch order alone (published)."""
     normalise: bool = True
@@ -48,6 +50,12 @@ class FedFew(Method):
     """λ, one number a client: how much its loss counts in the maximum. None: 1 for all (paper)."""
     ideal: tuple[float, ...] | None = None
     """z*, one number a client: the loss it could reach. None: 0 for all (paper)."""
+    share: Literal["none", "body"] = "none"
+    """What the K models have in common. "none": nothing (paper). "body": all but the head, so that a message carries one body and
+    K heads and a client runs its body once for all heads. The body then needs no normalisation: all its α_i·w[i, k] sum to one.
+    On its way back into the body, head k's gradient counts w[i, k], taken from the losses the client reported last."""
+    head: str | None = None
+    """With share="body": the submodule that is the head, by name. None: the model's last linear layer."""
 
     name: ClassVar[str] = "fedfew"
     served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
@@ -65,6 +73,15 @@ class FedFew(Method):
         self.require(self.loss_at in ("training", "received"), "loss_at", "'training' or 'received'")
         self.require(self.send in ("update", "gradient"), "send", "'update' or 'gradient'")
         self.require(0 < self.server_step < float("inf"), "server_step", "a finite number > 0")
+        self.require(self.share in ("none", "body"), "share", "'none' or 'body'")
+        if self.share == "body":
+            self.require(self.send == "update", "send", "'update' where share is 'body'")
+            same = self.models > 1 and self.init_models == "copies"
+            self.require(
+                not same, "init_models", "'distinct' where share is 'body' (equal heads see equal batches and stay equal)"
+            )
+        else:
+            self.require(self.head is None, "head", "None where share is 'none'")
         if self.preference is not None:
             self.require(min(self.preference) >= 0, "preference", "≥ 0 for every client")
 
@@ -76,13 +93,24 @@ class FedFew(Method):
 
     @property
     def replicas(self) -> int:
-        return self.models
+        return self.models if self.share == "none" else 1
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
-        return stack([fresh(k if self.init_models == "distinct" else 0) for k in range(self.models)]), {}
+        models = [fresh(k if self.init_models == "distinct" else 0) for k in range(self.models)]
+        if self.share == "none":
+            return stack(models), {}
+        names = head_names(dict(named_leaves(models[0])), self.head)
+        body: Tree = {name: t[None] for name, t in named_leaves(models[0]) if name not in names}
+        heads = stack([{name: model[name] for name in names} for model in models])
+        own: Tree = {"w": torch.full((clients, self.models), 1 / self.models, device=leaves(heads)[0].device)}
+        if self.preference is not None:
+            own["preference"] = torch.tensor(self.preference, device=leaves(heads)[0].device)
+        return {"body": body, "heads": heads}, own
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         """Lines 3–11."""
+        if self.share == "body":
+            return self._client_with_one_body(received, own, local)
         trained, losses = local.train(received)
         if self.loss_at == "received":
             losses = local.losses(received)
@@ -92,6 +120,30 @@ class FedFew(Method):
         else:
             sent = subtract(trained, received)
         return Outcome(Reply(sent, losses, local.counts), own, adapted=trained)
+
+    def _client_with_one_body(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        one_replica: Tree = {"body": received["body"], "heads": tree_map(lambda t: t[:, None], branch(received, "heads"))}
+        trained, losses = local.train(one_replica, self.heads_on_one_body, context={"w": tensor(own, "w")[:, None]})
+        trained["heads"], losses = tree_map(lambda t: t[:, 0], branch(trained, "heads")), losses[:, 0]
+        if self.loss_at == "received":
+            losses = local.losses(whole_models(received))
+        lam = local.share if self.weigh_samples else torch.ones_like(local.share)
+        if self.preference is not None:
+            lam = lam * tensor(own, "preference")
+        kept = own | {"w": torch.softmax(-lam[:, None] * losses / self.mu, 1)}
+        return Outcome(Reply(subtract(trained, received), losses, local.counts), kept, adapted=whole_models(trained))
+
+    def heads_on_one_body(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """Σ_k L_k: every head learns all it can from its own loss, the body from all of them by w. The body runs once, since
+        only the heads are mapped over."""
+        body, heads = branch(params, "body"), branch(params, "heads")
+        head = self.head or next(iter(heads)).rpartition(".")[0]
+
+        def loss_of(parameters: Tree, w: Tensor) -> Tensor:
+            return loss(body | parameters, through=Through(head, lambda features: scale_gradient(features, w)))
+
+        losses = vmap(loss_of)(heads, tensor(context, "w"))
+        return losses.sum(), losses.detach()
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """log(λ_i α_i w[i, k]) but for a constant: line 13."""
@@ -106,10 +158,22 @@ class FedFew(Method):
         step = torch.full((self.models,), self.server_step, dtype=torch.float64)
         if not self.normalise:
             step *= mean.log_total.softmax(0)  # Σ_i α_i w[i, k], about 1/K
-        return add(server, mean.mean(), step)
+        if self.share == "none":
+            return add(server, mean.mean(), step)
+        moves, shares = mean.mean(), mean.log_total.softmax(0)
+        body = tree_map(
+            lambda t: torch.tensordot(shares.to(t), t, 1)[None], branch(moves, "body")
+        )  # Σ_i α_i (trained − received)
+        return {
+            "body": add(branch(server, "body"), body, self.server_step),
+            "heads": add(branch(server, "heads"), branch(moves, "heads"), step),
+        }
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return received
+        return received if self.share == "none" else whole_models(received)
+
+    def server_models(self, server: Tree) -> Tree:
+        return server if self.share == "none" else take(whole_models(tree_map(lambda t: t[None], server)), 0)
 
     def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
         lam, ideal = self._lambda_and_ideal(share, clients)
@@ -122,3 +186,16 @@ class FedFew(Method):
         if self.preference is not None:
             lam = lam * torch.tensor(self.preference).double()[clients]
         return lam, None if self.ideal is None else torch.tensor(self.ideal).double()[clients]
+
+
+def whole_models(parts: Tree) -> Tree:
+    """A body ``[C, 1, …]`` and heads ``[C, K, …]`` as K models; nothing is copied."""
+    heads = branch(parts, "heads")
+    models = leaves(heads)[0].shape[1]
+    return tree_map(lambda t: t.expand(t.shape[0], models, *t.shape[2:]), branch(parts, "body")) | heads
+
+
+def scale_gradient(x: Tensor, scale: Tensor) -> Tensor:
+    """x itself, but the gradient that flows back through it is multiplied."""
+    fixed = x.detach()
+    return fixed + scale * (x - fixed)
