@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedfew import checkpoint, methods, models
 from fedfew.checkpoint import State
-from fedfew.federation import as_input
+from fedfew.federation import Pixels, as_input
 from fedfew.history import History
 from fedfew.methods import Method
 from fedfew.stack import Tree, leaves, named_leaves, take
@@ -103,11 +103,14 @@ def named_factory(settings: dict[str, Any]) -> ModelFactory:
     return lambda: models.build(name, tuple(shape), classes)
 
 
-def select(models: Sequence[nn.Module], x: Any, y: Any) -> int:
-    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses."""
+def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> int:
+    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses.
+
+    pixels: what bytes become on their way into a model, as in the federation that the models were trained on.
+    """
     if not models:
         raise ValueError("models is empty: there is nothing to choose from")
-    inputs, labels = as_input(torch.as_tensor(x)), torch.as_tensor(y)
+    inputs, labels = as_input(torch.as_tensor(x), pixels), torch.as_tensor(y)
     if inputs.is_floating_point():
         inputs = inputs.to(torch.float32)
     if len(inputs) == 0 or len(inputs) != len(labels):

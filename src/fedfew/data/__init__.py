@@ -1,5 +1,10 @@
-"""Data sets, ready to train on."""
+"""Data sets, ready to train on: by name, from files, from the hub; dealt to clients in many ways."""
 
 from fedfew.data.digits import digits
+from fedfew.data.errors import DataError, SkippedWarning
+from fedfew.data.loading import load
+from fedfew.data.prepared import read as read_prepared
+from fedfew.data.prepared import write as write_prepared
+from fedfew.data.sources import names
 
-__all__ = ["digits"]
+__all__ = ["DataError", "SkippedWarning", "digits", "load", "names", "read_prepared", "write_prepared"]

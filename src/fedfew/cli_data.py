@@ -1,0 +1,180 @@
+"""``fedfew data``: list the data sets, look at how one is dealt to clients, write it into one file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from fedfew.federation import Federation
+
+app = typer.Typer(help="Data sets: list, show, prepare.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="DATASET", help="A name (fedfew data list), a path, or hub:owner/name.")]
+Clients = Annotated[int | None, typer.Option(help="How many clients; the paper's number unless given.")]
+Partition = Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, pathological:2, by:column, rotation, … (docs/data.md).")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder looked at before any network; else $FEDFEW_DATA.")]
+Seed = Annotated[int, typer.Option(help="Seed of partition, cut and sample.")]
+Sample = Annotated[int | None, typer.Option(help="Keep so many rows, drawn by the seed.")]
+TestShare = Annotated[float, typer.Option(help="Share of each client's samples kept for test.")]
+ValShare = Annotated[float, typer.Option(help="Share of each client's samples kept for validation.")]
+Stratify = Annotated[bool, typer.Option("--stratify", help="Cut each class in the same proportion.")]
+Group = Annotated[str | None, typer.Option(help="Column whose rows stay on one side of the cut; none: no grouping.")]
+Input = Annotated[list[str] | None, typer.Option(help="Input column; several for numeric features.")]
+Label = Annotated[str | None, typer.Option(help="Label column.")]
+Size = Annotated[int | None, typer.Option(help="Bring images to so many pixels a side.")]
+VocabularyFrom = Annotated[str, typer.Option(help="Texts the vocabulary is built from: train, or all (as published).")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and say how many.")]
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None) -> None:
+    """The data sets that have a name, and whether they are in the data folder."""
+    from fedfew.data import finding
+    from fedfew.data.sources import SOURCES
+
+    with _plain_errors():
+        folder = finding.data_folder(data_dir)
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("name", *(["here"] if folder else []), "sample", "classes", "rows", "MB"):
+        shown.add_column(name, no_wrap=True, justify="right" if name in ("classes", "rows", "MB") else "left")
+    shown.add_column("from", overflow="fold")
+    shown.add_row("digits", *(["yes"] if folder else []), "1×8×8", "10", "1,797", "0", "embedded")
+    for source in SOURCES.values():
+        here = folder is not None and any((folder / name).is_dir() for name in source.folder_names)
+        shown.add_row(
+            source.name,
+            *(["yes" if here else "·"] if folder else []),
+            "×".join(map(str, source.size)) if source.size else source.kind,
+            str(source.classes),
+            f"{source.rows:,}" if source.rows else "",
+            f"{source.megabytes:,}",
+            source.hub or source.home or "your own files",
+        )
+    Console().print(shown)
+
+
+@app.command()
+def show(
+    dataset: Name,
+    clients: Clients = None,
+    partition: Partition = None,
+    data_dir: DataDir = None,
+    seed: Seed = 0,
+    sample: Sample = None,
+    test_share: TestShare = 0.25,
+    val_share: ValShare = 0.0,
+    stratify: Stratify = False,
+    group: Group = None,
+    input: Input = None,
+    label: Label = None,
+    size: Size = None,
+    vocabulary_from: VocabularyFrom = "train",
+    skip_bad: SkipBad = False,
+    picture: Annotated[Path | None, typer.Option(help="Write a picture of the counts here (PNG, PDF, SVG).")] = None,
+    style: Annotated[str, typer.Option(help="Picture: bars, bubbles, or auto.")] = "auto",
+) -> None:
+    """Who has how many samples of which class, and how different the clients are."""
+    from fedfew.data import show as showing
+
+    settings = dict(locals())
+    with _plain_errors():
+        federation = _loaded(settings)
+        console = Console()
+        console.print(showing.table(federation, console.width))
+        distance = showing.heterogeneity(showing.counts(federation))
+        console.print(f"mean pairwise label distance: {distance:.3f} (0: all alike, 1: no class shared)")
+        if picture is not None:
+            console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
+
+
+@app.command()
+def prepare(
+    dataset: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; ends in .fed.")],
+    clients: Clients = None,
+    partition: Partition = None,
+    data_dir: DataDir = None,
+    seed: Seed = 0,
+    sample: Sample = None,
+    test_share: TestShare = 0.25,
+    val_share: ValShare = 0.0,
+    stratify: Stratify = False,
+    group: Group = None,
+    input: Input = None,
+    label: Label = None,
+    size: Size = None,
+    vocabulary_from: VocabularyFrom = "train",
+    skip_bad: SkipBad = False,
+) -> None:
+    """Write a federation into one file that ``--dataset FILE`` reads anywhere, without the hub's libraries."""
+    from fedfew.data import prepared
+
+    settings = dict(locals())
+    with _plain_errors():
+        begin = time.perf_counter()
+        if not prepared.is_prepared(output):
+            raise ValueError(f"--output must end in {prepared.SUFFIX}, not {output.name!r}")
+        federation = _loaded(settings)
+        path = prepared.write(federation, output)
+        seconds = time.perf_counter() - begin
+        samples = sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
+        Console().print(
+            f"{path}: {federation.name}, {len(federation)} clients, {samples:,} samples, "
+            f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s"
+        )
+
+
+def _loaded(settings: dict[str, Any]) -> Federation:
+    """The federation that a command's options describe; what was skipped is told on standard error."""
+    from fedfew.data import load
+
+    passed = (
+        "clients",
+        "partition",
+        "data_dir",
+        "seed",
+        "sample",
+        "test_share",
+        "val_share",
+        "stratify",
+        "group",
+        "label",
+        "size",
+    )
+    keywords = {name: settings[name] for name in (*passed, "vocabulary_from")}
+    columns = settings["input"]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        federation = load(
+            settings["dataset"],
+            input=columns[0] if columns and len(columns) == 1 else columns or None,
+            on_bad="skip" if settings["skip_bad"] else "raise",
+            **keywords,
+        )
+    console = Console(stderr=True)
+    for warning in told:
+        console.print(f"note: {warning.message}", markup=False, highlight=False)
+    for note in federation.about.get("notes", []):
+        console.print(f"note: {note}", markup=False, highlight=False)
+    return federation
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What the user can put right is one sentence on standard error, not a traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,34 @@
+"""What can be wrong with data, and the choice between stopping and skipping."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+OnBad = Literal["raise", "skip"]
+
+
+class DataError(ValueError):
+    """Data that cannot be used: which row, file or setting, and what would be right."""
+
+
+class SkippedWarning(UserWarning):
+    """Rows or clients were left out because ``on_bad`` is "skip"."""
+
+
+class BadRows:
+    """Collects rows that cannot be used, or stops at the first one."""
+
+    def __init__(self, on_bad: OnBad) -> None:
+        if on_bad not in ("raise", "skip"):
+            raise ValueError(f'on_bad must be "raise" or "skip", not {on_bad!r}')
+        self.on_bad = on_bad
+        self.found: dict[int, str] = {}
+
+    def add(self, row: int, message: str) -> None:
+        if self.on_bad == "raise":
+            raise DataError(f'{message} (on_bad="skip" leaves such rows out)')
+        self.found.setdefault(row, message)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        return tuple(self.found[row] for row in sorted(self.found))

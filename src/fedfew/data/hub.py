@@ -1,0 +1,35 @@
+"""Data sets from the Hugging Face hub, through ``datasets`` (an optional extra: ``pip install 'fedfew[hub]'``)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fedfew.data.readers import SPLITS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class UnreachableError(Exception):
+    """Why nothing came from the hub."""
+
+
+def fetch(hub_id: str) -> list[tuple[str, None, pa.Table]]:
+    """All splits of a data set as Arrow tables, training first, images still encoded. ``datasets`` shows progress."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UnreachableError("the package datasets is not installed: pip install 'fedfew[hub]'") from error
+    try:
+        found: Any = datasets.load_dataset(hub_id)
+    except Exception as error:  # whatever the network, the hub or the library raise: the reason is passed on
+        raise UnreachableError(f"the hub gave an error: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    order = sorted(found, key=lambda split: (SPLITS.index(split) if split in SPLITS else len(SPLITS), split))
+    return [(f"{hub_id}, split {split}", None, _table(found[split])) for split in order]
+
+
+def _table(split: Any) -> pa.Table:
+    table = split.with_format("arrow")[:]
+    names = {name: {"names": list(f.names)} for name, f in split.features.items() if getattr(f, "names", None)}
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": names}})})

@@ -1,0 +1,82 @@
+"""A data set after reading and before dealing: one row a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+MISSING = "(missing)"  # the value of a natural column where a row has none
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that is neither input nor label: ``values[codes[row]]``."""
+
+    codes: Ints
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Column:
+        texts = [MISSING if v is None else str(v) for v in values]
+        code = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        return cls(np.array([code[text] for text in texts], dtype=np.int64), tuple(code))
+
+    def take(self, rows: Ints) -> Column:
+        return Column(self.codes[rows], self.values)
+
+
+@dataclass(frozen=True)
+class Words:
+    """Texts cut into words: text i is ``inventory[ids[offsets[i] : offsets[i + 1]]]``. No vocabulary is chosen yet."""
+
+    ids: NDArray[np.int32]
+    offsets: Ints
+    inventory: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, rows: Ints) -> Words:
+        lengths = (self.offsets[1:] - self.offsets[:-1])[rows]
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        at = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Words(self.ids[at], offsets, self.inventory)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """N samples with their labels."""
+
+    x: NDArray[Any] | Words  # images: bytes [N, C, H, W]; features: float32 [N, …]; token ids: int64 [N, …]; texts: Words
+    y: Ints
+    class_names: tuple[str, ...]
+    columns: dict[str, Column]
+    row: Ints  # which row of the source each came from
+    total: int  # rows in the source, bad ones included
+    source: str  # hash of the source
+    skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: Ints) -> Rows:
+        return Rows(
+            x=self.x.take(rows) if isinstance(self.x, Words) else self.x[rows],
+            y=self.y[rows],
+            class_names=self.class_names,
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+            row=self.row[rows],
+            total=self.total,
+            source=self.source,
+            skipped=self.skipped,
+            notes=self.notes,
+        )
+
+    def sampled(self, wanted: Ints) -> Rows:
+        """Those of the wanted rows (numbers in the source) that are here."""
+        return self.take(np.flatnonzero(np.isin(self.row, wanted)))

@@ -1,0 +1,144 @@
+"""Who has how much of what: counts, how different clients are, a table and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedfew.federation import Federation
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Style = Literal["auto", "bars", "bubbles"]
+
+# Paul Tol's "muted" colours can be told apart with any kind of colour vision; in this order neighbours differ in lightness, too.
+COLOURS = ("#332288", "#88CCEE", "#117733", "#DDCC77", "#882255", "#44AA99", "#CC6677", "#999933", "#AA4499", "#DDDDDD")
+HATCHES = ("", "///")  # from the eleventh class on the colours come again, hatched
+
+
+def counts(federation: Federation) -> NDArray[np.int64]:
+    """Samples [clients, classes], all splits together."""
+    found = torch.zeros(len(federation), federation.classes, dtype=torch.int64)
+    for samples in (federation.train, federation.test, federation.val):
+        if samples is not None:
+            for client in range(len(federation)):
+                found[client] += torch.bincount(samples.of(client)[1].cpu(), minlength=federation.classes)
+    return found.numpy()
+
+
+def heterogeneity(counted: NDArray[np.int64]) -> float:
+    """Mean over pairs of clients of the total-variation distance ½ Σ_c |p_ic − p_jc| of their label distributions.
+
+    0: all alike; 1: no two clients share a class.
+    """
+    share = counted / counted.sum(axis=1, keepdims=True)
+    clients = len(share)
+    if clients < 2:
+        return 0.0
+    total = sum(float(np.abs(share[i] - share[i + 1 :]).sum()) / 2 for i in range(clients - 1))
+    return total / (clients * (clients - 1) / 2)
+
+
+def class_names(federation: Federation) -> list[str]:
+    return list(federation.class_names) or [str(label) for label in range(federation.classes)]
+
+
+def table(federation: Federation, width: int = 100) -> Table:
+    """Counts for a terminal of that width: one column a class, or a summary where those do not fit."""
+    from rich import box
+    from rich.table import Table
+
+    counted = counts(federation)
+    names = class_names(federation)
+    splits = {"train": federation.train, "val": federation.val, "test": federation.test}
+    sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    fixed = {"client": [*map(str, federation.ids.tolist()), "all"]}
+    fixed |= {
+        name: [*map(str, count), str(sum(count))] for name, count in {"samples": counted.sum(axis=1).tolist(), **sides}.items()
+    }
+    per_class = [
+        (name, [*(str(n) if n else "·" for n in column), str(sum(column))])
+        for name, column in zip(names, counted.T.tolist(), strict=True)
+    ]
+    most = counted.argmax(axis=1)
+    share = counted.max(axis=1) / counted.sum(axis=1)
+    summary = [
+        ("classes", [*map(str, (counted > 0).sum(axis=1).tolist()), str(int((counted.sum(axis=0) > 0).sum()))]),
+        ("largest", [*(names[label] for label in most), ""]),
+        ("its share", [*(f"{part:.0%}" for part in share), ""]),
+    ]
+    room = width - 2 - sum(1 + max(len(name), *map(len, cells)) for name, cells in fixed.items())
+    fits = sum(1 + max(map(len, cells)) for _, cells in per_class) <= room
+    headed = sum(1 + max(len(name), *map(len, cells)) for name, cells in per_class) <= room
+    shown = Table(title=federation.name, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    columns = [*fixed.items(), *(per_class if fits else summary)]
+    for place, (name, cells) in enumerate(columns):
+        narrow = place >= len(fixed) and fits and not headed  # long class names are folded, numbers never
+        shown.add_column(
+            name, justify="right", overflow="fold", no_wrap=not narrow, width=max(map(len, cells)) if narrow else None
+        )
+    for i, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
+        if i == len(counted):
+            shown.add_section()
+        shown.add_row(*row)
+    return shown
+
+
+def picture(federation: Federation, path: str | Path, style: Style = "auto") -> Path:
+    """Counts as a picture: stacked bars (up to ten classes) or bubbles (more)."""
+    from matplotlib.figure import Figure
+
+    counted = counts(federation)
+    names = class_names(federation)
+    clients, classes = counted.shape
+    if style == "auto":
+        style = "bars" if classes <= len(COLOURS) else "bubbles"
+    if style not in ("bars", "bubbles"):
+        raise ValueError(f"style must be auto, bars or bubbles, not {style!r}")
+    if style == "bars":
+        figure = Figure(figsize=(7.5, max(2.4, 1.2 + 0.24 * clients)), layout="constrained")
+    else:
+        figure = Figure(figsize=(max(4.5, 2.0 + 0.24 * clients), max(3.0, min(14.0, 1.4 + 0.24 * classes))), layout="constrained")
+    axes = figure.add_subplot()
+    if style == "bars":
+        left = np.zeros(clients)
+        for label, name in enumerate(names):
+            colour = COLOURS[label % len(COLOURS)]
+            hatch = HATCHES[label // len(COLOURS) % 2]
+            axes.barh(
+                range(clients), counted[:, label], left=left, color=colour, hatch=hatch, edgecolor="white", lw=0.4, label=name
+            )
+            left += counted[:, label]
+        axes.invert_yaxis()
+        axes.set(xlabel="samples", ylabel="client")
+        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+        axes.set_yticks(*_ticks(clients, [str(int(i)) for i in federation.ids]))
+    else:
+        at_class, at_client = np.nonzero(counted.T)
+        size = counted.T[at_class, at_client]
+        axes.scatter(at_client, at_class, s=130 * size / counted.max(), color=COLOURS[0], alpha=0.8, linewidths=0)
+        axes.set(xlabel="client", ylabel="class", xlim=(-0.7, clients - 0.3), ylim=(classes - 0.3, -0.7))
+        axes.set_xticks(*_ticks(clients, [str(int(i)) for i in federation.ids]))
+        axes.set_yticks(*_ticks(classes, names))
+        axes.grid(color="#EEEEEE", lw=0.5)
+        axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    largest = f"\nlargest bubble: {int(counted.max()):,} samples" if style == "bubbles" else ""
+    axes.set_title(
+        f"{federation.name}\nmean pairwise label distance {heterogeneity(counted):.2f}{largest}", loc="left", fontsize=9
+    )
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    return target
+
+
+def _ticks(number: int, names: list[str], most: int = 40) -> tuple[list[int], list[str]]:
+    step = -(-number // most)
+    return list(range(0, number, step)), names[::step]

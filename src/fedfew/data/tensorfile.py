@@ -1,0 +1,79 @@
+"""Named arrays and a note about them in one file: safetensors, whole or not there, checked on reading, memory-mapped."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedfew.data.errors import DataError
+
+_ABOUT = "fedfew"
+
+
+class BrokenFileError(DataError):
+    """The file is not what was once written."""
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write under another name, then rename: a reader sees the old file, the new one or none."""
+    stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    note = {"about": dict(about), "crc32": {name: _crc(t) for name, t in stored.items()}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=".partial-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        save_file(stored, partial, metadata={_ABOUT: json.dumps(note)})
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(partial, 0o666 & ~_umask())  # a temporary file is private, what it becomes need not be
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors (memory-mapped) and the note; :class:`BrokenFileError` where length or checksum do not fit."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            note = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
+            if not isinstance(note, dict) or not {"about", "crc32"} <= note.keys():
+                raise BrokenFileError(f"{path} was not written by fedfew: its header holds no note of ours")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is not iterable)
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BrokenFileError(f"{path} is damaged ({error})") from error
+    if note["crc32"].keys() != tensors.keys():
+        raise BrokenFileError(f"{path} is damaged: it holds {sorted(tensors)}, its note speaks of {sorted(note['crc32'])}")
+    for name, tensor in tensors.items():
+        if _crc(tensor) != note["crc32"][name]:
+            raise BrokenFileError(f"{path} is damaged: the checksum of {name!r} does not fit")
+    return tensors, note["about"]
+
+
+def text_tensor(value: Any) -> Tensor:
+    """Anything JSON can say, as bytes: for what is too long for a header."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def from_text_tensor(tensor: Tensor) -> Any:
+    return json.loads(bytes(tensor.numpy()).decode())
+
+
+def _crc(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.reshape(-1).numpy().data) if tensor.numel() else 0
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

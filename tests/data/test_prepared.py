@@ -1,0 +1,114 @@
+"""Federations in a file: the same to the last bit, without the libraries that made them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedfew.data import DataError, load, read_prepared, tensorfile, write_prepared
+from fedfew.federation import Federation, Samples
+from tests.data import layouts
+
+
+def assert_same(a: Federation, b: Federation) -> None:
+    for f in fields(Federation):
+        left, right = getattr(a, f.name), getattr(b, f.name)
+        if isinstance(left, Samples):
+            for part in fields(Samples):
+                one, other = getattr(left, part.name), getattr(right, part.name)
+                assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+                assert not isinstance(one, torch.Tensor) or one.dtype == other.dtype
+        elif isinstance(left, torch.Tensor):
+            assert torch.equal(left, right)
+        else:
+            assert left == right
+    assert a.fingerprint() == b.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name_or_path": "digits"},
+        {"name_or_path": "digits", "partition": "dirichlet:0.5", "clients": 5, "val_share": 0.1},
+        {"name_or_path": "cifar10", "sample": 300, "clients": 3},
+        {"name_or_path": "ag-news", "sample": 300, "clients": 3},
+        {"name_or_path": "ham10000", "sample": 2000, "clients": 3, "pixels": "unit"},
+    ],
+)
+def test_written_and_read_bit_for_bit(shared: Path, tmp_path: Path, settings: dict[str, object]) -> None:
+    federation = load(data_dir=shared, **settings)  # type: ignore[arg-type]
+    path = write_prepared(federation, tmp_path / "a.fed")
+    again = load(path)
+    assert_same(federation, again)
+    assert again.about["seed"] == 0
+    assert again.about["source_hash"]
+    raw = sum(s.x.nbytes + s.y.nbytes for s in (federation.train, federation.test, federation.val) if s is not None)
+    assert path.stat().st_size < raw + 20_000
+
+
+def test_the_same_request_writes_the_same_file(tmp_path: Path) -> None:
+    files = [write_prepared(load("digits", clients=3), tmp_path / name).read_bytes() for name in ("a.fed", "b.fed")]
+    assert files[0] == files[1]
+
+
+def test_samples_stay_on_disk(tmp_path: Path) -> None:
+    path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
+    read_prepared(path)
+    mapped = read_prepared(path)
+    assert mapped.train.x.untyped_storage().nbytes() >= mapped.train.x.nbytes
+    if Path("/proc/self/maps").exists():
+        assert str(path.resolve()) in Path("/proc/self/maps").read_text()
+
+
+def test_no_hub_libraries_are_needed(shared: Path, tmp_path: Path) -> None:
+    path = write_prepared(load("cifar10", data_dir=shared, sample=200, clients=2), tmp_path / "a.fed")
+    program = f"""
+import sys
+for name in ("pyarrow", "PIL", "datasets", "sklearn", "matplotlib"):
+    sys.modules[name] = None  # importing it now fails
+from fedfew.data import load
+federation = load({str(path)!r})
+print(len(federation), int(federation.train.x.sum()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", str(int(load(path).train.x.sum()))]
+
+
+def test_what_is_no_prepared_federation(tmp_path: Path) -> None:
+    federation = load("digits", clients=3)
+    with pytest.raises(ValueError, match=r"ends in \.fed"):
+        write_prepared(federation, tmp_path / "a.bin")
+    with pytest.raises(DataError, match="there is no prepared federation"):
+        load(tmp_path / "none.fed")
+    path = write_prepared(federation, tmp_path / "a.fed")
+    good = path.read_bytes()
+    path.write_bytes(good[:-5])
+    with pytest.raises(DataError, match=r"a\.fed is damaged"):
+        load(path)
+    path.write_bytes(good[:-5] + b"wrong")
+    with pytest.raises(DataError, match="checksum"):
+        load(path)
+    tensorfile.write(path, {"x": torch.zeros(2)}, {"kind": "rows"})
+    with pytest.raises(DataError, match="is no prepared federation"):
+        load(path)
+    tensorfile.write(path, {"x": torch.zeros(2)}, {"kind": "federation", "format": 99})
+    with pytest.raises(DataError, match="format 99"):
+        load(path)
+
+
+@pytest.mark.parametrize("setting", [{"clients": 4}, {"partition": "iid"}, {"sample": 5}, {"label": "y"}])
+def test_a_prepared_federation_is_not_dealt_again(tmp_path: Path, setting: dict[str, object]) -> None:
+    path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
+    with pytest.raises(ValueError, match="dealt and cut already"):
+        load(path, **setting)  # type: ignore[arg-type]
+
+
+def test_chosen_clients_can_be_written(tmp_path: Path) -> None:
+    layouts.labelled(tmp_path, "a.parquet", 60, 3)
+    some = load(tmp_path / "a.parquet", clients=4, partition="iid").take([3, 1])
+    assert_same(some, load(write_prepared(some, tmp_path / "a.fed")))

@@ -1,0 +1,77 @@
+"""Cuts: every row on one side, every side filled, groups whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedfew.data import DataError, split
+
+shares = st.sampled_from([(0.25, 0.0), (0.25, 0.1), (0.5, 0.25), (0.1, 0.0), (0.9, 0.05)])
+
+
+def _whole(cut: split.Cut, part: np.ndarray) -> bool:
+    return np.array_equal(np.sort(np.concatenate([cut.train, cut.val, cut.test])), np.sort(part))
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(3, 200), share=shares, seed=st.integers(0, 1000))
+def test_plain_and_stratified(n: int, share: tuple[float, float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, 2 * n)
+    part = rng.permutation(2 * n)[:n]
+    plain = split.plain(part, *share, "client 0")
+    even = split.stratified(part, labels, *share, "client 0")
+    for cut in (plain, even):
+        assert _whole(cut, part)
+        assert len(cut.train) >= 1
+        assert len(cut.test) >= 1
+        assert (len(cut.val) >= 1) == (share[1] > 0)
+    assert [len(plain.train), len(plain.val), len(plain.test)] == [len(even.train), len(even.val), len(even.test)]
+    if n >= 20:
+        assert abs(len(plain.test) - n * share[0]) <= 1
+    for label in range(4):
+        members = (labels[part] == label).sum()
+        assert abs((labels[even.test] == label).sum() - members * len(even.test) / n) < 1.01
+
+
+@settings(max_examples=60, deadline=None)
+@given(groups=st.integers(3, 40), share=shares, seed=st.integers(0, 1000))
+def test_groups_stay_on_one_side(groups: int, share: tuple[float, float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.repeat(np.arange(groups), rng.integers(1, 5, groups)))
+    part = rng.permutation(len(group))
+    cut = split.grouped(part, group, "lesion_id", *share, "client 0", {})
+    assert _whole(cut, part)
+    sides = [set(group[rows].tolist()) for rows in (cut.train, cut.val, cut.test)]
+    assert sum(map(len, sides)) == groups
+    assert sides[0]
+    assert sides[2]
+    if groups >= 20:
+        assert abs(len(cut.test) / len(part) - share[0]) < 0.15
+
+
+def test_a_group_of_two_clients_is_on_the_same_side_at_both() -> None:
+    group = np.array([0, 0, 1, 1, 2, 2, 0, 1, 2, 3, 4, 5])
+    sides: dict[int, int] = {}
+    one = split.grouped(np.arange(6), group, "patient", 0.3, 0.0, "client 0", sides)
+    two = split.grouped(np.arange(6, 12), group, "patient", 0.3, 0.0, "client 1", sides)
+    train, test = ({*group[a].tolist(), *group[b].tolist()} for a, b in ((one.train, two.train), (one.test, two.test)))
+    assert not train & test
+
+
+def test_too_small_to_cut() -> None:
+    with pytest.raises(DataError, match="client 7 has 1 sample, too few to cut into 2 sides"):
+        split.plain(np.array([4]), 0.25, 0.0, "client 7")
+    with pytest.raises(DataError, match="client 7 has 2 samples, too few to cut into 3 sides"):
+        split.plain(np.array([4, 5]), 0.25, 0.1, "client 7")
+    with pytest.raises(DataError, match="its 5 rows have 1 patient in all, and one patient belongs on one side"):
+        split.grouped(np.arange(5), np.zeros(5, int), "patient", 0.25, 0.0, "client 7", {})
+
+
+@pytest.mark.parametrize("share", [(0.0, 0.0), (1.0, 0.0), (0.5, 0.5), (0.25, -0.1), (float("nan"), 0.0)])
+def test_shares_are_checked(share: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="_share must lie between"):
+        split.check_shares(*share)
