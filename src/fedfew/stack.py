@@ -86,8 +86,8 @@ def subtract(a: Tree, b: Tree) -> Tree:
 
 
 def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
-    """a + scale · b; a tensor ``scale`` belongs to the leading axes."""
-    return tree_map(lambda x, y: x + _against(scale, y) * y, a, b)
+    """a + scale · b; a tensor ``scale`` belongs to the leading axes. Whole numbers stay whole: their sum is rounded."""
+    return tree_map(lambda x, y: _like(x, _real(x) + _against(scale, _real(y)) * _real(y)), a, b)
 
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
@@ -111,8 +111,18 @@ def bytes_each(tree: Tree) -> int:
 
 def _against(scale: float | Tensor, tensor: Tensor) -> float | Tensor:
     if isinstance(scale, Tensor):
-        return scale.to(tensor.dtype).reshape(scale.shape + (1,) * (tensor.ndim - scale.ndim))
+        return scale.to(tensor).reshape(scale.shape + (1,) * (tensor.ndim - scale.ndim))
     return scale
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Whole numbers (counts of batches, say) as float64, in which they are exact; all else as it is."""
+    return tensor if tensor.is_floating_point() else tensor.double()
+
+
+def _like(model: Tensor, value: Tensor) -> Tensor:
+    """The value in the type of ``model``."""
+    return value.to(model.dtype) if model.is_floating_point() else value.round().to(model.dtype)
 
 
 class WeightedMean:
@@ -120,7 +130,7 @@ class WeightedMean:
 
     The weights come as logarithms and need no normalisation: the largest so far is divided out as the sum goes on, so nothing
     overflows and no chunk has to be kept. ``x`` is a stack ``[C, K, …]``, or ``[C, 1, …]`` where every model takes from the
-    same tree (clients that train one model for one of K clusters).
+    same tree (clients that train one model for one of K clusters). Of whole numbers the mean is float64; :func:`add` rounds it.
     """
 
     def __init__(self, models: int) -> None:
@@ -158,6 +168,7 @@ def _scaled(scale: Tensor, tensor: Tensor) -> Tensor:
 def _weighted_sum(omega: Tensor, x: Tensor) -> Tensor:
     """[C, K] and [C, K or 1, …] → [K, …]"""
     clients, models = omega.shape
+    x = _real(x)
     omega = omega.to(x.dtype)
     flat = x.reshape(clients, x.shape[1], -1)
     total = torch.einsum("ck,ckp->kp", omega, flat) if x.shape[1] == models else omega.T @ flat[:, 0]

@@ -5,15 +5,41 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from fedfew.methods.apfl import APFL
 from fedfew.methods.base import Method, Outcome, Reply
+from fedfew.methods.ditto import Ditto
+from fedfew.methods.fedamp import FedAMP
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedfew import FedFew
+from fedfew.methods.fedmtl import FedMTL
+from fedfew.methods.fedprox import FedProx
+from fedfew.methods.fedrep import FedRep
+from fedfew.methods.ifca import IFCA
 from fedfew.methods.local import LocalOnly
 from fedfew.spelling import unknown
 
-METHODS: dict[str, type[Method]] = {cls.name: cls for cls in (FedFew, FedAvg, LocalOnly)}
+METHODS: dict[str, type[Method]] = {
+    cls.name: cls for cls in (FedFew, FedAvg, FedProx, FedMTL, APFL, Ditto, FedRep, FedAMP, IFCA, LocalOnly)
+}
 
-__all__ = ["METHODS", "FedAvg", "FedFew", "LocalOnly", "Method", "Outcome", "Reply", "make", "register"]
+__all__ = [
+    "APFL",
+    "IFCA",
+    "METHODS",
+    "Ditto",
+    "FedAMP",
+    "FedAvg",
+    "FedFew",
+    "FedMTL",
+    "FedProx",
+    "FedRep",
+    "LocalOnly",
+    "Method",
+    "Outcome",
+    "Reply",
+    "make",
+    "register",
+]
 
 
 def register(cls: type[Method]) -> type[Method]:
@@ -34,6 +60,4 @@ def make(name: str, **settings: Any) -> Method:
             raise unknown(f"setting of {name} called", setting, known)
         if isinstance(value, list):
             settings[setting] = tuple(value)
-    build = getattr(cls, "as_published", cls) if published else cls
-    method: Method = build(**settings)
-    return method
+    return cls.as_published(**settings) if published else cls(**settings)

@@ -72,10 +72,10 @@ class Method(ABC):
     def __post_init__(self) -> None:
         self.check()
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  # optional: most methods have something to refuse, not all
         """Raise ValueError, naming the setting, where a hyper-parameter makes no sense."""
 
-    def check_against(self, clients: int) -> None:
+    def check_against(self, clients: int) -> None:  # noqa: B027  # optional, too
         """The same for what depends on the federation."""
 
     @property

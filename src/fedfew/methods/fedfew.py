@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +12,7 @@ from torch.func import vmap
 
 from fedfew import scalarization
 from fedfew.engines.base import Local, Loss, Through
-from fedfew.methods.base import Fresh, Method, Outcome, Reply
+from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_number, is_whole
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
 
@@ -67,12 +68,12 @@ class FedFew(Method):
         return replace(cls(mu=0.01, init_models="copies", normalise=False), **changes)
 
     def check(self) -> None:
-        self.require(isinstance(self.models, int) and self.models >= 1, "models", "a whole number ≥ 1")
-        self.require(0 < self.mu < float("inf"), "mu", "a finite number > 0")
+        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
+        self.require(is_number(self.mu) and self.mu > 0, "mu", "a finite number > 0")
         self.require(self.init_models in ("distinct", "copies"), "init_models", "'distinct' or 'copies'")
         self.require(self.loss_at in ("training", "received"), "loss_at", "'training' or 'received'")
         self.require(self.send in ("update", "gradient"), "send", "'update' or 'gradient'")
-        self.require(0 < self.server_step < float("inf"), "server_step", "a finite number > 0")
+        self.require(is_number(self.server_step) and self.server_step > 0, "server_step", "a finite number > 0")
         self.require(self.share in ("none", "body"), "share", "'none' or 'body'")
         if self.share == "body":
             self.require(self.send == "update", "send", "'update' where share is 'body'")
@@ -83,7 +84,9 @@ class FedFew(Method):
         else:
             self.require(self.head is None, "head", "None where share is 'none'")
         if self.preference is not None:
-            self.require(min(self.preference) >= 0, "preference", "≥ 0 for every client")
+            self.require(all(map(is_number, self.preference)), "preference", "a finite number ≥ 0 for every client")
+        if self.ideal is not None:
+            self.require(all(is_number(z, -math.inf) for z in self.ideal), "ideal", "a finite number for every client")
 
     def check_against(self, clients: int) -> None:
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")

@@ -1,0 +1,114 @@
+"""APFL: every client mixes the global model with one of its own, and learns in which proportion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from fedfew.engines.base import Local, Loss
+from fedfew.methods.base import Fresh, Outcome, Reply, is_number
+from fedfew.methods.fedavg import FedAvg
+from fedfew.stack import Tree, add, branch, leaves, subtract, tensor, tree_map
+
+PUBLISHED_DECAY = 0.02  # of α, in the published code only
+
+
+@dataclass(frozen=True)
+class APFL(FedAvg):
+    """A client predicts with v̄ = α·v + (1 − α)·w (Deng et al. 2020, "Adaptive Personalized Federated Learning", Algorithm 1).
+
+    Every local step moves three things at once, all on the same batch: w by ∇f(w), as in FedAvg; v by the gradient of f(v̄) with
+    respect to v, w being fixed there; and α by the gradient of f(v̄) with respect to α, projected to [0, 1]. Only w travels.
+    """
+
+    alpha: float = 0.5
+    """α at the start. 0: FedAvg; 1, not adaptive: local-only training. Default 0.5."""
+    adaptive: bool = True
+    """Learn α by its gradient, each client its own. Off: α stays where it starts."""
+    mixing: Literal["step", "round"] = "step"
+    """When v meets w. "step" (the paper): v is trained through the mix. "round" (published code): v is trained by itself and
+    becomes the mix when the round ends; α follows ⟨v − w, α∇f(v) + (1 − α)∇f(w)⟩ + 0.02·α."""
+
+    name: ClassVar[str] = "apfl"
+    served: ClassVar[str] = "α·v + (1 − α)·w: the client's own v mixed with the global model w as received"
+    adapted: ClassVar[str] = "α·v + (1 − α)·w after the client's local epochs, w being its locally trained copy"
+
+    @classmethod
+    def as_published(cls, **changes: Any) -> Self:
+        """The published code's form: α starts at 1, v becomes the mix once a round."""
+        return replace(cls(alpha=1.0, mixing="round"), **changes)
+
+    def check(self) -> None:
+        self.require(is_number(self.alpha) and self.alpha <= 1, "alpha", "a number in [0, 1]")
+        self.require(isinstance(self.adaptive, bool), "adaptive", "True or False")
+        self.require(self.mixing in ("step", "round"), "mixing", "'step' or 'round'")
+
+    @property
+    def replicas(self) -> int:
+        return 2
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server, _ = super().init(fresh, clients)
+        v = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        return server, {"v": v, "alpha": torch.full((clients,), float(self.alpha), device=leaves(v)[0].device)}
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))
+        buffers = {name: t for name, t in v.items() if not local.engine.trainable(name)}
+        params: Tree = {"w": received, "v": {name: t for name, t in v.items() if name not in buffers}, "buffers": buffers}
+        objective = self.through_mix if self.mixing == "step" else self.side_by_side
+        if self.adaptive:
+            trained, losses = local.train(params | {"alpha": alpha}, objective, project=keep_in_unit_interval)
+        else:
+            trained, losses = local.train(params, objective, context={"alpha": alpha})
+            trained["alpha"] = alpha
+        w = branch(trained, "w")
+        v, alpha = _v_and_alpha(trained)
+        v |= branch(trained, "buffers")
+        mixed = mix(alpha, v, w)
+        kept: Tree = {"v": v if self.mixing == "step" else mixed, "alpha": alpha}
+        reply = Reply(subtract(w, received), losses, local.counts)
+        return Outcome(reply, tree_map(lambda t: t[:, 0], kept), adapted=mixed)
+
+    def through_mix(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """f(w) + f(α·v + (1 − α)·w), where the second w is fixed: one gradient moves w, v and α as Algorithm 1 does."""
+        w, (v, alpha) = branch(params, "w"), _v_and_alpha(params | context)
+        value = loss(w)
+        mixed = mix(alpha, v, tree_map(torch.detach, w))
+        return value + loss(mixed | branch(params, "buffers")), value
+
+    def side_by_side(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """f(w) + f(v) + 0.01·α², with α's published gradient: ``moves`` is 0, but α's gradient goes through it."""
+        w, (v, alpha) = branch(params, "w"), _v_and_alpha(params | context)
+        shared: Tree = {name: w[name] for name in v}
+        apart = tree_map(torch.detach, subtract(v, shared))
+        fixed = alpha.detach()
+        moves = alpha - fixed
+        value = loss(w | add(shared, apart, moves * (1 - fixed)))
+        personal = loss(add(v, apart, moves * fixed) | branch(params, "buffers"))
+        return value + personal + PUBLISHED_DECAY / 2 * alpha.square(), value
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))
+        return v if self.mixing == "round" else mix(alpha, v, received)
+
+
+def mix(alpha: Tensor, v: Tree, w: Tree) -> Tree:
+    """α·v + (1 − α)·w for all that is in v; α has the leading axes of v, or none."""
+
+    def mixed(a: Tensor, b: Tensor) -> Tensor:
+        share = alpha.reshape(alpha.shape + (1,) * (a.ndim - alpha.ndim))
+        return (share * a + (1 - share) * b).to(a.dtype)  # a count of batches stays one
+
+    return tree_map(mixed, v, {name: w[name] for name in v})
+
+
+def keep_in_unit_interval(params: Tree) -> None:
+    _v_and_alpha(params)[1].clamp_(0, 1)
+
+
+def _v_and_alpha(tree: Tree) -> tuple[Tree, Tensor]:
+    return branch(tree, "v"), tensor(tree, "alpha")

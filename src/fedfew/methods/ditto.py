@@ -1,0 +1,60 @@
+"""Ditto: a global model, and for every client a personal one held near it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from fedfew.engines.base import Local, Loss
+from fedfew.methods.base import Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.fedavg import FedAvg
+from fedfew.stack import Tree, squared_distance, subtract, tree_map
+
+
+@dataclass(frozen=True)
+class Ditto(FedAvg):
+    """The global model w is trained as in FedAvg; beside it every client trains a model of its own on
+    F_i(v) + λ/2·‖v − w^t‖², w^t as received (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through
+    Personalization", Algorithm 1). Only w travels. The personal model sees the batches that local-only training would.
+    """
+
+    lam: float = 0.2
+    """λ, the pull of the personal model to the global one. 0: local-only training; large: the global model itself (keep
+    lr·λ < 1, above 2 SGD diverges). Default 0.2."""
+    personal_epochs: int | None = None
+    """Local epochs of the personal model. None: as many as the run's local_epochs."""
+
+    name: ClassVar[str] = "ditto"
+    served: ClassVar[str] = "the client's personal model"
+    adapted: ClassVar[str] = "the client's personal model (it is kept from round to round, so the two scores are the same)"
+
+    @classmethod
+    def as_published(cls, **changes: Any) -> Self:
+        """The published code's defaults: λ = 0, which makes the personal model local-only, and one personal epoch."""
+        return replace(cls(lam=0.0, personal_epochs=1), **changes)
+
+    def check(self) -> None:
+        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
+        self.require(
+            self.personal_epochs is None or is_whole(self.personal_epochs), "personal_epochs", "None or a whole number ≥ 1"
+        )
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server, _ = super().init(fresh, clients)
+        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        w, losses = local.train(received)
+        v, _ = local.train(tree_map(lambda t: t[:, None], own), self.objective, context=received, epochs=self.personal_epochs)
+        reply = Reply(subtract(w, received), losses, local.counts)
+        return Outcome(reply, tree_map(lambda t: t[:, 0], v), adapted=v)
+
+    def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """h_i(v; w^t) = F_i(v) + λ/2·‖v − w^t‖²."""
+        value = loss(params)
+        return value + self.lam / 2 * squared_distance(params, context), value
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return tree_map(lambda t: t[:, None], own)

@@ -1,0 +1,76 @@
+"""FedRep: a body for all, a head for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from fedfew.engines.base import Local, Loss
+from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
+from fedfew.models.split import head_names
+from fedfew.stack import Tree, WeightedMean, add, leaves, named_leaves, stack, subtract, tree_map
+
+
+@dataclass(frozen=True)
+class FedRep(Method):
+    """Clients share a body φ (the representation) and keep heads h_i of their own (Collins et al. 2021, "Exploiting Shared
+    Representations for Personalized Federated Learning", Algorithm 1).
+
+    A round: train the head with the body as received, then the body with the head as trained; only the body is sent, and the
+    server averages bodies by number of samples.
+    """
+
+    head: str | None = None
+    """The submodule that is the head, by name. None: the model's last linear layer."""
+    head_epochs: int | None = None
+    """τ: epochs on the head, before the body. None: as many as the run's local_epochs."""
+    body_epochs: int | None = None
+    """Epochs on the body, with the head fixed. None: as many as the run's local_epochs."""
+
+    name: ClassVar[str] = "fedrep"
+    served: ClassVar[str] = "the body as received with the client's own head"
+    adapted: ClassVar[str] = "the client's own head and the body, both after its local epochs"
+
+    @classmethod
+    def as_published(cls, **changes: Any) -> Self:
+        """The published code's default: one epoch on the head, then the local epochs on the body."""
+        return replace(cls(head_epochs=1), **changes)
+
+    def check(self) -> None:
+        self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a submodule")
+        for setting in ("head_epochs", "body_epochs"):
+            epochs = getattr(self, setting)
+            self.require(epochs is None or is_whole(epochs), setting, "None or a whole number ≥ 1")
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        params = fresh(0)
+        names = head_names(dict(named_leaves(params)), self.head)
+        head: Tree = {name: params[name] for name in names}
+        body: Tree = {name: t for name, t in params.items() if name not in head}
+        return stack([body]), tree_map(lambda t: t.expand(clients, *t.shape).clone(), head)
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        head_epochs = local.engine.training.epochs if self.head_epochs is None else self.head_epochs
+        head, _ = local.train(tree_map(lambda t: t[:, None], own), whole, context=received, epochs=head_epochs)
+        body, losses = local.train(received, whole, context=head, epochs=self.body_epochs, first_epoch=head_epochs)
+        reply = Reply(subtract(body, received), losses, local.counts)
+        return Outcome(reply, tree_map(lambda t: t[:, 0], head), adapted=body | head)
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        return add(server, mean.mean())
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        clients = len(leaves(own)[0])
+        body = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
+        return body | tree_map(lambda t: t[:, None], own)
+
+    def server_models(self, server: Tree) -> Tree:
+        return {}  # a body alone is no model
+
+
+def whole(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+    """The loss of head and body together, of which only one is trained."""
+    value = loss(context | params)
+    return value, value.detach()

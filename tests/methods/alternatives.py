@@ -1,0 +1,68 @@
+"""For every setting of every method: another value, which must change the outcome, and values that must be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.methods.small import SIZES
+
+M = len(SIZES)
+
+# method → setting → (the settings to start from, the other value)
+ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
+    "fedavg": {},
+    "local": {},
+    "fedprox": {"mu": ({}, 1.0)},
+    "fedmtl": {"lam": ({}, 2.0)},
+    "ditto": {"lam": ({}, 0.0), "personal_epochs": ({}, 1)},
+    "apfl": {"alpha": ({}, 0.9), "adaptive": ({}, False), "mixing": ({}, "round")},
+    "fedrep": {"head": ({}, "0"), "head_epochs": ({}, 1), "body_epochs": ({}, 1)},
+    "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},
+    "ifca": {"models": ({}, 2), "init_models": ({}, "copies")},
+    "fedfew": {
+        "models": ({}, 2),
+        "mu": ({}, 1.0),
+        "init_models": ({}, "copies"),
+        "normalise": ({}, False),
+        "weigh_samples": ({}, False),
+        "loss_at": ({}, "received"),
+        "send": ({}, "gradient"),
+        "server_step": ({}, 0.5),
+        "preference": ({"mu": 0.1}, [0.5, 1.0, 2.0, 1.0, 1.0, 3.0]),
+        "ideal": ({"mu": 0.1}, [0.5, 0.0, 0.0, 0.2, 0.0, 0.1]),
+        "share": ({"init_models": "distinct"}, "body"),
+        "head": ({"init_models": "distinct", "share": "body"}, "0"),
+    },
+}
+
+# Forms of a method, beside its default and its preset, that are different enough to be put through all tests.
+FORMS: list[tuple[str, dict[str, Any]]] = [("fedfew", {"share": "body"})]
+
+NOT_A_WEIGHT = (-0.1, float("nan"), float("inf"))
+NOT_POSITIVE = (0.0, *NOT_A_WEIGHT)
+NOT_A_NUMBER_OF = (0, -1, 1.5)
+
+# method → setting → values that make no sense
+REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "fedavg": {},
+    "local": {},
+    "fedprox": {"mu": (*NOT_A_WEIGHT, "strong")},
+    "fedmtl": {"lam": (*NOT_A_WEIGHT, "strong")},
+    "ditto": {"lam": (*NOT_A_WEIGHT, "strong"), "personal_epochs": (*NOT_A_NUMBER_OF, "all")},
+    "apfl": {"alpha": (*NOT_A_WEIGHT, 1.1, "half"), "adaptive": ("perhaps", 1), "mixing": ("epoch",)},
+    "fedrep": {"head": (3, "no such layer"), "head_epochs": (*NOT_A_NUMBER_OF, "all"), "body_epochs": (*NOT_A_NUMBER_OF, "all")},
+    "fedamp": {"lam": (*NOT_A_WEIGHT, "strong"), "alpha": NOT_POSITIVE, "sigma": NOT_POSITIVE, "unit": ("metre",)},
+    "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",)},
+    "fedfew": {
+        "models": (*NOT_A_NUMBER_OF, M + 1),
+        "mu": NOT_POSITIVE,
+        "init_models": ("same",),
+        "loss_at": ("rest",),
+        "send": ("regards",),
+        "server_step": NOT_POSITIVE,
+        "preference": ((-1.0,) * M, (1.0,) * (M - 1)),
+        "ideal": ((0.0,) * (M + 1),),
+        "share": ("everything",),
+        "head": ("0",),  # nothing is shared, so there is no head
+    },
+}
