@@ -1,18 +1,25 @@
 """Personalised federated learning with few models for many clients."""
 
-from fedfew import data, scalarization
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedfew._version import __version__
-from fedfew.federation import Federation
-from fedfew.history import History
-from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
-from fedfew.run import Run, load, select
-from fedfew.training import DivergedError, Interrupted, Progress, train
+
+if TYPE_CHECKING:
+    from fedfew import data, scalarization
+    from fedfew.federation import Federation
+    from fedfew.history import History
+    from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
+    from fedfew.run import Run, load, select
+    from fedfew.training import DivergedError, Interrupted, Progress, train
 
 __all__ = [
     "APFL",
     "IFCA",
-    "DivergedError",
     "Ditto",
+    "DivergedError",
     "FedAMP",
     "FedAvg",
     "FedFew",
@@ -33,3 +40,25 @@ __all__ = [
     "select",
     "train",
 ]
+
+# Names are fetched when first used, so that `fedfew --help` does not wait for torch.
+_HOME = {
+    "federation": ["Federation"],
+    "history": ["History"],
+    "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],
+    "run": ["Run", "load", "select"],
+    "training": ["DivergedError", "Interrupted", "Progress", "train"],
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("data", "scalarization"):
+        return import_module(f"fedfew.{name}")
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"fedfew.{module}"), name)
+    raise AttributeError(f"module 'fedfew' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

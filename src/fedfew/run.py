@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 
 from fedfew import checkpoint, methods, models
 from fedfew.checkpoint import State
+from fedfew.engines.base import evaluation_batches
 from fedfew.federation import Pixels, as_input
 from fedfew.history import History
 from fedfew.methods import Method
+from fedfew.normalisation import with_policy
 from fedfew.stack import Tree, leaves, named_leaves, take
 
 ModelFactory = Callable[[], nn.Module]
@@ -85,43 +88,53 @@ def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
     model: needed only where the run was made with a module of your own: the same zero-argument callable.
     """
     state, _ = checkpoint.read_newest(Path(folder))
-    return Run(state, model or named_factory(state.settings), methods.make(**state.settings["method"]))
+    settings = state.settings
+    factory, method = model or named_factory(settings), methods.make(**settings["method"])
+    return Run(state, *with_policy(settings.get("batch_norm", "average"), factory, method))
 
 
 def named_factory(settings: dict[str, Any]) -> ModelFactory:
     """The factory of a run whose model has a name."""
-    name, shape, classes = (
-        settings["model"],
-        settings["federation"]["shape"],
-        settings["federation"]["classes"],
-    )
+    name, data = settings["model"], settings["federation"]
     if name not in models.MODELS:
         raise ValueError(
             f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
             "(a zero-argument callable)"
         )
-    return lambda: models.build(name, tuple(shape), classes)
+    return lambda: models.build(name, tuple(data["shape"]), data["classes"], data.get("vocabulary"))
 
 
-def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> int:
-    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses.
+@dataclass(frozen=True)
+class Fit:
+    """How well one model fits some samples."""
+
+    loss: float  # mean cross-entropy
+    accuracy: float
+
+
+def fit(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> list[Fit]:
+    """How well each of the models fits these samples.
 
     pixels: what bytes become on their way into a model, as in the federation that the models were trained on.
     """
-    if not models:
-        raise ValueError("models is empty: there is nothing to choose from")
-    inputs, labels = as_input(torch.as_tensor(x), pixels), torch.as_tensor(y)
+    inputs, labels = as_input(torch.as_tensor(x), pixels), torch.as_tensor(y).long()
     if inputs.is_floating_point():
         inputs = inputs.to(torch.float32)
     if len(inputs) == 0 or len(inputs) != len(labels):
         raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(labels)}")
-    losses = []
+    fits = []
     with torch.no_grad():
         for module in models:
             module.eval()
-            parts = [
-                F.cross_entropy(module(xs), ys.long(), reduction="sum")
-                for xs, ys in zip(inputs.split(512), labels.split(512), strict=True)
-            ]
-            losses.append(torch.stack(parts).sum())
-    return int(torch.stack(losses).argmin())
+            logits = torch.cat([module(part) for part in evaluation_batches(inputs)])
+            accuracy = (logits.argmax(1) == labels).double().mean()
+            fits.append(Fit(float(F.cross_entropy(logits, labels)), float(accuracy)))
+    return fits
+
+
+def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> int:
+    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses."""
+    if not models:
+        raise ValueError("models is empty: there is nothing to choose from")
+    losses = [one.loss for one in fit(models, x, y, pixels=pixels)]
+    return losses.index(min(losses))

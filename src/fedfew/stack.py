@@ -74,7 +74,7 @@ def take(tree: Tree, index: Tensor | int | slice) -> Tree:
 
 def put(tree: Tree, index: Tensor, values: Tree) -> None:
     """Write ``values`` at the chosen entries of the leading axis, in place."""
-    tree_map(lambda t, v: t.index_copy_(0, index.to(t.device), v.to(t.device)), tree, values)
+    tree_map(lambda t, v: t.index_copy_(0, index.to(t.device), v.to(t)), tree, values)
 
 
 def to(tree: Tree, device: torch.device | str) -> Tree:

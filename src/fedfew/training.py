@@ -15,14 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedfew import checkpoint, counted, engines, methods, models
+from fedfew import checkpoint, counted, engines, methods, models, normalisation
 from fedfew._version import __version__
 from fedfew.checkpoint import State
 from fedfew.engines import Engine, Local, LocalTraining
+from fedfew.engines.augment import Augment
+from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation, Samples
 from fedfew.history import History
 from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
+from fedfew.normalisation import BatchNorm
 from fedfew.run import ModelFactory, Run
 from fedfew.stack import Tree, WeightedMean, bytes_each, finite, leaves, put, take, to
 
@@ -72,6 +75,8 @@ def train(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     participation: float = 1.0,
+    batch_norm: BatchNorm = "average",
+    augment: Augment = "none",
     seed: int = 0,
     engine: str = "auto",
     device: str = "auto",
@@ -84,9 +89,14 @@ def train(
 ) -> Run:
     """Train a federation and return the run.
 
-    model: a name ("linear", "mlp", "cnn") or a zero-argument callable returning an ``nn.Module`` that gives logits.
+    model: a name ("linear", "mlp", "cnn", "textcnn", "resnet18", …) or a zero-argument callable returning an ``nn.Module`` that
+        gives logits.
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.003)``.
     participation: share of the clients, drawn anew each round, that take part in it.
+    batch_norm: whose statistics BatchNorm layers use. "average": they travel with the parameters; "local": every client keeps
+        these layers at home (FedBN); "batch": none are kept, evaluation uses those of the client's own batch.
+    augment: what happens to images in training. "none", "flip" (left to right, every other one), or "crop-flip" (also shifted by
+        up to 4 pixels).
     engine: "stacked" (all replicas at once), "sequential" (one by one), or "auto": the faster one in a short trial.
     chunk: how many clients are processed at once; chosen to fit in memory unless given. The result is the same.
     score_every: score all clients every so many rounds (and after the last).
@@ -106,14 +116,18 @@ def train(
     _check(chunk, "chunk", chunk is None or chunk >= 1, "≥ 1")
     chosen = methods.make(method) if isinstance(method, str) else method
     chosen.check_against(len(federation))
-    factory = (lambda: models.build(model, federation.shape, federation.classes)) if isinstance(model, str) else model
+    shape, classes, vocabulary = federation.shape, federation.classes, federation.vocabulary
+    factory = (lambda: models.build(model, shape, classes, vocabulary)) if isinstance(model, str) else model
+    normalisation.check(batch_norm, factory(), chosen, federation, batch_size)
+    check_augment(augment, federation.train)
     where = _device(device)
     outcome_settings: dict[str, Any] = {
         "federation": {
             "name": federation.name,
             "clients": len(federation),
-            "classes": federation.classes,
-            "shape": list(federation.shape),
+            "classes": classes,
+            "shape": list(shape),
+            "vocabulary": vocabulary,
             "fingerprint": federation.fingerprint(),
         },
         "model": model if isinstance(model, str) else _name(model),
@@ -124,6 +138,8 @@ def train(
         "momentum": momentum,
         "weight_decay": weight_decay,
         "participation": participation,
+        "batch_norm": batch_norm,
+        "augment": augment,
         "seed": seed,
         "score_every": score_every,
     }
@@ -134,12 +150,13 @@ def train(
             raise ValueError(f"rounds is {rounds}, but the run in {folder} has already done {resumed.round}")
         engine = resumed.settings["engine"] if engine == "auto" else engine
         chunk = resumed.settings["chunk"] if chunk is None else chunk
+    factory, chosen = normalisation.with_policy(batch_norm, factory, chosen)
     fresh = _fresh(factory, seed, where)
     here = federation.to(where, stream=_too_large(federation, where))
     worker = engines.make(
         engine,
         factory().to(where),
-        LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay),
+        LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment),
         seed,
         here.train,
         chosen.replicas,
@@ -385,7 +402,7 @@ class _Seen:
     def add(self, clients: Tensor, reply: Reply) -> None:
         if self.losses is None:
             self.losses = torch.full((self.clients, reply.losses.shape[1]), torch.nan)
-        self.losses[clients] = reply.losses.cpu()
+        self.losses[clients] = reply.losses.cpu().float()
         self.bytes_up += reply.bytes_each * len(clients)
 
 

@@ -18,7 +18,9 @@ from torch.func import functional_call
 
 from fedfew import counted
 from fedfew.engines import dropout
+from fedfew.engines.augment import Augment
 from fedfew.federation import Samples
+from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.stack import Tree, leaves, tree_map
 
 
@@ -61,14 +63,24 @@ class LocalTraining:
     epochs: int = 1
     momentum: float = 0.0
     weight_decay: float = 0.0
+    augment: Augment = "none"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One epoch: the order in which each replica sees its client's samples, and its key for dropout."""
+    """One epoch: the order in which each replica sees its client's samples, and its keys for dropout and augmentation."""
 
     order: Tensor  # [C, K, longest]
-    key: Tensor | None  # [C, K]
+    dropout: Tensor | None  # [C, K]
+    augment: Tensor | None  # [C, K]
+
+    def take(self, at: Tensor | tuple[int, int]) -> Pass:
+        """The same for chosen clients, or for a single replica."""
+        return Pass(
+            self.order[at],
+            None if self.dropout is None else self.dropout[at],
+            None if self.augment is None else self.augment[at],
+        )
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,7 @@ class Engine(ABC):
         self.training = training
         self.seed = seed
         self.drops = any(isinstance(m, dropout.CountedDropout) for m in self.module.modules())
+        self._mixes_samples = uses_batch_statistics(self.module)  # so clients must not share a batch in evaluation
         self._buffers = {name for name, _ in self.module.named_buffers()}
 
     # -- what methods and the training loop ask for --------------------------------------------------------------------------
@@ -130,6 +143,7 @@ class Engine(ABC):
             Pass(
                 counted.order(self.seed, round, at, models, epoch, samples.count, samples.longest),
                 counted.count(counted.DROPOUT, self.seed, round, epoch, *replica) if self.drops else None,
+                counted.count(counted.AUGMENT, self.seed, round, epoch, *replica) if self.training.augment != "none" else None,
             )
             for epoch in range(first_epoch, first_epoch + epochs)
         )
@@ -144,9 +158,11 @@ class Engine(ABC):
         """Loss and accuracy of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
         self.module.eval()
         with torch.no_grad():
-            if leaves(params)[0].shape[0] == 1:
-                return self._score_shared(params, samples)
-            return self._score(params, samples)
+            if leaves(params)[0].shape[0] > 1:
+                return self._score(params, samples)
+            if self._mixes_samples:
+                return self._score(tree_map(lambda t: t.expand(len(samples.count), *t.shape[1:]), params), samples)
+            return self._score_shared(params, samples)
 
     @abstractmethod
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
@@ -207,6 +223,15 @@ class Engine(ABC):
 
 
 EVALUATION_BATCH = 512
+
+
+def evaluation_batches(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows a batch at a time. A last one that is alone joins the batch before: one sample has no variance, which a module with
+    BatchNorm but without running statistics would ask for."""
+    if len(rows) > EVALUATION_BATCH and len(rows) % EVALUATION_BATCH == 1:
+        *before, last, alone = rows.split(EVALUATION_BATCH)
+        return (*before, torch.cat([last, alone]))
+    return rows.split(EVALUATION_BATCH)
 
 
 def _rows(samples: Samples) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedfew import counted
-from fedfew.engines.base import EVALUATION_BATCH, Engine, Objective, Pass, Projection, Scores, Through, forward
+from fedfew.engines.augment import augmented, black
+from fedfew.engines.base import Engine, Objective, Pass, Projection, Scores, Through, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
@@ -35,7 +36,7 @@ class Sequential(Engine):
                 tree_map(lambda t: t[i, k].clone(), params),
                 samples,
                 i,
-                [(e.order[i, k], None if e.key is None else e.key[i, k]) for e in epochs],
+                [e.take((i, k)) for e in epochs],
                 objective,
                 tree_map(lambda t: t[i, k].clone(), context),  # a module in training writes into its buffers
                 project,
@@ -48,7 +49,7 @@ class Sequential(Engine):
         params: Tree,
         samples: Samples,
         i: int,
-        epochs: list[tuple[Tensor, Tensor | None]],
+        epochs: list[Pass],
         objective: Objective,
         context: Tree,
         project: Projection | None,
@@ -58,10 +59,13 @@ class Sequential(Engine):
         sgd = torch.optim.SGD(trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
         rows = samples.rows(i)
         mean_loss = torch.zeros((), device=rows.device)
-        for order, key in epochs:
+        for epoch in epochs:
             mean_loss = torch.zeros((), device=rows.device)
-            for step, batch in enumerate(rows[order[: len(rows)]].split(settings.batch_size)):
+            for step, batch in enumerate(rows[epoch.order[: len(rows)]].split(settings.batch_size)):
                 inputs, labels = samples.inputs(batch), samples.y[batch]
+                if epoch.augment is not None:
+                    first = step * settings.batch_size
+                    inputs = augmented(inputs, settings.augment, epoch.augment, first, black(samples))
 
                 def loss(
                     weights: Tree, through: Through | None = None, inputs: Tensor = inputs, labels: Tensor = labels
@@ -69,10 +73,10 @@ class Sequential(Engine):
                     return F.cross_entropy(forward(self.module, weights, inputs, through), labels)
 
                 sgd.zero_grad()
-                if key is None:
+                if epoch.dropout is None:
                     minimised, reported = objective(loss, params, context)
                 else:
-                    with keyed(counted.count(key, step)):
+                    with keyed(counted.count(epoch.dropout, step)):
                         minimised, reported = objective(loss, params, context)
                 minimised.backward()
                 sgd.step()
@@ -86,10 +90,12 @@ class Sequential(Engine):
         self.module.eval()
 
         def differentiate(i: int, k: int) -> tuple[Tree, Tensor]:
-            weights = tree_map(lambda t: t[i, k].clone().requires_grad_(t.is_floating_point()), params)
+            weights = tree_map(lambda t: t[i, k].clone(), params)
+            for path, weight in named_leaves(weights):
+                weight.requires_grad_(self.trainable(path))
             rows = samples.rows(i)
             mean_loss = torch.zeros((), device=rows.device)
-            for batch in rows.split(EVALUATION_BATCH):
+            for batch in evaluation_batches(rows):
                 logits = forward(self.module, weights, samples.inputs(batch))
                 part = F.cross_entropy(logits, samples.y[batch], reduction="sum") / len(rows)
                 part.backward()
@@ -103,7 +109,7 @@ class Sequential(Engine):
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
             total = torch.zeros(2, dtype=torch.float64, device=rows.device)
-            for batch in rows.split(EVALUATION_BATCH):
+            for batch in evaluation_batches(rows):
                 logits, labels = forward(self.module, weights, samples.inputs(batch)), samples.y[batch]
                 total[0] += F.cross_entropy(logits, labels, reduction="sum")
                 total[1] += (logits.argmax(-1) == labels).sum()

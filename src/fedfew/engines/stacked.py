@@ -7,7 +7,8 @@ partial batch of a client is filled up, with samples that weigh nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedfew import counted
+from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import (
     EVALUATION_BATCH,
     Engine,
@@ -29,7 +31,9 @@ from fedfew.engines.base import (
     cross_entropy,
     forward,
 )
+from fedfew.engines.batch_norm import make_masked, weighted_rows
 from fedfew.engines.dropout import keyed
+from fedfew.engines.embedding import make_padded
 from fedfew.engines.traced import Traced
 from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
@@ -51,13 +55,8 @@ class Stacked(Engine):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
+        self.module = make_padded(make_masked(self.module))
         self._traced = Traced()
-        norms = [n for n, m in self.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        if norms:
-            raise UnsupportedModuleError(
-                f"the stacked engine cannot take BatchNorm ({norms[0]}), whose statistics would mix the padding of partial "
-                "batches in; use GroupNorm or LayerNorm, or engine='sequential'"
-            )
 
     def _train(
         self,
@@ -75,9 +74,10 @@ class Stacked(Engine):
         velocity: dict[str, Tensor] = {}
         mean_loss = torch.zeros(())
         for one_pass in passes:
-            key = None if one_pass.key is None else one_pass.key[rank].flatten()
-            batches = _batches(samples, rank, sizes, one_pass.order[rank], self.training.batch_size)
-            for step, batch in enumerate(batches):
+            ranked = one_pass.take(rank)
+            key = None if ranked.dropout is None else ranked.dropout.flatten()
+            batches = _batches(samples, rank, sizes, ranked.order, self.training.batch_size)
+            for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
                 replicas = batch.clients * models
                 active = tree_map(lambda t, r=replicas: t[:r], weights)
                 reported = self._step(
@@ -95,6 +95,16 @@ class Stacked(Engine):
                 mean_loss[: batch.clients] += reported * batch.share.reshape(-1, *[1] * (reported.ndim - 1))
         trained = tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), weights)
         return trained, _unranked(mean_loss, rank)
+
+    def _augmented(self, batches: Iterator[Batch], key: Tensor | None, samples: Samples) -> Iterator[Batch]:
+        """The batches of an epoch, their images flipped and shifted by the replicas' keys [C, K]."""
+        if key is None:
+            yield from batches
+            return
+        for step, batch in enumerate(batches):
+            first = step * self.training.batch_size
+            x = augmented(batch.x, self.training.augment, key[: batch.clients], first, black(samples))
+            yield replace(batch, x=x)
 
     def _step(
         self,
@@ -144,9 +154,7 @@ class Stacked(Engine):
                 log_p = forward(self.module, candidate, x, through).log_softmax(-1)
                 return -(log_p.gather(-1, y[:, None])[:, 0] * weight).sum()
 
-            if key is None:
-                return objective(loss, params, fixed)
-            with keyed(key):
+            with weighted_rows(weight), nullcontext() if key is None else keyed(key):
                 return objective(loss, params, fixed)
 
         in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
@@ -174,7 +182,7 @@ class Stacked(Engine):
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
         total = tree_map(torch.zeros_like, weights)
         mean_loss = torch.zeros(clients, models, device=rank.device)
-        for batch in _batches(samples, rank, sizes, _in_order(samples, models), EVALUATION_BATCH):
+        for batch in _batches(samples, rank, sizes, _in_order(samples, models), EVALUATION_BATCH, join_last=True):
             replicas = batch.clients * models
             x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
             part = tree_map(lambda t, r=replicas: t[:r], weights)
@@ -191,13 +199,14 @@ class Stacked(Engine):
         ranked = tree_map(lambda t: t[rank], params)
         total = torch.zeros(2, clients, models, dtype=torch.float64, device=rank.device)
 
-        def logits_of(weights: Tree, x: Tensor) -> Tensor:
-            return forward(self.module, weights, x)
+        def logits_of(weights: Tree, x: Tensor, weight: Tensor) -> Tensor:
+            with weighted_rows(weight):
+                return forward(self.module, weights, x)
 
-        of_all = vmap(vmap(logits_of, in_dims=(0, None)), in_dims=(0, 0))
-        for batch in _batches(samples, rank, sizes, _in_order(samples, 1), EVALUATION_BATCH):
+        of_all = vmap(vmap(logits_of, in_dims=(0, None, None)), in_dims=(0, 0, 0))
+        for batch in _batches(samples, rank, sizes, _in_order(samples, 1), EVALUATION_BATCH, join_last=True):
             a = batch.clients
-            logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0])  # [a, S, B, classes]
+            logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
             y = batch.y.expand(-1, models, -1)
             weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
             loss = F.cross_entropy(logits.flatten(0, 2), y.flatten(), reduction="none").view_as(y)
@@ -224,22 +233,39 @@ def _in_order(samples: Samples, models: int) -> Tensor:
     return order.expand(len(samples.count), models, -1)
 
 
-def _batches(samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int) -> Iterator[Batch]:
-    """Steps of one pass; ``order[C, K, longest]``, like the sizes, is sorted by rank."""
+def _batches(
+    samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int, join_last: bool = False
+) -> Iterator[Batch]:
+    """Steps of one pass; ``order[C, K, longest]``, like the sizes, is sorted by rank.
+
+    join_last: a client's last sample joins the batch before where it would be a batch by itself.
+    """
+    alone = [join_last and size > batch_size and size % batch_size == 1 for size in sizes]
     count = samples.count[rank][:, None]
     position = torch.arange(samples.longest, device=rank.device)
     valid = position < count  # [C, longest]
     rows = samples.start[rank][:, None, None] + order.where(valid[:, None], 0)
-    b = (count - position // batch_size * batch_size).clamp_max(batch_size)
+    batch = position // batch_size
+    b = (count - batch * batch_size).clamp_max(batch_size)
+    if any(alone):
+        joined = torch.tensor(alone, device=rank.device)[:, None]
+        batch = torch.where(joined & (position == count - 1), batch - 1, batch)
+        b = torch.where(joined & (batch == count // batch_size - 1), batch_size + 1, b)
     weight = (valid / b)[:, None].expand(order.shape)
     share = b[:, ::batch_size] / count
     for step, begin in enumerate(range(0, samples.longest, batch_size)):
-        active = sum(size > begin for size in sizes)
-        at = rows[:active, :, begin : begin + batch_size]
+        active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
+        if active == 0:
+            return
+        window = slice(begin, begin + batch_size + any(alone[:active]))
+        at = rows[:active, :, window]
+        weighs = weight[:active, :, window]
+        if any(alone):
+            weighs = weighs.where((batch[:active, window] == step)[:, None], 0.0)
         yield Batch(
             clients=active,
             x=samples.inputs(at),
             y=samples.y[at],
-            weight=weight[:active, :, begin : begin + batch_size],
+            weight=weighs,
             share=share[:active, step],
         )

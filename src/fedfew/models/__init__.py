@@ -8,13 +8,28 @@ from torch import nn
 
 from fedfew.models.cnn import cnn
 from fedfew.models.mlp import linear, mlp
+from fedfew.models.resnet import resnet18, resnet18_gn
+from fedfew.models.textcnn import textcnn, textcnn_published
 from fedfew.spelling import unknown
 
-MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {"linear": linear, "mlp": mlp, "cnn": cnn}
+ON_TOKENS: dict[str, Callable[..., nn.Module]] = {"textcnn": textcnn, "textcnn-published": textcnn_published}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet18": resnet18,
+    "resnet18-gn": resnet18_gn,
+    **ON_TOKENS,
+}
 
 
-def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The model called ``name`` for samples of this shape."""
+def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+    """The model called ``name`` for samples of this shape.
+
+    vocabulary: how many token ids there are; None: a model of texts takes the paper's 32,000.
+    """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
+    if name in ON_TOKENS and vocabulary is not None:
+        return ON_TOKENS[name](shape, classes, vocabulary)
     return MODELS[name](shape, classes)

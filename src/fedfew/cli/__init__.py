@@ -1,0 +1,62 @@
+"""The command line: parse, call, show. One file a command; nothing here is needed to use the library."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fedfew import cli_data
+from fedfew._version import __version__
+from fedfew.cli import compare, demo, errors, methods, run, select, show
+
+app = typer.Typer(
+    name="fedfew",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedfew {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", hidden=True, help="Show tracebacks.")] = False,
+) -> None:
+    """Personalised federated learning: few models for many clients.
+
+    Start with [bold]fedfew demo[/bold] (half a minute), then train something of your own:
+
+    [cyan]fedfew run --method fedfew --models 4[/cyan]     one run, kept in a folder
+    [cyan]fedfew compare --methods all --seeds 3[/cyan]    a table and a plot
+    [cyan]fedfew show runs/digits-fedfew-0[/cyan]          what came out, client by client
+    """
+    errors.show_tracebacks(debug)
+
+
+@app.command()
+def version() -> None:
+    """Show the version."""
+    _print_version(True)
+
+
+for module in (run, compare, show, select, methods, demo):
+    module.add_to(app)
+app.add_typer(cli_data.app, name="data")
+
+
+def main() -> None:
+    """The program ``fedfew``."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a ? rather than a crash
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    app()

@@ -1,0 +1,161 @@
+"""``fedfew compare``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.cli.run import load_data, train_in
+from fedfew.settings import Settings, find_model, make_method, read_file, resolve
+
+if TYPE_CHECKING:
+    from fedfew.costs import Cost
+    from fedfew.federation import Federation
+    from fedfew.run import Run
+
+EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew compare[/cyan]   local, fedavg and fedfew on rotated digits
+[cyan]fedfew compare --methods all --seeds 3 -o comparison.png[/cyan]
+[cyan]fedfew compare --methods fedavg,fedfew:models=4,mu=0.003,fedfew:published[/cyan]   settings of a method after a colon
+[cyan]fedfew compare --resume --folder runs/compare-digits[/cyan]   go on after Ctrl-C
+"""
+DEFAULT_METHODS, DEFAULT_SEEDS = "local,fedavg,fedfew", 1
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(help=flags.flowing(compare.__doc__), epilog=EXAMPLES)(compare)
+
+
+@flags.takes_settings("method")
+@errors.readable
+def compare(
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods separated by commas, with settings after a colon: fedavg,fedfew:models=4,mu=0.003; or all.",
+            show_default=DEFAULT_METHODS,
+            autocompletion=flags.complete_methods,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Run each with so many seeds, from --seed on.", show_default=str(DEFAULT_SEEDS))
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the plot goes (comparison.png in the folder).")
+    ] = None,
+    config: flags.Config = None,
+    folder: flags.Folder = None,
+    resume: flags.Resume = False,
+    json: flags.Json = False,
+    **given: Any,
+) -> None:
+    """Train several methods on the same data, with several seeds: one table, one plot.
+
+    All clients are scored twice: served, with the model as the server would hand it over now, and adapted, after the round's
+    local training. Every run is kept in a folder of its own below --folder.
+    """
+    from fedfew.report import plots, tables
+
+    if output is not None:
+        plots.check_name(output)
+    file = runfolder.to_resume(folder, "compare") if resume else {}
+    file |= read_file(config) if config else {}
+    specs = methods or file.pop("methods", DEFAULT_METHODS)
+    count = seeds or int(file.pop("seeds", DEFAULT_SEEDS))
+    common = {name: value for name, value in file.items() if name not in ("methods", "seeds", "method")}
+    contenders = {label: resolve(flags.given(given), {}, common, {"method": own}) for label, own in parse(specs).items()}
+    any_one = next(iter(contenders.values()))
+    place = folder or runfolder.fresh(f"compare-{any_one.dataset}")
+    console = Console(stderr=json)
+    federation = load_data(any_one, console)
+    costs = {label: _cost(settings, federation) for label, settings in contenders.items()}
+    _keep(place, any_one, specs, count, resume)
+    console.print(f"{len(contenders)} methods × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True)
+    with runfolder.discarded_if_unused(place), progress.display(console, runs=count * len(contenders)) as display:
+        runs = _train(contenders, count, federation, place, display, resume)
+
+    title = f"{federation.name}, {len(federation)} clients, {any_one.rounds} rounds, {count} seed{'s' if count > 1 else ''}"
+    picture = plots.comparison(runs, output or place / "comparison.png", title)
+    if json:
+        tables.print_json({"folder": str(place), "plot": str(picture), "methods": _as_values(runs, costs)})
+        return
+    console.print(tables.comparison(runs, title), tables.costs(costs))
+    console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+
+
+def parse(specs: str) -> dict[str, dict[str, Any]]:
+    """Labels and method mappings of ``fedavg,fedfew:models=4,mu=0.003``; a piece with '=' belongs to the method before it."""
+    from fedfew.methods import METHODS
+
+    if specs.strip() == "all":
+        return {name: {"name": name} for name in METHODS}
+    pieces: list[str] = []
+    for piece in filter(None, (p.strip() for p in specs.split(","))):
+        if "=" in piece.partition(":")[0]:
+            if not pieces:
+                raise ValueError(f"--methods begins with the setting {piece!r}; a method's name comes first: fedfew:{piece}")
+            pieces[-1] += ("," if ":" in pieces[-1] else ":") + piece
+        else:
+            pieces.append(piece)
+    if not pieces:
+        raise ValueError(f"--methods names no method; there is: {', '.join(METHODS)}")
+    if len(set(pieces)) < len(pieces):
+        raise ValueError(f"--methods names a method twice with the same settings: {specs}")
+    return {piece: _mapping(piece) for piece in pieces}
+
+
+def _mapping(spec: str) -> dict[str, Any]:
+    name, _, settings = spec.partition(":")
+    mapping: dict[str, Any] = {"name": name}
+    for setting in filter(None, settings.split(",")):
+        key, equals, value = setting.partition("=")
+        mapping[key.strip()] = value if equals else "true"
+    return mapping
+
+
+def _cost(settings: Settings, federation: Federation) -> Cost:
+    from fedfew.costs import cost
+
+    return cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
+
+
+def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool) -> None:
+    if place.exists() and any(place.iterdir()) and not resume:
+        raise ValueError(f"{place} is not empty: go on with the comparison in it (--resume), or choose another --folder")
+    place.mkdir(parents=True, exist_ok=True)
+    common = {name: value for name, value in settings.as_config().items() if name != "method"}
+    runfolder.write_config(place, {"methods": specs, "seeds": seeds} | common)
+
+
+def _train(
+    contenders: dict[str, Settings], seeds: int, federation: Federation, place: Path, display: progress.Display, resume: bool
+) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {label: [] for label in contenders}
+    for seed in range(seeds):
+        for label, settings in contenders.items():
+            seeded = replace(settings, seed=settings.seed + seed)
+            show = display.run(f"{label}, seed {seeded.seed}" if seeds > 1 else label)
+            below = place / runfolder.as_name(f"{label}-{seeded.seed}")
+            go_on = f"fedfew compare --resume --folder {place}"
+            runs[label].append(train_in(below, seeded, federation, show, resume, go_on))
+    return runs
+
+
+def _as_values(runs: dict[str, list[Run]], costs: dict[str, Cost]) -> dict[str, Any]:
+    from fedfew.report import across_seeds, score_values, seconds
+
+    return {
+        label: {
+            "across_seeds": {score: asdict(values) for score, values in across_seeds(row).items()},
+            "seeds": {run.settings["seed"]: score_values(run) | {"seconds": seconds(run)} for run in row},
+            "settings": row[0].settings,
+            "costs": asdict(costs[label]),
+        }
+        for label, row in runs.items()
+    }

@@ -1,0 +1,59 @@
+"""Every error of a command is one readable paragraph on stderr and exit code 2; Ctrl-C is exit code 130."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+BAD_INPUT, INTERRUPTED = 2, 130
+EXPECTED = (ValueError, OSError, ImportError)  # their messages are written for the user
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_tracebacks = False
+
+
+def show_tracebacks(wanted: bool) -> None:
+    global _tracebacks
+    _tracebacks = wanted
+
+
+def readable(command: Command) -> Command:
+    """A command whose errors can be read by people."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            say("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if _tracebacks:
+                raise
+            say(_paragraph(error), "Error: ")
+            raise typer.Exit(BAD_INPUT) from None
+
+    return guarded  # type: ignore[return-value]  # wraps() keeps the signature, which mypy cannot see
+
+
+def say(message: str, title: str = "") -> None:
+    """A paragraph on stderr."""
+    console = Console(stderr=True)
+    console.print(Text.assemble((title, "bold red"), message), soft_wrap=not console.is_terminal)
+
+
+def _paragraph(error: Exception) -> str:
+    from fedfew import DivergedError
+    from fedfew.engines import UnsupportedModuleError
+
+    text = " ".join(str(error).split()) or "no further words"
+    if isinstance(error, (*EXPECTED, DivergedError, UnsupportedModuleError)):
+        return text
+    return f"{type(error).__name__}: {text} ('fedfew --debug …' shows where)"

@@ -1,0 +1,100 @@
+"""Flags: those that all training commands share, and those of the chosen method, which only it knows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from fedfew.settings import RECOMMENDED, TYPES, Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+Config = Annotated[Path | None, typer.Option(help="A YAML file with the same names; flags win over it.")]
+Folder = Annotated[Path | None, typer.Option(help="Where checkpoints go (a fresh name below runs/).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --folder; nothing else need be given.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
+
+
+def takes_settings(*without: str) -> Callable[[Command], Command]:
+    """Give a command a flag for every field of Settings, but for those named.
+
+    The command reads them with :func:`given`; its own parameters must come first.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        options = [_option(f.name, **f.metadata) for f in fields(Settings) if f.metadata and f.name not in without]
+        parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        command.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in [*parameters, *options]} | {"return": None}
+        return command
+
+    return decorate
+
+
+def flowing(text: str | None) -> str:
+    """A docstring as help: each paragraph on one line, for the terminal to wrap."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (text or "").split("\n\n"))
+
+
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the flags of Settings that the user gave."""
+    return {name: value for name, value in flags.items() if name in TYPES and value is not None}
+
+
+def of_the_method(arguments: list[str]) -> dict[str, str | None]:
+    """The flags that no command knows: ``--mu 0.1``, ``--mu=0.1``, ``--normalise``. Text by name; None: no value."""
+    values: dict[str, str | None] = {}
+    rest = list(arguments)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if not flag.startswith("--"):
+            raise ValueError(f"{flag!r} is not expected here: settings are flags, --name value")
+        if not equals and rest and not rest[0].startswith("--"):
+            value, equals = rest.pop(0), "="
+        values[flag[2:].replace("-", "_")] = value if equals else None
+    return values
+
+
+def complete_method(incomplete: str) -> list[str]:
+    from fedfew.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """The last of a comma-separated list."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in ["all", *complete_method("")] if name.startswith(last)]
+
+
+def _complete_dataset(incomplete: str) -> list[str]:
+    from fedfew.data import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    from fedfew.models import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
+_COMPLETIONS = {"method": complete_method, "dataset": _complete_dataset, "model": _complete_model}
+
+
+def _option(name: str, panel: str, about: str) -> inspect.Parameter:
+    default = getattr(Settings, name)
+    shown = "what suits the data set" if name in RECOMMENDED["digits"] else default
+    option = typer.Option(
+        help=about if shown is None else f"{about} [dim](default: {shown})[/dim]",
+        rich_help_panel=panel,
+        autocompletion=_COMPLETIONS.get(name),
+    )
+    hint: Any = Annotated
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint[TYPES[name] | None, option])

@@ -1,0 +1,94 @@
+"""``fedfew methods``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedfew.cli import errors, flags
+
+if TYPE_CHECKING:
+    from fedfew.knobs import Knob
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(help=flags.flowing(methods.__doc__))(methods)
+
+
+@errors.readable
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this one's settings.", autocompletion=flags.complete_method)] = None,
+    json: flags.Json = False,
+) -> None:
+    """List the methods, or the settings of one.
+
+    Example: [cyan]fedfew methods fedfew[/cyan]
+    """
+    from fedfew.knobs import hyper_parameters
+    from fedfew.methods import METHODS
+
+    if name is not None:
+        knobs = hyper_parameters(name)
+        _show_json({name: _as_values(name, knobs)}) if json else _show_one(name, knobs)
+    elif json:
+        _show_json({method: _as_values(method, hyper_parameters(method)) for method in METHODS})
+    else:
+        _show_all()
+
+
+def _show_all() -> None:
+    from fedfew.methods import METHODS
+    from fedfew.report import tables
+
+    table = Table(box=tables.BOX, pad_edge=False)
+    table.add_column("method")
+    table.add_column("what it does")
+    for method in METHODS:
+        table.add_row(f"[bold]{method}[/bold]", escape(_about(method).split("\n\n")[0]))
+    Console().print(table, "'fedfew methods NAME' lists a method's settings.")
+
+
+def _show_one(name: str, knobs: list[Knob]) -> None:
+    from fedfew.conversion import in_words
+    from fedfew.methods import METHODS
+    from fedfew.report import tables
+
+    console = Console()
+    console.print(f"[bold]{name}[/bold]: {escape(_about(name))}\n", highlight=False)
+    console.print(f"served: {METHODS[name].served}\nadapted: {METHODS[name].adapted}\n", highlight=False)
+    table = Table(box=tables.BOX, pad_edge=False)
+    for column in ("flag", "value", "default", "published", "meaning"):
+        table.add_column(column, no_wrap=column == "flag")
+    for knob in knobs:
+        values = (in_words(knob.hint), str(knob.default), str(knob.published), knob.about)
+        table.add_row(f"[bold]{knob.flag}[/bold]", *map(escape, values))
+    console.print(table)
+
+
+def _about(name: str) -> str:
+    """A method's docstring, each paragraph on one line."""
+    from fedfew.methods import METHODS
+
+    paragraphs = (inspect.getdoc(METHODS[name]) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _as_values(name: str, knobs: list[Knob]) -> dict[str, Any]:
+    from fedfew.conversion import in_words
+
+    settings = [
+        {"name": k.name, "value": in_words(k.hint), "default": k.default, "published": k.published, "about": k.about}
+        for k in knobs
+    ]
+    return {"about": _about(name), "settings": settings}
+
+
+def _show_json(document: dict[str, Any]) -> None:
+    from fedfew.report import tables
+
+    tables.print_json(document)

@@ -1,0 +1,123 @@
+"""``fedfew run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.settings import Settings, make_federation, read_file, resolve, training_arguments
+
+if TYPE_CHECKING:
+    from fedfew.federation import Federation
+    from fedfew.run import Run
+    from fedfew.training import Progress as Told
+
+EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew run[/cyan]   FedFew with three models on rotated digits
+[cyan]fedfew run --method fedfew --models 4 --mu 0.003[/cyan]   with settings of the method's own ('fedfew methods fedfew')
+[cyan]fedfew run --dataset digits --partition dirichlet:0.5 --method fedavg --rounds 50[/cyan]
+[cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one of them changed
+[cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   go on after Ctrl-C
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    unknown_are_the_methods = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(help=flags.flowing(run.__doc__), epilog=EXAMPLES, context_settings=unknown_are_the_methods)(run)
+
+
+@flags.takes_settings()
+@errors.readable
+def run(
+    context: typer.Context,
+    config: flags.Config = None,
+    folder: flags.Folder = None,
+    resume: flags.Resume = False,
+    json: flags.Json = False,
+    **given: Any,
+) -> None:
+    """Train once, and keep the run in a folder.
+
+    Flags carry the names of the arguments of fedfew.train. The method's own settings are flags as well: 'fedfew methods NAME'
+    lists them. What is not given is taken from --config, then from what suits the data set.
+    """
+    settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)
+    training_arguments(settings)  # what is wrong with them is told before the data are read
+    console = Console(stderr=json)
+    federation = load_data(settings, console)
+    heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]"
+    with progress.display(console) as display:
+        finished = train_in(
+            place,
+            settings,
+            federation,
+            display.run(settings.method),
+            resume,
+            go_on=f"fedfew run --resume --folder {place}",
+            accepted=lambda: console.print(heading, soft_wrap=True),
+        )
+    from fedfew.report import describe, tables
+
+    final = runfolder.write_final_scores(place, finished, federation)
+    if json:
+        tables.print_json({"folder": str(place)} | describe(finished) | {"final": final})
+    else:
+        console.print(tables.run_summary(finished, final))
+        console.print(f"'fedfew show {place}' shows it client by client.", soft_wrap=True)
+
+
+def load_data(settings: Settings, console: Console) -> Federation:
+    """The federation; what there is to say about it is said."""
+    federation, notes = make_federation(settings)
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return federation
+
+
+def train_in(
+    place: Path,
+    settings: Settings,
+    federation: Federation,
+    show: Callable[[Told], None],
+    resume: bool,
+    go_on: str,
+    accepted: Callable[[], None] = lambda: None,
+) -> Run:
+    """Train, with all that is needed to go on kept in the folder ``place``.
+
+    go_on: the command that goes on after Ctrl-C; accepted: called once the settings have proved right, after the first round.
+    """
+    import fedfew
+
+    arguments = training_arguments(settings)
+    with runfolder.kept(place, settings.as_config(), federation, resume) as keep:
+        rounds_seen: list[int] = []
+
+        def on_round(told: Told) -> None:
+            if not rounds_seen:
+                keep()
+                accepted()
+            rounds_seen.append(told.round)
+            show(told)
+
+        try:
+            return fedfew.train(federation, folder=place, resume=resume, on_round=on_round, **arguments)
+        except fedfew.Interrupted as stopped:
+            errors.say(f"Stopped after round {stopped.run.round}. To go on: {go_on}")
+            raise typer.Exit(errors.INTERRUPTED) from None
+
+
+def _settings(
+    given: dict[str, Any], method_flags: dict[str, str | None], config: Path | None, place: Path | None, resume: bool
+) -> tuple[Settings, Path]:
+    files = [runfolder.to_resume(place, "run")] if resume else []
+    if config is not None:
+        files.append(read_file(config))
+    settings = resolve(flags.given(given), method_flags, *files)
+    return settings, place or runfolder.fresh(f"{settings.dataset}-{settings.method}-{settings.seed}")

@@ -1,0 +1,141 @@
+"""A run's folder: besides the checkpoints, the settings it can be started from again, and what the clients' data are like."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedfew.settings import read_file
+
+if TYPE_CHECKING:
+    from fedfew.federation import Federation
+    from fedfew.run import Run
+
+CONFIG, ABOUT_DATA, FINAL_SCORES = "config.yaml", "federation.json", "scores.json"
+RUNS = Path("runs")
+
+
+def fresh(name: str) -> Path:
+    """A folder below runs/ that is not there yet."""
+    plain, number = as_name(name), 1
+    while (path := RUNS / (plain if number == 1 else f"{plain}-{number}")).exists():
+        number += 1
+    return path
+
+
+def as_name(text: str) -> str:
+    """``text`` with nothing in it that a file's name should not have."""
+    return re.sub(r"[^\w.=-]+", "-", text)
+
+
+def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
+    """The settings of the run in a folder."""
+    from fedfew.checkpoint import checkpoints
+
+    if folder is None:
+        newest = sorted(RUNS.glob(f"*/{CONFIG}"), key=lambda p: p.stat().st_mtime)
+        hint = f"; the newest is {newest[-1].parent}" if newest else ""
+        raise ValueError(f"--resume needs --folder, where the run to go on with lies{hint}")
+    if (folder / CONFIG).exists():
+        return read_file(folder / CONFIG)
+    if checkpoints(folder):  # made from Python: the flags must say the rest, and train() checks them
+        return {}
+    raise ValueError(f"there is no run in {folder} to go on with; start one with 'fedfew {command} --folder {folder}'")
+
+
+@contextmanager
+def kept(folder: Path, config: dict[str, Any], federation: Federation, resume: bool) -> Iterator[Callable[[], None]]:
+    """Keep the settings in the folder.
+
+    A fresh run's are written at once, and taken away if it fails before its first checkpoint. A resumed run's (it may be longer
+    now) are written when it is accepted: call what is yielded then.
+    """
+    from fedfew.checkpoint import checkpoints
+
+    def write() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, config)
+        _replace(folder / ABOUT_DATA, json.dumps(_about(federation)))
+
+    if checkpoints(folder) and not resume:
+        raise ValueError(f"{folder} already holds a run: go on with it (--resume), or choose another --folder")
+    if not checkpoints(folder):
+        write()
+    with discarded_if_unused(folder):
+        yield write
+
+
+@contextmanager
+def discarded_if_unused(folder: Path) -> Iterator[None]:
+    """Where an error ends what is within before there is a checkpoint in the folder or below, leave nothing behind."""
+    try:
+        yield
+    except Exception:
+        if folder.exists() and not any(folder.rglob("round-*")):
+            for name in (CONFIG, ABOUT_DATA):
+                (folder / name).unlink(missing_ok=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        raise
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    import yaml
+
+    _replace(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
+
+
+def about_data(folder: Path) -> dict[str, Any]:
+    """Samples and true groups of the clients, and more of that kind; empty for a run that was saved from Python."""
+    try:
+        read: dict[str, Any] = json.loads((folder / ABOUT_DATA).read_text())
+    except FileNotFoundError:
+        return {}
+    return read
+
+
+def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[str, Any]:
+    """Loss, accuracy, macro-F1 and AUC of every client's served model, computed once and kept with the round they are of."""
+    from fedfew.metrics import evaluate
+
+    scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(evaluate(run, federation)).items()}
+    _replace(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
+    return scores
+
+
+def final_scores(folder: Path, round: int) -> dict[str, Any]:
+    """Those scores, per client; empty where the run went on since, or was saved from Python."""
+    try:
+        read: dict[str, Any] = json.loads((folder / FINAL_SCORES).read_text())
+    except FileNotFoundError:
+        return {}
+    return read if read.pop("round") == round else {}
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _about(federation: Federation) -> dict[str, Any]:
+    train, groups = federation.train, federation.groups
+    about = {"train": train.count.tolist(), "test": federation.test.count.tolist(), "pixels": train.pixels}
+    return about if groups is None else about | {"groups": groups.tolist()}
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value

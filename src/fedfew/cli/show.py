@@ -1,0 +1,92 @@
+"""``fedfew show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags, runfolder
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedfew.run import Run
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+OwnModel = Annotated[
+    str | None, typer.Option(help="module:factory, for a run made from Python with a module of your own.", show_default=False)
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(help=flags.flowing(show.__doc__))(show)
+
+
+@errors.readable
+def show(
+    folder: RunFolder,
+    png: Annotated[Path | None, typer.Option(help="Write learning curves (and weights) to this file.")] = None,
+    model: OwnModel = None,
+    json: flags.Json = False,
+) -> None:
+    """Show a run: settings, scores, and every client.
+
+    Example: [cyan]fedfew show runs/digits-fedfew-0 --png curves.png[/cyan]
+    """
+    from fedfew.report import describe, plots, tables
+
+    run = load(folder, model)
+    about, final = runfolder.about_data(folder), runfolder.final_scores(folder, run.round)
+    console = Console(stderr=json)
+    if png is not None:
+        _require_rounds(run)
+        plots.run(run, png, about.get("groups"))
+        console.print(f"Plot: [bold]{png}[/bold]", soft_wrap=True)
+    if json:
+        tables.print_json({"folder": str(folder)} | describe(run) | {"data": about, "final": final})
+        return
+    console.print(_settings(run))
+    for event in run.state.events:
+        console.print(event, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    _require_rounds(run)
+    console.print(tables.run_summary(run, final), tables.clients(run, about))
+
+
+def load(folder: Path, model: str | None) -> Run:
+    """The run in a folder; a module of the user's own is found through --model or the folder's configuration."""
+    import fedfew
+    from fedfew.settings import find_model, read_file
+
+    config = folder / runfolder.CONFIG
+    if model is None and config.exists():
+        model = str(read_file(config).get("model"))
+    factory: Any = find_model(model) if model and ":" in model else None
+    return fedfew.load(folder, factory)
+
+
+def _require_rounds(run: Run) -> None:
+    if not len(run.history):
+        raise ValueError("the run was stopped in its first round, so there is nothing to show yet: go on with it (--resume)")
+
+
+def _settings(run: Run) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    method = dict(run.settings["method"])
+    grid.add_row("method", f"[bold]{method.pop('name')}[/bold]")
+    data = run.settings["federation"]
+    grid.add_row("data", f"{data['name']}: {data['clients']} clients, {data['classes']} classes")
+    grid.add_row("round", f"{run.round} of {run.settings['rounds']}")
+    rest = {name: value for name, value in run.settings.items() if name not in ("method", "federation", "rounds")}
+    grid.add_row("settings", _listed(rest))
+    if method:
+        grid.add_row("of the method", _listed(method))
+    return grid
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)

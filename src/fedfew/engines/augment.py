@@ -1,0 +1,58 @@
+"""Random flips and crops with counted randomness, so that both engines train on the same images.
+
+The draw for an image is a hash of (the replica's key for this epoch, the image's position in the epoch).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedfew import counted
+from fedfew.federation import Samples, as_input
+
+Augment = Literal["none", "flip", "crop-flip"]
+KINDS: tuple[Augment, ...] = get_args(Augment)
+PADDING = 4  # pixels on every side, of which a crop of the old size is taken
+
+
+def check(augment: str, samples: Samples) -> None:
+    """Refuse, naming the setting, what is not known or is not for these samples."""
+    if augment not in KINDS:
+        raise ValueError(f"augment must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {augment!r}")
+    pixels = samples.x.dtype == torch.uint8 or samples.x.is_floating_point()
+    if augment != "none" and not (samples.x.ndim == 4 and pixels):
+        raise ValueError(
+            f"augment is {augment!r}, which is for images of shape [channels, height, width], but these samples are "
+            f"{list(samples.x.shape[1:])} of {samples.x.dtype}"
+        )
+
+
+def augmented(x: Tensor, augment: Augment, key: Tensor, first: int, black: float) -> Tensor:
+    """Images ``x[…, B, C, H, W]`` as a replica with ``key[…]`` sees them, the first at position ``first`` of the epoch."""
+    height, width = x.shape[-2:]
+    draw = counted.count(key[..., None], torch.arange(first, first + x.shape[-4], device=x.device))[..., None]  # […, B, 1]
+    row, column = (torch.arange(size, device=x.device).expand(*draw.shape[:-1], size) for size in (height, width))
+    column = torch.where(counted.uniform(draw, 0) < 0.5, column, width - 1 - column)
+    if augment == "crop-flip":
+        row, column = row + _shift(draw, 1), column + _shift(draw, 2)
+    inside = _within(row, height)[..., :, None] & _within(column, width)[..., None, :]
+    at = row.clamp(0, height - 1)[..., :, None] * width + column.clamp(0, width - 1)[..., None, :]
+    pixels = x.flatten(-2).gather(-1, at.flatten(-2)[..., None, :].expand(*x.shape[:-2], -1))
+    return pixels.view(x.shape).where(inside[..., None, :, :], black)
+
+
+def black(samples: Samples) -> float:
+    """What a model sees of a stored 0, which is what images are padded with."""
+    return float(as_input(torch.zeros(1, dtype=samples.x.dtype), samples.pixels))
+
+
+def _shift(draw: Tensor, stream: int) -> Tensor:
+    """A whole number of pixels from −PADDING to PADDING, all alike."""
+    return (counted.uniform(draw, stream) * (2 * PADDING + 1)).long() - PADDING
+
+
+def _within(index: Tensor, size: int) -> Tensor:
+    return (index >= 0) & (index < size)

@@ -1,0 +1,101 @@
+"""BatchNorm that leaves out the samples which only fill a stacked batch up.
+
+In the stack a client's last, partial batch has the width of the others. What fills it weighs nothing in the loss, but plain
+BatchNorm would take it into its mean and variance. Here they are those of the samples that weigh something; running statistics
+move as PyTorch moves them. The layers keep the names of parameters and buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedfew.engines.base import UnsupportedModuleError
+from fedfew.models.batch_norm import batch_norms
+
+_weight: Tensor | None = None
+
+
+@contextmanager
+def weighted_rows(weight: Tensor) -> Iterator[None]:
+    """Within: what each of the batch's samples ``[B]`` weighs, 0 for those that only fill it up (vmapped in the stack)."""
+    global _weight
+    before, _weight = _weight, weight
+    try:
+        yield
+    finally:
+        _weight = before
+
+
+class MaskedBatchNorm(_BatchNorm):
+    """BatchNorm over the samples of a batch that weigh something."""
+
+    @classmethod
+    def like(cls, layer: _BatchNorm) -> MaskedBatchNorm:
+        """The masked twin of a plain layer, with the same parameters and buffers."""
+        masked = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training"):
+            setattr(masked, name, getattr(layer, name))
+        return masked
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.running_mean is not None and not self.training:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        mean, variance, values = self._statistics(x)
+        if self.running_mean is not None:
+            self._keep(mean.detach(), variance.detach(), values)
+        scale = (variance + self.eps).rsqrt()
+        if self.weight is not None:
+            scale = scale * self.weight
+        normalised = (x - _along_channels(mean, x)) * _along_channels(scale, x)
+        return normalised if self.bias is None else normalised + _along_channels(self.bias, x)
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and (biased) variance of every channel over the samples that count, and of how many values."""
+        counts = torch.ones(len(x), device=x.device) if _weight is None else _weight > 0
+        if len(counts) != len(x):
+            raise UnsupportedModuleError(
+                f"the stacked engine cannot take a BatchNorm layer that sees {len(x)} rows of a batch of {len(counts)} samples: "
+                "it cannot tell which of them only fill the batch up; use engine='sequential'"
+            )
+        keep = counts.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        over = [axis for axis in range(x.ndim) if axis != 1]
+        values = keep.sum() * (x[0, 0].numel() if x.ndim > 2 else 1)
+        mean = (x * keep).sum(over) / values
+        variance = ((x - _along_channels(mean, x)).square() * keep).sum(over) / values
+        return mean, variance, values
+
+    def _keep(self, mean: Tensor, variance: Tensor, values: Tensor) -> None:
+        """Move the running statistics, in place: the running variance by the unbiased one, as PyTorch does."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = 1.0 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+        unbiased = variance * (values / (values - 1).clamp_min(1))
+        self.running_mean.copy_((1 - share) * self.running_mean + share * mean)
+        self.running_var.copy_((1 - share) * self.running_var + share * unbiased)
+
+
+def make_masked(module: nn.Module) -> nn.Module:
+    """The module itself, every plain BatchNorm layer in it replaced by its masked twin."""
+    for name, layer in batch_norms(module).items():
+        if type(layer) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            raise UnsupportedModuleError(
+                f"the stacked engine cannot take {type(layer).__name__} ({name}), only nn.BatchNorm1d, 2d and 3d; "
+                "use engine='sequential'"
+            )
+        if not name:
+            return MaskedBatchNorm.like(layer)
+        parent, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, MaskedBatchNorm.like(layer))
+    return module
+
+
+def _along_channels(statistic: Tensor, x: Tensor) -> Tensor:
+    return statistic.reshape(-1, *[1] * (x.ndim - 2))

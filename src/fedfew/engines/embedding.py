@@ -1,0 +1,43 @@
+"""Embeddings whose padding row is not trained, in the stack too.
+
+``torch.func.vmap`` puts the replicas' tables below one another and loses which rows are padding; here their gradient is cut off.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedfew.engines.base import UnsupportedModuleError
+
+
+class PaddedEmbedding(nn.Module):
+    """``nn.Embedding`` with a ``padding_idx``, sharing its table."""
+
+    def __init__(self, plain: nn.Embedding) -> None:
+        super().__init__()
+        self.weight = plain.weight
+        self.padding_idx = plain.padding_idx
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        vectors = F.embedding(tokens, self.weight)
+        return torch.where((tokens == self.padding_idx)[..., None], vectors.detach(), vectors)
+
+
+def make_padded(module: nn.Module) -> nn.Module:
+    """The module itself, every embedding with padding replaced; names of parameters stay the same."""
+    for name, layer in list(module.named_modules()):
+        if not isinstance(layer, nn.Embedding):
+            continue
+        if layer.max_norm is not None or layer.sparse or layer.scale_grad_by_freq:
+            raise UnsupportedModuleError(
+                f"the stacked engine cannot take an embedding ({name}) with max_norm, sparse or scale_grad_by_freq; "
+                "use engine='sequential'"
+            )
+        if layer.padding_idx is not None:
+            if not name:
+                return PaddedEmbedding(layer)
+            parent, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(parent), attribute, PaddedEmbedding(layer))
+    return module

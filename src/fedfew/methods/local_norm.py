@@ -1,0 +1,97 @@
+"""FedBN around another method: BatchNorm layers stay at home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfew.engines.base import Local
+from fedfew.methods.base import Fresh, Method, Outcome, Reply
+from fedfew.stack import Tree, WeightedMean, leaves, tree_map
+
+
+@dataclass(frozen=True)
+class LocalNorm(Method):
+    """A method whose clients keep the BatchNorm layers (scale, shift and running statistics) of each of the K models at home (Li
+    et al. 2021, "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization"); all else is as the method says.
+
+    For methods that send out a stack of K whole models, keep nothing else at home, and leave behind all K trained copies, or the
+    one trained copy of the model with the least loss (IFCA). It is no method by itself: ``fedfew.train(…, batch_norm="local")``.
+    """
+
+    method: Method
+    names: tuple[str, ...]
+    """What stays at home, by name in a model's state."""
+
+    def __post_init__(self) -> None:
+        for word in ("name", "served", "adapted"):  # it goes by the name of what it is wrapped around
+            object.__setattr__(self, word, getattr(self.method, word))
+
+    def check_against(self, clients: int) -> None:
+        self.method.check_against(clients)
+
+    @property
+    def replicas(self) -> int:
+        return self.method.replicas
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server, own = self.method.init(fresh, clients)
+        if own or server.keys() != fresh(0).keys():
+            raise ValueError(
+                f"batch_norm is 'local', which is for methods that send out whole models and keep nothing else at home (fedavg, "
+                f"fedprox, ifca, fedfew with share='none'), not for {self.method.name} as it is set; use 'average' or 'batch'"
+            )
+        return self._sent(server), tree_map(lambda t: t.expand(clients, *t.shape).clone(), self._kept(server))
+
+    def dispatch(self, server: Tree, clients: Tensor) -> Tree:
+        return self.method.dispatch(server, clients)
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        outcome = self.method.client(_whole(received, own), {}, local)
+        reply = outcome.reply
+        trained = self._kept(outcome.adapted)
+        if leaves(trained)[0].shape[1] != leaves(own)[0].shape[1]:
+            trained = _replaced(own, reply.losses.argmin(1), trained)
+        return Outcome(Reply(self._sent(reply.update), reply.losses, reply.samples), trained, outcome.adapted)
+
+    def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
+        return self.method.log_weights(reply, share, clients)
+
+    def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
+        return self.method.absorb(server, clients, reply)
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        return self.method.aggregate(server, mean)
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return self.method.serve(_whole(received, own), {})
+
+    def server_models(self, server: Tree) -> Tree:
+        return {}  # without its BatchNorm layers a model is none
+
+    def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
+        return self.method.diagnose(losses, share, clients)
+
+    def settings(self) -> dict[str, Any]:
+        return self.method.settings()
+
+    def _sent(self, tree: Tree) -> Tree:
+        return {name: t for name, t in tree.items() if name not in self.names}
+
+    def _kept(self, tree: Tree) -> Tree:
+        return {name: t for name, t in tree.items() if name in self.names}
+
+
+def _whole(received: Tree, own: Tree) -> Tree:
+    """K models a client ``[C, K, …]``: what it received, with the layers it keeps."""
+    clients = len(leaves(own)[0])
+    return tree_map(lambda t: t.expand(clients, *t.shape[1:]), received) | own
+
+
+def _replaced(own: Tree, choice: Tensor, trained: Tree) -> Tree:
+    """Of each client's K, the chosen one replaced by the trained one ``[C, 1, …]``."""
+    everyone = torch.arange(len(choice), device=choice.device)
+    return tree_map(lambda old, new: old.index_put((everyone, choice), new[:, 0]), own, trained)

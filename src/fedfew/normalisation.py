@@ -1,0 +1,72 @@
+"""The policy for BatchNorm layers, ``fedfew.train(…, batch_norm=…)``: whose statistics does a model use?
+
+average: running statistics are part of the model; they travel and are averaged as its parameters are.
+local: a client keeps the BatchNorm layers of each of its models, parameters and statistics, at home (FedBN).
+batch: there are no running statistics; a model in evaluation uses those of the batch, which is of one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.federation import Federation
+from fedfew.methods import LocalOnly, Method
+from fedfew.methods.local_norm import LocalNorm
+from fedfew.models.batch_norm import batch_norms, needs_two, state_names, without_statistics
+
+BatchNorm = Literal["average", "local", "batch"]
+POLICIES: tuple[BatchNorm, ...] = get_args(BatchNorm)
+
+
+def with_policy(policy: str, factory: Callable[[], nn.Module], method: Method) -> tuple[Callable[[], nn.Module], Method]:
+    """The factory and the method of a run with this policy."""
+    if policy == "batch":
+        return lambda: without_statistics(factory()), method
+    if policy == "local" and not isinstance(method, LocalOnly):  # which keeps all it has at home
+        return factory, LocalNorm(method, state_names(factory()))
+    return factory, method
+
+
+def check(policy: str, module: nn.Module, method: Method, federation: Federation, batch_size: int) -> None:
+    """Refuse, naming the setting, what BatchNorm cannot do here; ``module`` as its factory makes it."""
+    if policy not in POLICIES:
+        raise ValueError(f"batch_norm must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, not {policy!r}")
+    layers = batch_norms(module)
+    if not layers:
+        if policy != "average":
+            raise ValueError(f"batch_norm is {policy!r}, but the model has no BatchNorm layer")
+        return
+    if policy == "average" and method.settings().get("send") == "gradient":
+        raise ValueError(
+            f"{method.name}: send is 'gradient', but BatchNorm's running statistics have none and would never reach the server; "
+            "use send='update', or batch_norm 'local' or 'batch'"
+        )
+    problem = _lone_sample(policy, federation, batch_size)
+    if problem is not None and needs_two(module, federation.train.inputs(federation.train.rows(0)[:1])):
+        raise ValueError(f"{problem}; this model's BatchNorm needs two samples for a variance")
+
+
+def _lone_sample(policy: str, federation: Federation, batch_size: int) -> str | None:
+    """Who would have a batch of one sample, and what to do about it."""
+    counts = federation.train.count.cpu()
+    lone = _last_batch_of_one(counts, batch_size)
+    if lone.any():
+        client = int(lone.nonzero()[0])
+        others = range(batch_size + 1, 2 * batch_size + 100)
+        better = next((f" (try {b})" for b in others if not _last_batch_of_one(counts, b).any()), "")
+        return (
+            f"batch_size is {batch_size}{better}, which leaves client {client}, who has {int(counts[client])} training samples, "
+            "with a batch of one"
+        )
+    for split, samples in (("test", federation.test), ("validation", federation.val)):
+        if policy == "batch" and samples is not None and bool((samples.count == 1).any()):
+            return f"batch_norm is 'batch', but client {int((samples.count == 1).nonzero()[0])} has a single {split} sample"
+    return None
+
+
+def _last_batch_of_one(counts: Tensor, batch_size: int) -> Tensor:
+    return counts % batch_size == 1 if batch_size > 1 else torch.ones_like(counts, dtype=torch.bool)

@@ -1,0 +1,95 @@
+"""What came out of a run, or of several with different seeds: as plain values (here), tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedfew.metrics import Summary, last_and_best, summarise, weight_diagnostics
+
+if TYPE_CHECKING:
+    from fedfew.history import History
+    from fedfew.run import Run
+
+SCORES = ("served", "adapted")
+
+
+@dataclass(frozen=True)
+class AcrossSeeds:
+    """One score of one method, run with several seeds: means over seeds, and two kinds of spread, told apart."""
+
+    mean: float
+    std_over_seeds: float  # sample standard deviation of the seeds' means; NaN for a single seed
+    std_over_clients: float  # population standard deviation over clients, mean over seeds
+    worst: float  # the worst client's score, mean over seeds
+
+    @classmethod
+    def of(cls, seeds: Sequence[Summary]) -> AcrossSeeds:
+        means = np.array([summary.mean for summary in seeds])
+        return cls(
+            mean=float(means.mean()),
+            std_over_seeds=float(means.std(ddof=1)) if len(means) > 1 else float("nan"),
+            std_over_clients=float(np.mean([summary.std for summary in seeds])),
+            worst=float(np.mean([summary.min for summary in seeds])),
+        )
+
+
+def last_scores(history: History) -> dict[str, Summary]:
+    """Served and adapted accuracy over clients, in the last scored round."""
+    return {score: summarise(history.last(f"{score}_accuracy")) for score in SCORES}
+
+
+def score_values(run: Run) -> dict[str, dict[str, Any]]:
+    """The same as plain values."""
+    return {score: asdict(summary) for score, summary in last_scores(run.history).items()}
+
+
+def across_seeds(runs: Sequence[Run]) -> dict[str, AcrossSeeds]:
+    """Both scores of one method's runs."""
+    seeds = [last_scores(run.history) for run in runs]
+    return {score: AcrossSeeds.of([summaries[score] for summaries in seeds]) for score in SCORES}
+
+
+def last_weights(history: History) -> dict[str, float]:
+    """The weight diagnostics of the last scored round, those that the method has."""
+    series = asdict(weight_diagnostics(history))
+    return {name: float(values[-1]) for name, values in series.items() if values is not None and name != "round"}
+
+
+def seconds(run: Run) -> float:
+    """Seconds of training, all rounds (scoring not counted)."""
+    return float(run.history.seconds.mean()) * run.round
+
+
+def mean_curve(history: History, score: str) -> Any:
+    """The mean over clients in every scored round, [S]."""
+    return np.array([summarise(row).mean for row in history[f"{score}_accuracy"]])
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """A run as plain values, ready for JSON."""
+    about: dict[str, Any] = {"settings": run.settings, "round": run.round, "events": run.state.events}
+    if not len(run.history):  # stopped in its first round
+        return about
+    history = run.history
+    rows = zip(run.choice.tolist(), history.last("served_accuracy"), history.last("adapted_accuracy"), strict=True)
+    return about | {
+        "scores": score_values(run),
+        "last_and_best": asdict(last_and_best(history)),
+        "weights": last_weights(history),
+        "seconds": seconds(run),
+        "clients": [
+            {"client": i, "model": model, "served": float(served), "adapted": float(adapted)}
+            for i, (model, served, adapted) in enumerate(rows)
+        ],
+        "curve": {"round": history.round.tolist()} | {score: mean_curve(history, score).tolist() for score in SCORES},
+    }
+
+
+def same_grouping(groups: Any, choice: Any) -> bool:
+    """Whether two ways of grouping the clients are one and the same, but for the names of the groups."""
+    pairs = set(zip(np.asarray(groups).tolist(), np.asarray(choice).tolist(), strict=True))
+    return len(pairs) == len({group for group, _ in pairs}) == len({model for _, model in pairs})

@@ -1,0 +1,128 @@
+"""Tables for a terminal, and JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from fedfew.metrics import summarise
+from fedfew.report import SCORES, across_seeds, last_scores, last_weights, seconds
+
+if TYPE_CHECKING:
+    from fedfew.costs import Cost
+    from fedfew.run import Run
+
+BOX = box.SIMPLE_HEAD
+WORDS = ("score",)  # columns that hold words
+
+
+def percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def plus_minus(value: float, spread: float) -> str:
+    return percent(value) if math.isnan(spread) else f"{percent(value)} ± {percent(spread)}"
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One JSON document on stdout; what is not a number becomes null."""
+    print(json.dumps(_jsonable(document), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def empty(title: str, *columns: str, caption: str | None = None) -> Table:
+    """A table in the house style: the first column names things, the others are numbers but for those in WORDS."""
+    table = Table(title=title, caption=caption, box=BOX, pad_edge=False, title_justify="left", caption_justify="left")
+    for position, column in enumerate(columns):
+        table.add_column(
+            column, justify="left" if position == 0 or column in WORDS else "right", no_wrap=position > 0, overflow="fold"
+        )
+    return table
+
+
+def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
+    """A run's scores over clients; ``final`` are those of the served models that were computed once, when the run ended."""
+    title = f"{run.settings['method']['name']}, round {run.round}: test scores over clients, %"
+    weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
+    table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
+    scores = {f"{name} accuracy": summary for name, summary in last_scores(run.history).items()}
+    scores |= {
+        f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
+    }
+    for name, summary in scores.items():
+        worst = (percent(value) for value in (summary.min, summary.worst_tenth))
+        table.add_row(name, plus_minus(summary.mean, summary.std), *worst, f"{summary.jain:.3f}")
+    return table
+
+
+FINAL = {"macro_f1": "macro-F1", "auc": "AUC"}
+WEIGHTS = {"entropy": "entropy of w", "largest": "maximum of w", "alpha_cv": "variation of α", "models_in_use": "models in use"}
+
+
+def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
+    """Client by client: true group and training samples (where known), the model used, both scores."""
+    known = {name: about[key] for name, key in (("group", "groups"), ("samples", "train")) if key in about}
+    table = empty("clients (accuracy in %)", "client", *known, "model", *SCORES)
+    last = {score: run.history.last(f"{score}_accuracy") for score in SCORES}
+    for i, model in enumerate(run.choice.tolist()):
+        table.add_row(str(i), *(str(column[i]) for column in known.values()), str(model), *(percent(last[s][i]) for s in SCORES))
+    return table
+
+
+def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
+    """Methods compared: two rows each, its two scores over its seeds. The best means and worst clients are bold."""
+    several = len(next(iter(runs.values()))) > 1
+    over_seeds = {"± seeds": "std_over_seeds"} if several else {}
+    columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
+    caption = (
+        "served: the model as the server would hand it over now. adapted: after the round's local training. Last round, mean "
+        f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training a run."
+    )
+    table = empty(f"{title}: test accuracy, %", "method", "score", *columns, "seconds", caption=caption)
+    rows = {label: across_seeds(row) for label, row in runs.items()}
+    best = {(s, c): max(getattr(row[s], c) for row in rows.values()) for s in SCORES for c in ("mean", "worst")}
+    for label, row in rows.items():
+        for score in SCORES:
+            values = {column: getattr(row[score], column) for column in columns.values()}
+            cells = [_marked(percent(value), best.get((score, column)) == value) for column, value in values.items()]
+            first = score == SCORES[0]
+            table.add_row(label if first else "", score, *cells, _mean_seconds(runs[label]) if first else "")
+    return table
+
+
+def costs(of: Mapping[str, Cost]) -> Table:
+    """What a round costs a client, and what is stored where."""
+    table = empty(
+        "costs of a round",
+        *("method", "MB up", "MB down", "steps", "models: server", "client", "run to predict"),
+        caption="MB and optimiser steps: of one client in one round. models: how many the server stores, a client keeps from "
+        "round to round, and a client runs to predict one sample.",
+    )
+    for label, cost in of.items():
+        table.add_row(
+            label,
+            *(f"{count / 1e6:.3g}" for count in (cost.bytes_up, cost.bytes_down)),
+            *(f"{count:.4g}" for count in (cost.steps, cost.server_models, cost.client_models, cost.inference_passes)),
+        )
+    return table
+
+
+def _mean_seconds(runs: Sequence[Run]) -> str:
+    return f"{sum(map(seconds, runs)) / len(runs):.1f}"
+
+
+def _marked(text: str, best: bool) -> str:
+    return f"[bold]{text}[/bold]" if best else text

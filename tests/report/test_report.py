@@ -1,0 +1,107 @@
+"""Numbers, tables and plots of finished runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import fedfew
+from fedfew.metrics import summarise
+from fedfew.report import AcrossSeeds, describe, mean_curve, plots, same_grouping, tables
+
+
+@pytest.fixture(scope="module")
+def run() -> fedfew.Run:
+    federation = fedfew.data.digits(4)
+    return fedfew.train(federation, "mlp", fedfew.FedFew(models=2), rounds=3, participation=0.5, engine="stacked", batch_size=10)
+
+
+def test_two_kinds_of_spread_are_told_apart() -> None:
+    seeds = [summarise([0.2, 0.4]), summarise([0.6, 0.6])]
+    across = AcrossSeeds.of(seeds)
+    assert across.mean == pytest.approx(0.45)
+    assert across.std_over_seeds == pytest.approx(0.3 / math.sqrt(2))  # sample std of 0.3 and 0.6
+    assert across.std_over_clients == pytest.approx(0.05)  # mean of 0.1 and 0
+    assert across.worst == pytest.approx(0.4)  # mean of 0.2 and 0.6
+    assert math.isnan(AcrossSeeds.of(seeds[:1]).std_over_seeds)
+
+
+@pytest.mark.parametrize(
+    ("groups", "choice", "same"),
+    [
+        ([0, 0, 1, 1], [3, 3, 2, 2], True),
+        ([0, 0, 1, 1], [0, 0, 0, 0], False),  # two groups share a model
+        ([0, 0, 1, 1], [0, 1, 2, 2], False),  # a group is split
+        ([0, 0, 0, 0], [1, 1, 1, 1], True),
+    ],
+)
+def test_groups_are_the_same_but_for_their_names(groups: list[int], choice: list[int], same: bool) -> None:
+    assert same_grouping(groups, choice) is same
+
+
+def test_mean_curve_counts_those_who_took_part(run: fedfew.Run) -> None:
+    assert mean_curve(run.history, "adapted") == pytest.approx(np.nanmean(run.history.adapted_accuracy, axis=1))
+
+
+def test_a_run_as_plain_values(run: fedfew.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    tables.print_json(describe(run))
+    document = json.loads(capsys.readouterr().out)
+    assert document["last_and_best"]["last"]["round"] == 3
+    assert [c["adapted"] for c in document["clients"]].count(None) == 2
+    assert [c["model"] for c in document["clients"]] == run.choice.tolist()
+
+
+def shown(table: object, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(table)
+    return console.export_text()
+
+
+def test_percentages() -> None:
+    assert tables.percent(0.1234) == "12.3"
+    assert tables.percent(float("nan")) == "–"
+    assert tables.plus_minus(0.5, 0.1) == "50.0 ± 10.0"
+    assert tables.plus_minus(0.5, float("nan")) == "50.0"
+
+
+def test_tables_hold_every_client_and_method(run: fedfew.Run) -> None:
+    clients = shown(tables.clients(run, {"train": [5, 6, 7, 8]}))
+    assert "samples" in clients
+    assert "group" not in clients
+    assert clients.count("–") >= 2  # absent clients have no adapted score
+    assert "± seeds" not in shown(tables.comparison({"one": [run]}, "title"))
+    assert "± seeds" in shown(tables.comparison({"one": [run, run], "two": [run, run]}, "title"))
+
+
+def test_tables_fit_an_ordinary_terminal(run: fedfew.Run) -> None:
+    text = shown(tables.comparison({"fedfew:models=4,mu=0.003": [run, run]}, "title"), width=80)
+    assert "…" not in text
+    assert "worst client" in text
+
+
+def test_plots_are_written_and_leave_matplotlib_as_it_was(run: fedfew.Run, tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    others = {label: fedfew.train(fedfew.data.digits(4), method=label, rounds=2) for label in ("local", "fedavg")}
+    written = [
+        plots.run(run, tmp_path / "below" / "run.png", [0, 1, 0, 1]),
+        plots.run(run, tmp_path / "ungrouped.png"),
+        plots.run(others["local"], tmp_path / "without-weights.svg"),
+        plots.comparison({"a": [run, run], "b": [run, run]}, tmp_path / "comparison.png", "title"),
+        plots.demo({**others, "fedfew": run}, [0, 1, 0, 1], tmp_path / "demo.pdf", "fedfew", ("left", "right")),
+    ]
+    for path in written:
+        assert path.stat().st_size > 5000
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_plot_must_have_the_name_of_a_picture(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in \.png"):
+        plots.check_name(tmp_path / "plot.doc")
