@@ -18,7 +18,6 @@ DATA = images()
 NORM = state_names(Normalised())
 METHODS = {
     "fedavg": make("fedavg"),
-    "fedprox": make("fedprox"),
     "fedfew": make("fedfew", models=2, mu=0.1),
     "ifca": make("ifca", models=2),
     "local": make("local"),

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-import tempfile
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ def write(folder: Path, state: State) -> Path:
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     final = folder / f"round-{state.round:06d}"
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+    partial = folder / f".partial-{os.getpid()}-{uuid.uuid4().hex}"
+    partial.mkdir()
     try:
         _write_through(partial / "state.safetensors", data)
         _write_through(partial / "state.json", json.dumps(about, indent=1).encode())

@@ -15,14 +15,14 @@ from fedfew.engines.base import UnsupportedModuleError
 class PaddedEmbedding(nn.Module):
     """``nn.Embedding`` with a ``padding_idx``, sharing its table."""
 
-    def __init__(self, plain: nn.Embedding) -> None:
+    def __init__(self, plain: nn.Embedding, padding: int) -> None:
         super().__init__()
         self.weight = plain.weight
-        self.padding_idx = plain.padding_idx
+        self.padding = padding
 
     def forward(self, tokens: Tensor) -> Tensor:
         vectors = F.embedding(tokens, self.weight)
-        return torch.where((tokens == self.padding_idx)[..., None], vectors.detach(), vectors)
+        return torch.where((tokens == self.padding)[..., None], vectors.detach(), vectors)
 
 
 def make_padded(module: nn.Module) -> nn.Module:
@@ -37,7 +37,7 @@ def make_padded(module: nn.Module) -> nn.Module:
             )
         if layer.padding_idx is not None:
             if not name:
-                return PaddedEmbedding(layer)
+                return PaddedEmbedding(layer, layer.padding_idx)
             parent, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(parent), attribute, PaddedEmbedding(layer))
+            setattr(module.get_submodule(parent), attribute, PaddedEmbedding(layer, layer.padding_idx))
     return module
