@@ -54,7 +54,8 @@ class Samples:
 
     def inputs(self, rows: Tensor) -> Tensor:
         """What a model sees of these rows, on the rows' device; the samples themselves may lie in host memory."""
-        return as_input(self.x[rows.to(self.x.device)].to(rows.device, non_blocking=True), self.pixels)
+        chosen = self.x.index_select(0, rows.flatten().to(self.x.device)).reshape(rows.shape + self.x.shape[1:])
+        return as_input(chosen.to(rows.device, non_blocking=True), self.pixels)
 
     def rows(self, client: int) -> Tensor:
         """Where one client's samples lie."""

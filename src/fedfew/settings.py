@@ -43,6 +43,7 @@ class Settings:
     )
     clients: int | None = _setting(None, WHAT, "How many clients.")
     data_seed: int = _setting(0, WHAT, "Seed of the dealing; it stays the same when --seed changes.")
+    sample: int | None = _setting(None, WHAT, "Keep only so many rows, drawn by --data-seed: for quick tries.")
     data_dir: str | None = _setting(None, WHAT, "Folder looked at for data before any network; else $FEDFEW_DATA.")
     model: str = _setting("mlp", WHAT, "A model's name, or module:factory for a module of your own (found from here).")
     method: str = _setting("fedfew", WHAT, "How to train them together; 'fedfew methods' lists what there is.")
@@ -73,8 +74,8 @@ class Settings:
 TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
 
 _PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}
-# By data set: what is taken where neither a flag nor the file says anything. All but digits are the paper's; its numbers of
-# clients and its partitions come with the data sets themselves.
+# By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers of
+# clients and partitions come with the data sets themselves); the MNISTs follow FEMNIST, and ham10000 follows fed-isic2019.
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "digits": {"partition": "rotation", "clients": 20, "model": "mlp", "rounds": 100, "batch_size": 10, "lr": 0.1},
     "cifar10": _PAPER,
@@ -84,6 +85,10 @@ RECOMMENDED: dict[str, dict[str, Any]] = {
     "ag-news": _PAPER | {"model": "textcnn", "batch_size": 100},
     "kvasir": _PAPER | {"model": "resnet18", "rounds": 1000, "batch_size": 100, "lr": 0.002},
     "fed-isic2019": _PAPER | {"model": "resnet18", "rounds": 1000},
+    "mnist": _PAPER | {"batch_size": 100},
+    "fashion-mnist": _PAPER | {"batch_size": 100},
+    "mnist-writers": _PAPER | {"batch_size": 100},
+    "ham10000": _PAPER | {"model": "resnet18", "rounds": 1000},
 }
 
 
@@ -199,6 +204,7 @@ def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
             partition=settings.partition,
             data_dir=settings.data_dir,
             seed=settings.data_seed,
+            sample=settings.sample,
         )
     return federation, [*(str(warning.message) for warning in told), *federation.about.get("notes", [])]
 
@@ -223,6 +229,7 @@ def find_model(name: str) -> str | Callable[[], nn.Module]:
 
 def training_arguments(settings: Settings) -> dict[str, Any]:
     """The keyword arguments of :func:`fedfew.train` but for folder, resume and on_round."""
-    not_for_train = {"dataset", "partition", "clients", "data_seed", "data_dir", "method", "model", "method_settings"}
-    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in not_for_train}
+    of_the_data = {"dataset", "partition", "clients", "data_seed", "sample", "data_dir"}
+    not_plain = {"method", "model", "method_settings"}
+    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in of_the_data | not_plain}
     return plain | {"model": find_model(settings.model), "method": make_method(settings)}

@@ -128,6 +128,7 @@ def train(
             "classes": classes,
             "shape": list(shape),
             "vocabulary": vocabulary,
+            "test_samples": federation.test.count.tolist(),
             "fingerprint": federation.fingerprint(),
         },
         "model": model if isinstance(model, str) else _name(model),

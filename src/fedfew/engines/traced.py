@@ -35,10 +35,10 @@ class Traced:
             self._seen[key] += 1
             return function(*tensors)
         else:
-            self._recordings[key] = _simplified(_recorded(function, tensors))
+            self._recordings[key] = _simplified(_recorded(function, tensors)).forward
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
-        return self._recordings[key](*tensors)
+        return self._recordings[key](*tensors)  # the plain function: a module's own call costs as much as three operations
 
 
 def _recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:

@@ -30,9 +30,9 @@ class FedFew(Method):
 
     models: int = 3
     """K. 1: a single model, clients weighted by α."""
-    mu: float = 0.005
-    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. The paper
-    takes 0.01; half of it finds the groups of rotated digits more often."""
+    mu: float = 0.01
+    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. With clients of
+    unequal size a small μ also lets the largest take nearly all of α while losses are high."""
     init_models: Literal["distinct", "copies"] = "distinct"
     """K distinct initialisations (ours), or K copies of one, told apart by batch order alone (published)."""
     normalise: bool = True
@@ -64,8 +64,8 @@ class FedFew(Method):
 
     @classmethod
     def as_published(cls, **changes: Any) -> FedFew:
-        """The published code's form: μ = 0.01, K copies of one initialisation, weights not normalised per model."""
-        return replace(cls(mu=0.01, init_models="copies", normalise=False), **changes)
+        """The published code's form: K copies of one initialisation, weights not normalised per model."""
+        return replace(cls(init_models="copies", normalise=False), **changes)
 
     def check(self) -> None:
         self.require(is_whole(self.models), "models", "a whole number ≥ 1")

@@ -37,19 +37,20 @@ class AcrossSeeds:
         )
 
 
-def last_scores(history: History) -> dict[str, Summary]:
+def last_scores(run: Run) -> dict[str, Summary]:
     """Served and adapted accuracy over clients, in the last scored round."""
-    return {score: summarise(history.last(f"{score}_accuracy")) for score in SCORES}
+    samples = run.settings["federation"]["test_samples"]
+    return {score: summarise(run.history.last(f"{score}_accuracy"), samples) for score in SCORES}
 
 
 def score_values(run: Run) -> dict[str, dict[str, Any]]:
     """The same as plain values."""
-    return {score: asdict(summary) for score, summary in last_scores(run.history).items()}
+    return {score: asdict(summary) for score, summary in last_scores(run).items()}
 
 
 def across_seeds(runs: Sequence[Run]) -> dict[str, AcrossSeeds]:
     """Both scores of one method's runs."""
-    seeds = [last_scores(run.history) for run in runs]
+    seeds = [last_scores(run) for run in runs]
     return {score: AcrossSeeds.of([summaries[score] for summaries in seeds]) for score in SCORES}
 
 

@@ -58,7 +58,7 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     title = f"{run.settings['method']['name']}, round {run.round}: test scores over clients, %"
     weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
-    scores = {f"{name} accuracy": summary for name, summary in last_scores(run.history).items()}
+    scores = {f"{name} accuracy": summary for name, summary in last_scores(run).items()}
     scores |= {
         f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
     }
