@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fedfew
-from fedfew import FedAvg, FedFew, LocalOnly, checkpoint, training
+from fedfew import FedAvg, FedFew, LocalOnly, checkpoint, rounds
 from tests.helpers import federation, linear, same_run
 
 FEDERATION = federation()
@@ -76,7 +76,7 @@ def test_ctrl_c_keeps_the_last_complete_round(tmp_path):
     same_run(train(tmp_path / "run", resume=True), train(None))
 
 
-@pytest.mark.parametrize(("owner", "name"), [(training._Loop, "_score"), (LocalOnly, "client"), (training, "put")])
+@pytest.mark.parametrize(("owner", "name"), [(rounds.RoundLoop, "_score"), (LocalOnly, "client"), (rounds, "put")])
 def test_ctrl_c_in_the_middle_of_a_round_undoes_it(owner, name, tmp_path, monkeypatch):
     """Interrupted while scoring, training, or writing back the clients' own models: the round has not happened."""
     calls = 0
@@ -110,11 +110,11 @@ fedfew.train(FEDERATION, "linear", FedFew(models=3), folder={folder!r}, resume=T
 def test_a_killed_process_resumes_to_the_same_bits(kill, tmp_path):
     folder = str(tmp_path / "run")
     program = PROGRAM.format(root=str(Path(__file__).parents[1]), folder=folder)
-    for rounds in (1, 10, 33):  # killed at three moments, the first before any checkpoint
+    for moment in (1, 10, 33):  # killed at three moments, the first before any checkpoint
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         for line in process.stdout:
-            if int(line) >= rounds:
-                time.sleep(0.002 * rounds)  # somewhere within a round
+            if int(line) >= moment:
+                time.sleep(0.002 * moment)  # somewhere within a round
                 process.send_signal(kill)
                 break
         process.wait(timeout=60)

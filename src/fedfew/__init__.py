@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.history import History
     from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
+    from fedfew.rounds import DivergedError, Interrupted, Progress
     from fedfew.run import Run, load, select
-    from fedfew.training import DivergedError, Interrupted, Progress, train
+    from fedfew.training import train
 
 __all__ = [
     "APFL",
@@ -47,7 +48,8 @@ _HOME = {
     "history": ["History"],
     "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],
     "run": ["Run", "load", "select"],
-    "training": ["DivergedError", "Interrupted", "Progress", "train"],
+    "rounds": ["DivergedError", "Interrupted", "Progress"],
+    "training": ["train"],
 }
 
 

@@ -14,7 +14,8 @@ import torch
 from fedfew import data
 from fedfew.methods import FedAvg, FedFew, LocalOnly, Method
 from fedfew.report import same_grouping
-from fedfew.training import Progress, train
+from fedfew.rounds import Progress
+from fedfew.training import train
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation

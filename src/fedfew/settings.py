@@ -74,8 +74,8 @@ class Settings:
 TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
 
 _PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}
-# By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers of
-# clients and partitions come with the data sets themselves); the MNISTs follow FEMNIST, and ham10000 follows fed-isic2019.
+# By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers
+# of clients and partitions come with the data sets themselves); the MNISTs follow FEMNIST, and ham10000 follows fed-isic2019.
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "digits": {"partition": "rotation", "clients": 20, "model": "mlp", "rounds": 100, "batch_size": 10, "lr": 0.1},
     "cifar10": _PAPER,

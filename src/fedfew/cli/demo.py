@@ -15,8 +15,8 @@ from fedfew.cli import errors, flags, progress
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedfew.rounds import Progress as Told
     from fedfew.run import Run
-    from fedfew.training import Progress as Told
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,8 +14,8 @@ from fedfew.settings import Settings, make_federation, read_file, resolve, train
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
+    from fedfew.rounds import Progress as Told
     from fedfew.run import Run
-    from fedfew.training import Progress as Told
 
 EXAMPLES = """[bold]Examples[/bold]
 

@@ -31,8 +31,8 @@ class FedFew(Method):
     models: int = 3
     """K. 1: a single model, clients weighted by α."""
     mu: float = 0.01
-    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. With clients of
-    unequal size a small μ also lets the largest take nearly all of α while losses are high."""
+    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. With clients
+    of unequal size a small μ also lets the largest take nearly all of α while losses are high."""
     init_models: Literal["distinct", "copies"] = "distinct"
     """K distinct initialisations (ours), or K copies of one, told apart by batch order alone (published)."""
     normalise: bool = True
