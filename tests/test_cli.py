@@ -705,3 +705,7 @@ def test_everything_runs_without_pydantic() -> None:
         "from fedfew.cli import main; main()"
     )
     assert "round 1/1" in in_a_fresh_process(code)
+
+
+def test_a_configuration_file_that_is_not_there() -> None:
+    assert "there is no file nowhere.yaml to read settings from" in refused("run", "--config", "nowhere.yaml")

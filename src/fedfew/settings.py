@@ -177,6 +177,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
     try:
         contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path} to read settings from (--config)") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a YAML file that can be read: {' '.join(str(error).split())}") from error
     if contents is None:
