@@ -94,6 +94,18 @@ def test_chunks_are_chosen_to_fit(monkeypatch):
     assert train().settings["chunk"] == 1
 
 
+def test_features_that_stay_in_host_memory_train_the_same(monkeypatch):
+    kept = []
+    original = fedfew.Federation.to
+    monkeypatch.setattr("fedfew.training._too_large", lambda *_: True)
+    monkeypatch.setattr(fedfew.Federation, "to", lambda self, *a, **k: kept.append(k) or original(self, *a, **k))
+    same_run(train(seed=3), train(seed=3))
+    assert kept == [{"stream": True}] * 2
+    streamed = FEDERATION.to("meta", stream=True)  # a device that holds no numbers: what stayed behind still has them
+    assert torch.equal(streamed.train.x, FEDERATION.train.x)
+    assert streamed.train.y.is_meta
+
+
 def test_participation():
     run = train(FedAvg(), participation=0.5, rounds=6)
     present = ~np.isnan(run.history.losses[:, :, 0])
