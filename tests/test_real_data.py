@@ -1,14 +1,11 @@
 """The data sets that lie beside the project, a sample of each, trained for two rounds from the command line."""
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fedfew.cli import app
-
-DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 # data set → flags, its model in the paper's settings, shape of a sample, classes
 SETS = {
@@ -21,10 +18,11 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_two_rounds(name, tmp_path, monkeypatch):
+def test_two_rounds(name, shared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDFEW_CACHE", str(tmp_path / "cache"))
     flags, model, shape, classes = SETS[name]
-    common = ["run", "--dataset", name, "--data-dir", str(DATA), "--clients", "3", "--rounds", "2", "--models", "2", "--json"]
+    common = ["run", "--dataset", name, "--data-dir", str(shared), "--clients", "3", "--rounds", "2", "--models", "2", "--json"]
     result = CliRunner().invoke(app, [*common, *flags])
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)

@@ -1,18 +1,10 @@
-"""Real samples from ../shared/data; no cache, data folder or network of the machine the tests run on."""
+"""No cache, data folder or network of the machine the tests run on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-
-
-@pytest.fixture
-def shared() -> Path:
-    assert SHARED.is_dir(), f"{SHARED} is missing: the tests read samples of real data from there"
-    return SHARED
 
 
 @pytest.fixture(autouse=True)

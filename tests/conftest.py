@@ -1,0 +1,21 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[1].parent / "shared" / "data"
+
+
+@pytest.fixture
+def shared() -> Path:
+    """Samples of real data, in a folder beside the checkout; without it these tests are left out, except in CI."""
+    if not SHARED.is_dir():
+        absent = "there is no shared/data beside this checkout, where the tests find real data"
+        if os.environ.get("CI"):
+            pytest.fail(absent)
+        pytest.skip(absent)
+    return SHARED
