@@ -96,6 +96,38 @@ def test_ctrl_c_in_the_middle_of_a_round_undoes_it(owner, name, tmp_path, monkey
     same_run(train(tmp_path / "run", LocalOnly(), resume=True), train(None, LocalOnly()))
 
 
+def test_ctrl_c_while_a_round_is_noted_down_comes_after_it(tmp_path, monkeypatch):
+    """Held back until the round is complete, which is then not undone: neither on the server nor at the clients."""
+    original = rounds.RoundLoop._record
+
+    def interrupted(self, *arguments):
+        if self.state.round == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self, *arguments)
+
+    monkeypatch.setattr(rounds.RoundLoop, "_record", interrupted)
+    with pytest.raises(fedfew.Interrupted, match="stopped after round 2"):
+        train(tmp_path / "run", LocalOnly(), checkpoint_every=100)
+    monkeypatch.undo()
+    same_run(train(tmp_path / "run", LocalOnly(), resume=True), train(None, LocalOnly()))
+
+
+def test_clients_left_out_between_scored_rounds_are_not_forgotten(tmp_path):
+    clients = [FEDERATION.train.of(i) for i in range(4)]
+    clients[1] = (clients[1][0] * 1e30, clients[1][1])
+    spiked = fedfew.Federation.from_arrays(clients, [FEDERATION.test.of(i) for i in range(4)], classes=3)
+    settings = SETTINGS | {"score_every": 4, "rounds": 8, "participation": 1.0, "checkpoint_every": 1}
+
+    def stop(progress):
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(fedfew.Interrupted):
+        fedfew.train(spiked, "linear", "fedavg", folder=tmp_path / "run", on_round=stop, **settings)
+    resumed = fedfew.train(spiked, "linear", "fedavg", folder=tmp_path / "run", resume=True, **settings)
+    assert resumed.history.left_out.tolist() == [4, 4]
+
+
 PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})

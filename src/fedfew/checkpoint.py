@@ -40,6 +40,7 @@ class State:
     history: History
     settings: dict[str, Any]
     events: list[str] = field(default_factory=list)
+    left_out: int = 0  # clients left out since the last scored round
 
 
 class CheckpointError(ValueError):
@@ -58,6 +59,7 @@ def write(folder: Path, state: State) -> Path:
         "round": state.round,
         "settings": state.settings,
         "events": state.events,
+        "left_out": state.left_out,
         "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
         "sha256": hashlib.sha256(data).hexdigest(),
     }
@@ -123,6 +125,7 @@ def read(path: Path) -> State:
             history=History.from_arrays(history),
             settings=about["settings"],
             events=about["events"],
+            left_out=about["left_out"],
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):

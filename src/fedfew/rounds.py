@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ class RoundLoop:
     events: list[str] = field(default_factory=list)
     _written: int = -1
     _seconds: list[float] = field(default_factory=list)
-    _left_out: int = 0
 
     def run(self) -> Run:
         begin = time.perf_counter()
@@ -140,7 +139,7 @@ class RoundLoop:
         if len(answered) == 0 or not all(bool(t.isfinite().all()) for t in leaves(next_server)):
             raise self._diverged(number)
         self._seconds.append(time.perf_counter() - begin - scoring)
-        with self._own_replaced(new):
+        with self._own_replaced(new, number):
             served = self._served(next_server) if scored else None
             with _uninterrupted():
                 self.state.server, self.state.round = next_server, number
@@ -154,17 +153,18 @@ class RoundLoop:
         return take(self.state.own, clients.to(self.federation.train.y.device))
 
     @contextmanager
-    def _own_replaced(self, new: list[tuple[Tensor, Tree]]) -> Iterator[None]:
-        """The clients' private states replaced, for good if all goes well within, else as they were."""
+    def _own_replaced(self, new: list[tuple[Tensor, Tree]], number: int) -> Iterator[None]:
+        """The clients' private states replaced: for good if the round is completed within, else as they were."""
         old = [(clients, self._own(clients)) for clients, _ in new]
         try:
             for clients, own in new:
                 put(self.state.own, clients, own)
             yield
         except BaseException:
-            with _uninterrupted():
-                for clients, own in old:
-                    put(self.state.own, clients, own)
+            if self.state.round < number:  # a Ctrl-C held back until the round was complete does not undo it
+                with _uninterrupted():
+                    for clients, own in old:
+                        put(self.state.own, clients, own)
             raise
 
     def _served(self, server: Tree) -> _PerClient:
@@ -190,7 +190,7 @@ class RoundLoop:
     def _note_left_out(self, number: int, present: Tensor, answered: Tensor) -> None:
         missing = present[~torch.isin(present, answered)].tolist()
         if missing:
-            self._left_out += len(missing)
+            self.state.left_out += len(missing)
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             event = f"round {number}: left out, their loss or update is not finite: clients {names}"
             self.events.append(event)
@@ -215,10 +215,10 @@ class RoundLoop:
             seconds=sum(self._seconds) / len(self._seconds),
             bytes_up=seen.bytes_up,
             bytes_down=seen.bytes_down,
-            left_out=self._left_out,
+            left_out=self.state.left_out,
             **columns,
         )
-        self._seconds, self._left_out = [], 0
+        self._seconds, self.state.left_out = [], 0
 
     def _diverged(self, number: int) -> DivergedError:
         lr = self.state.settings["lr"]
@@ -245,14 +245,7 @@ class RoundLoop:
 
     def _result(self) -> Run:
         state = self.state
-        on_cpu = State(
-            state.round,
-            to(state.server, "cpu"),
-            to(state.own, "cpu"),
-            state.history,
-            state.settings,
-            state.events,
-        )
+        on_cpu = replace(state, server=to(state.server, "cpu"), own=to(state.own, "cpu"))
         return Run(on_cpu, self.factory, self.method)
 
 
