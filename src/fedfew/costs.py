@@ -18,7 +18,6 @@ from fedfew import methods, models
 from fedfew.engines.base import Engine, Local, LocalTraining, Objective, Pass, Projection, Scores, Through
 from fedfew.federation import Federation, Samples
 from fedfew.methods import Method
-from fedfew.methods.base import Reply
 from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
 
 
@@ -66,7 +65,7 @@ def cost(
     model_bytes = count_bytes(single)
     return Cost(
         bytes_down=count_bytes(received),
-        bytes_up=_sent(reply),
+        bytes_up=reply.bytes_each,
         steps=counting.epochs * sum(batches) / len(batches),
         gradient_passes=counting.gradient_passes,
         forward_passes=counting.forward_passes,
@@ -76,11 +75,6 @@ def cost(
         inference_passes=count_bytes(candidates) / choices / model_bytes,
         selection_passes=choices if choices > 1 else 0,
     )
-
-
-def _sent(reply: Reply) -> int:
-    """Losses travel with an update only: where there is none, the server has no use for them."""
-    return count_bytes({"update": reply.update, "losses": reply.losses}) if reply.update else 0
 
 
 def _at_home(engine: Engine, federation: Federation) -> Local:

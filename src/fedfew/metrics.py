@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
-from torch.func import functional_call
 
-from fedfew.federation import Federation, Samples, as_input
+from fedfew.engines.base import evaluation_batches, forward
+from fedfew.federation import Federation, Samples
 from fedfew.history import History
 from fedfew.stack import Tree, take, to
 
@@ -212,7 +212,7 @@ def evaluate(run: Run, federation: Federation) -> Scores:
         )
     if len(run.history) == 0:
         raise ValueError("the run has no scored round yet, so no client has chosen its model")
-    device = federation.test.x.device
+    device = federation.test.y.device
     module = run.model_of(0).to(device)
     scores = []
     for i in range(len(federation)):
@@ -232,15 +232,12 @@ def _served(run: Run, client: int) -> Tree:
     return take(take(candidates, 0), int(run.choice[client]))
 
 
-EVALUATION_BATCH = 512
-
-
 def _logits(module: nn.Module, weights: Tree, samples: Samples, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A model's logits on one client's samples, and their labels."""
-    x, y = samples.of(client)
+    """A model's logits on one client's samples, in the batches that an engine scores, and their labels."""
+    rows = samples.rows(client)
     with torch.no_grad():
-        parts = [functional_call(module, weights, (as_input(part, samples.pixels),)) for part in x.split(EVALUATION_BATCH)]  # type: ignore[arg-type]  # a replica's tree is flat
-    return torch.cat(parts).cpu().numpy(), y.cpu().numpy()
+        parts = [forward(module, weights, samples.inputs(batch)) for batch in evaluation_batches(rows)]
+    return torch.cat(parts).cpu().numpy(), samples.y[rows].cpu().numpy()
 
 
 # -- over rounds -------------------------------------------------------------------------------------------------------------

@@ -58,5 +58,5 @@ app.add_typer(cli_data.app, name="data")
 def main() -> None:
     """The program ``fedfew``."""
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a ? rather than a crash
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # the interpreter's own streams have it
     app()

@@ -30,7 +30,7 @@ def takes_settings(*without: str) -> Callable[[Command], Command]:
         own = inspect.signature(command, eval_str=True)
         options = [_option(f.name, **f.metadata) for f in fields(Settings) if f.metadata and f.name not in without]
         parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        command.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+        command.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]  # a function can have one
         command.__annotations__ = {p.name: p.annotation for p in [*parameters, *options]} | {"return": None}
         return command
 
