@@ -1,6 +1,7 @@
 """The round loop: what it returns, participation, chunks, clients left out, divergence, and errors."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,15 @@ def test_served_scores_are_those_of_the_models_returned():
         assert run.choice[i] == int(np.argmin(losses)) == fedfew.select(run.models, xt, yt)
         accuracy = (run.model_of(i)(x).argmax(1) == y).float().mean().item()
         assert run.history.served_accuracy[-1, i] == pytest.approx(accuracy)
+
+
+def test_where_there_is_validation_data_it_chooses():
+    train_part = FEDERATION.train
+    other_labels = replace(train_part, y=(train_part.y + 1) % 3)
+    run = train(FedFew(models=2), data=replace(FEDERATION, val=other_labels))
+    by_validation = [fedfew.select(run.models, *other_labels.of(i)) for i in range(4)]
+    assert run.choice.tolist() == by_validation
+    assert by_validation != [fedfew.select(run.models, *train_part.of(i)) for i in range(4)]
 
 
 def test_weights_in_the_history_are_those_of_the_losses_in_it():
