@@ -7,7 +7,7 @@ from torch import nn
 
 import fedfew
 from fedfew import counted
-from fedfew.engines import LocalTraining, Sequential, Stacked, UnsupportedModuleError, cross_entropy, make, traced
+from fedfew.engines import LocalTraining, Sequential, Stacked, UnsupportedModuleError, choice, cross_entropy, make, traced
 from fedfew.engines.dropout import CountedDropout, make_counted
 from fedfew.stack import leaves, squared_distance, stack, tree_map
 from tests.helpers import federation, linear
@@ -217,9 +217,22 @@ def test_a_module_that_vmap_cannot_take():
     assert isinstance(engine, Sequential)
 
 
-def test_auto_takes_the_stack_for_small_models():
+@pytest.mark.parametrize(("stack_of_four", "faster"), [(0.03, Stacked), (0.05, Sequential)])
+def test_auto_takes_the_faster_one(stack_of_four, faster, monkeypatch):
+    """One client alone takes 0.01 s, so four take 0.04 s; the trial's length, not this machine, decides."""
+
+    def seconds(engine, samples, models, clients, runs):
+        return 0.01 * clients if isinstance(engine, Sequential) else stack_of_four * clients / 4
+
+    monkeypatch.setattr(choice, "_seconds", seconds)
     engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
-    assert isinstance(engine, Stacked)
+    assert type(engine) is faster
+
+
+def test_a_trial_takes_time():
+    for cls in ENGINES:
+        engine = cls(linear(), LocalTraining(lr=0.1, batch_size=4), 0)
+        assert choice._seconds(engine, FEDERATION.train, models=2, clients=3, runs=1) > 0
 
 
 def test_unknown_engine():
