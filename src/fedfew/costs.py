@@ -124,7 +124,7 @@ class _Counting(Engine):
         _, reported = objective(loss, params, context)
         return torch.zeros_like(reported)
 
-    def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+    def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
         self.gradient_passes += models
         return tree_map(torch.zeros_like, params), torch.zeros(clients, models)

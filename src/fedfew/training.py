@@ -15,6 +15,8 @@ from fedfew.checkpoint import State
 from fedfew.engines import Engine, LocalTraining
 from fedfew.engines.augment import Augment
 from fedfew.engines.augment import check as check_augment
+from fedfew.engines.precision import Precision
+from fedfew.engines.precision import check as check_precision
 from fedfew.federation import Federation, Samples
 from fedfew.history import History
 from fedfew.methods import Method
@@ -40,6 +42,7 @@ def train(
     augment: Augment = "none",
     seed: int = 0,
     engine: str = "auto",
+    precision: Precision = "tf32",
     device: str = "auto",
     chunk: int | None = None,
     score_every: int = 1,
@@ -59,6 +62,7 @@ def train(
     augment: what happens to images in training. "none", "flip" (left to right, every other one), or "crop-flip" (also shifted by
         up to 4 pixels).
     engine: "stacked" (all replicas at once), "sequential" (one by one), or "auto": the faster one in a short trial.
+    precision: of the factors of products on a GPU: "tf32" (10 bits of the mantissa), "fp32" (all of it, half as fast), or "bf16".
     chunk: how many clients are processed at once; chosen to fit in memory unless given. The result is the same.
     score_every: score all clients every so many rounds (and after the last).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
@@ -81,6 +85,7 @@ def train(
     factory = (lambda: models.build(model, shape, classes, vocabulary)) if isinstance(model, str) else model
     normalisation.check(batch_norm, factory(), chosen, federation, batch_size)
     check_augment(augment, federation.train)
+    check_precision(precision)
     where = _device(device)
     outcome_settings: dict[str, Any] = {
         "federation": {
@@ -118,7 +123,7 @@ def train(
     worker = engines.make(
         engine,
         factory().to(where),
-        LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment),
+        LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision),
         seed,
         here.train,
         chosen.replicas,
@@ -134,6 +139,7 @@ def train(
     state.settings = outcome_settings | {
         "rounds": rounds,
         "engine": worker.name,
+        "precision": precision,
         "chunk": chunk,
         "fedfew": __version__,
         "torch": torch.__version__,

@@ -30,10 +30,10 @@ def check(augment: str, samples: Samples) -> None:
         )
 
 
-def augmented(x: Tensor, augment: Augment, key: Tensor, first: int, black: float) -> Tensor:
+def augmented(x: Tensor, augment: Augment, key: Tensor, first: int | Tensor, black: float) -> Tensor:
     """Images ``x[…, B, C, H, W]`` as a replica with ``key[…]`` sees them, the first at position ``first`` of the epoch."""
     height, width = x.shape[-2:]
-    draw = counted.count(key[..., None], torch.arange(first, first + x.shape[-4], device=x.device))[..., None]  # […, B, 1]
+    draw = counted.count(key[..., None], first + torch.arange(x.shape[-4], device=x.device))[..., None]  # […, B, 1]
     row, column = (torch.arange(size, device=x.device).expand(*draw.shape[:-1], size) for size in (height, width))
     column = torch.where(counted.uniform(draw, 0) < 0.5, column, width - 1 - column)
     if augment == "crop-flip":

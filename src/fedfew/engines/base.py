@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -19,6 +20,7 @@ from torch.func import functional_call
 from fedfew import counted
 from fedfew.engines import dropout
 from fedfew.engines.augment import Augment
+from fedfew.engines.precision import Precision, products
 from fedfew.federation import Samples
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.stack import Tree, leaves, tree_map
@@ -64,6 +66,7 @@ class LocalTraining:
     momentum: float = 0.0
     weight_decay: float = 0.0
     augment: Augment = "none"
+    precision: Precision = "tf32"
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,8 @@ class Engine(ABC):
             for epoch in range(first_epoch, first_epoch + epochs)
         )
         self.module.train()
-        return self._train(params, samples, passes, objective, context, project)
+        with self._products(samples):
+            return self._train(params, samples, passes, objective, context, project)
 
     def losses(self, params: Tree, samples: Samples) -> Tensor:
         """Mean loss ``[C, S]`` in evaluation mode."""
@@ -157,16 +161,21 @@ class Engine(ABC):
     def score(self, params: Tree, samples: Samples) -> Scores:
         """Loss and accuracy of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
         self.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._products(samples):
             if leaves(params)[0].shape[0] > 1:
                 return self._score(params, samples)
             if self._mixes_samples:
                 return self._score(tree_map(lambda t: t.expand(len(samples.count), *t.shape[1:]), params), samples)
             return self._score_shared(params, samples)
 
-    @abstractmethod
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """Gradient of each client's mean training loss at ``params[C, K, …]``, and that loss ``[C, K]``."""
+        self.module.eval()
+        with self._products(samples):
+            return self._gradient(params, samples)
+
+    @abstractmethod
+    def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]: ...
 
     @abstractmethod
     def _train(
@@ -184,12 +193,16 @@ class Engine(ABC):
 
     # -- shared by both ------------------------------------------------------------------------------------------------------
 
+    def _products(self, samples: Samples) -> AbstractContextManager[None]:
+        return products(self.training.precision, samples.y.device)
+
     def _score_shared(self, params: Tree, samples: Samples) -> Scores:
         """The same S models on everybody's samples: one pass over all rows, then a sum per client."""
         models = leaves(params)[0].shape[1]
         rows, owner = _rows(samples)
         total = torch.zeros(2, len(samples.count), models, dtype=torch.float64, device=rows.device)
-        for at, who in zip(rows.split(EVALUATION_BATCH), owner.split(EVALUATION_BATCH), strict=True):
+        size = 8 * EVALUATION_BATCH if rows.is_cuda else EVALUATION_BATCH
+        for at, who in zip(rows.split(size), owner.split(size), strict=True):
             x, y = samples.inputs(at), samples.y[at]
             for s in range(models):
                 logits = forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x)

@@ -86,9 +86,7 @@ class Sequential(Engine):
                 mean_loss = mean_loss + reported.detach() * (len(batch) / len(rows))
         return tree_map(lambda t: t.detach(), params), mean_loss
 
-    def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
-        self.module.eval()
-
+    def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         def differentiate(i: int, k: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, k].clone(), params)
             for path, weight in named_leaves(weights):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedfew import counted
+from fedfew.engines import fused
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import (
     EVALUATION_BATCH,
@@ -32,6 +33,7 @@ from fedfew.engines.base import (
     forward,
 )
 from fedfew.engines.batch_norm import make_masked, weighted_rows
+from fedfew.engines.captured import CapturedTraining
 from fedfew.engines.dropout import keyed
 from fedfew.engines.embedding import make_padded
 from fedfew.engines.traced import Traced
@@ -57,6 +59,12 @@ class Stacked(Engine):
         super().__init__(module, training, seed)
         self.module = make_padded(make_masked(self.module))
         self._traced = Traced()
+        self._captured: CapturedTraining | None = None
+        device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        if fused.usable(device):
+            self.module = fused.make_fused(self.module, training.precision)
+        if device.type == "cuda":
+            self._captured = CapturedTraining(self)
 
     def _train(
         self,
@@ -69,6 +77,9 @@ class Stacked(Engine):
     ) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = _by_size(samples)
+        if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture
+            trained, mean_loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
+            return tree_map(lambda t: _unranked(t, rank), trained), _unranked(mean_loss, rank)
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
         fixed = tree_map(lambda t: t[rank].flatten(0, 1), context)
         velocity: dict[str, Tensor] = {}
@@ -175,8 +186,7 @@ class Stacked(Engine):
             gradient = velocity[path][: len(parameter)].mul_(self.training.momentum).add_(gradient)
         parameter.add_(gradient, alpha=-self.training.lr)
 
-    def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
-        self.module.eval()
+    def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = _by_size(samples)
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)

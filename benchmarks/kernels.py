@@ -1,0 +1,154 @@
+"""Which block sizes suit the convolution kernels: every candidate timed on the GPU, the fastest few of each layer shown.
+
+    python benchmarks/kernels.py [--json FILE]
+
+``fedfew.kernels.convolution`` uses what this printed on an H200. Candidates are compiled side by side first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfew.kernels import convolution
+
+# name: replicas, batch, channels, height, width, filters, filter height and width, stride, padding, pooled, input gradient wanted
+LAYERS: dict[str, tuple[Any, ...]] = {
+    "cnn 1": (60, 50, 3, 32, 32, 32, 5, 5, 1, (0, 0), True, False),
+    "cnn 2": (60, 50, 32, 14, 14, 64, 5, 5, 1, (0, 0), True, True),
+    "cnn 2, one client": (3, 50, 32, 14, 14, 64, 5, 5, 1, (0, 0), True, True),
+    "resnet 64": (18, 50, 64, 16, 16, 64, 3, 3, 1, (1, 1), False, True),
+    "resnet 256": (18, 50, 256, 4, 4, 256, 3, 3, 1, (1, 1), False, True),
+    "text 4": (60, 50, 512, 1, 100, 100, 1, 4, 1, (0, 0), False, True),
+}
+PARTS = ("forward", "weight", "weight_by_sample", "input")
+
+
+def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
+    _, _, channels, _, _, filters, _, width, *_ = LAYERS[layer]
+    columns = channels if part == "input" else filters
+    name, inner, rows_name, rows = {
+        "forward": ("BK", [16] if width * channels <= 16 else [32, 64], "BM", [64, 128]),
+        "weight": ("BQ", [64, 128], "BM", [32, 64]),
+        "weight_by_sample": ("BQ", [64, 128, 256], "BT", [16, 32, 64]),
+        "input": ("BK", [32, 64], "BM", [64, 128, 256]),
+    }[part]
+    across = [32] if columns <= 32 else [64, 128] if columns > 64 else [64]
+    for rows_block, BN, inner_block, (warps, stages) in itertools.product(
+        rows, across, inner, [(4, 1), (4, 2), (4, 3), (4, 4), (8, 2), (8, 3)]
+    ):
+        yield {rows_name: rows_block, "BN": BN, name: inner_block, "num_warps": warps, "num_stages": stages}
+
+
+def data(layer: str, replicas: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    R, B, C, H, W, N, KH, KW, *_ = LAYERS[layer]
+    R = replicas or R
+    x = torch.randn(R, B, H, W, C, device="cuda").permute(0, 1, 4, 2, 3)
+    return x, torch.randn(R, N, C, KH, KW, device="cuda"), torch.randn(R, N, device="cuda")
+
+
+class Part:
+    """One of a layer's three computations, with block sizes of one's choice."""
+
+    def __init__(self, layer: str, part: str, precision: str, replicas: int | None = None) -> None:
+        *_, stride, padding, pool, _ = LAYERS[layer]
+        self.part = part
+        self.x, self.weight, self.bias = data(layer, replicas)
+        self.settings = (stride, *padding, pool)
+        self.precision = precision
+        self.out, self.source = convolution._forward(self.x, self.weight, self.bias, *self.settings, precision)
+        self.g = torch.randn_like(self.out)
+
+    def run(self, tile: dict[str, int]) -> None:
+        usual = convolution._tiles
+
+        def tiles(**about: Any) -> dict[str, int]:
+            return tile if about["part"] == self.part else usual(**about)
+
+        convolution._tiles = tiles  # type: ignore[assignment]  # called by name only
+        try:
+            if self.part == "forward":
+                convolution._forward(self.x, self.weight, self.bias, *self.settings, self.precision)
+            else:
+                inputs = self.part != "weight"
+                convolution._backward(self.g, self.source, self.x, self.weight, *self.settings, inputs, self.precision)
+        finally:
+            convolution._tiles = usual
+
+    def milliseconds(self, tile: dict[str, int], repeats: int = 5) -> float:
+        """Of the kernel itself, from the profiler: other parts of a backward pass are left out."""
+        self.run(tile)
+        kernel = (
+            self.part
+            if self.part == "forward"
+            else {"input": "input_gradient", "weight": "weight_gradient"}.get(self.part, "weight_gradient_by_sample")
+        )
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(repeats):
+                self.run(tile)
+            torch.cuda.synchronize()
+        return sum(e.device_time_total for e in profile.key_averages() if e.key == kernel) / repeats / 1000
+
+
+def compile_some(jobs: list[tuple[str, str, dict[str, int], str]]) -> None:
+    for layer, part, tile, precision in jobs:
+        try:
+            Part(layer, part, precision, replicas=1).run(tile)
+        except Exception as error:  # a candidate that does not fit is no candidate
+            print(layer, part, tile, type(error).__name__)
+
+
+def flops(layer: str, part: str, replicas: int) -> float:
+    _, B, C, H, W, N, KH, KW, stride, padding, _, _ = LAYERS[layer]
+    OH, OW = (H + 2 * padding[0] - KH) // stride + 1, (W + 2 * padding[1] - KW) // stride + 1
+    return float(2 * replicas * B * OH * OW * KH * KW * C * N)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json")
+    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--layers", nargs="*", default=list(LAYERS))
+    parser.add_argument("--processes", type=int, default=14)
+    options = parser.parse_args()
+    jobs = [
+        (layer, part, tile, options.precision)
+        for layer in options.layers
+        for part in PARTS
+        if part == "forward" or (part == "weight") != LAYERS[layer][-1]
+        for tile in candidates(part, layer)
+    ]
+    print(len(jobs), "candidates")
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(options.processes) as pool:
+        pool.map(compile_some, [jobs[i :: 4 * options.processes] for i in range(4 * options.processes)], chunksize=1)
+    results = []
+    for layer, part in sorted({(layer, part) for layer, part, _, _ in jobs}):
+        work = Part(layer, part, options.precision)
+        times = []
+        for _, _, tile, _ in (job for job in jobs if job[:2] == (layer, part)):
+            try:
+                times.append((work.milliseconds(tile), tile))
+            except Exception as error:
+                print(layer, part, tile, type(error).__name__)
+        times.sort(key=lambda pair: pair[0])
+        for milliseconds, tile in times[:4]:
+            rate = flops(layer, part, LAYERS[layer][0]) / milliseconds / 1e9
+            print(f"{layer:<18} {part:<8} {milliseconds:8.4f} ms {rate:7.1f} TFLOP/s  {tile}", flush=True)
+        results += [{"layer": layer, "part": part, "ms": ms, **tile} for ms, tile in times]
+        del work
+        torch.cuda.empty_cache()
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Layers of a module replaced by those that the kernels compute for a whole stack at once; names of parameters stay the same.
+
+A convolution followed by ReLU and 2×2 pooling becomes one layer, as in the paper's CNN; every other plain convolution becomes one
+by itself. What is not recognised stays as it is and runs on PyTorch's own operations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.engines.precision import Precision
+
+
+def usable(device: torch.device) -> bool:
+    """Are there kernels for this device: a GPU that Triton supports, and Triton?"""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        import triton  # noqa: F401  # only whether it is there
+    except ImportError:
+        return False
+    return True
+
+
+class FusedConvolution(nn.Module):
+    """``nn.Conv2d`` or ``nn.Conv1d``, sharing its parameters; with ``pool`` followed by ReLU and the maximum of 2×2 pixels."""
+
+    def __init__(self, plain: nn.Module, pool: bool, precision: Precision) -> None:
+        super().__init__()
+        assert isinstance(plain, nn.Conv1d | nn.Conv2d)
+        self.weight, self.bias = plain.weight, plain.bias
+        self.stride = plain.stride[-1]
+        padding = plain.padding
+        assert isinstance(padding, tuple)
+        self.padding = (0, padding[0]) if len(padding) == 1 else (padding[0], padding[1])
+        self.pool, self.precision = pool, precision
+
+    def forward(self, x: Tensor) -> Tensor:
+        from fedfew.kernels.convolution import convolution
+
+        weight, flat = self.weight, self.weight.ndim == 3
+        if flat:  # a sequence is an image of one row
+            x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
+        bias = None if self.bias is None else self.bias[None]
+        y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision)[0]
+        return y.squeeze(-2) if flat else y
+
+
+def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
+    """The module itself, with every layer replaced that there is a kernel for."""
+    if _is_plain(module):
+        return FusedConvolution(module, False, precision)
+    for parent in list(module.modules()):
+        pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
+        for name, child in list(parent.named_children()):
+            if _is_plain(child):
+                setattr(parent, name, FusedConvolution(child, name in pooled, precision))
+                if name in pooled:
+                    for after in _names_after(parent, name, 2):
+                        setattr(parent, after, nn.Identity())
+    return module
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Is it a convolution that the kernels know: one group, no dilation, padding by zeros, one stride?"""
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d) or type(layer) not in (nn.Conv1d, nn.Conv2d):
+        return False
+    simple = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros" and len(set(layer.stride)) == 1
+    flat_stride = type(layer) is nn.Conv2d or layer.stride == (1,)
+    return simple and flat_stride and isinstance(layer.padding, tuple)
+
+
+def _pooled(sequence: nn.Sequential) -> set[str]:
+    """Names of the convolutions which ReLU and 2×2 pooling follow."""
+    layers = list(sequence.named_children())
+    return {
+        name
+        for (name, layer), (_, relu), (_, pool) in zip(layers, layers[1:], layers[2:], strict=False)
+        if _is_plain(layer) and type(layer) is nn.Conv2d and type(relu) is nn.ReLU and _halves(pool)
+    }
+
+
+def _halves(layer: nn.Module) -> bool:
+    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices:
+        return False
+    pairs = [(v, v) if isinstance(v, int) else tuple(v) for v in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)]
+    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)]
+
+
+def _names_after(sequence: nn.Module, name: str, count: int) -> list[str]:
+    names = [child for child, _ in sequence.named_children()]
+    at = names.index(name)
+    return names[at + 1 : at + 1 + count]

@@ -1,0 +1,35 @@
+"""How exactly a GPU multiplies: the factors of products in convolutions and linear layers, never what is summed or stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, get_args
+
+import torch
+
+Precision = Literal["fp32", "tf32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+def check(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, not {precision!r}")
+
+
+@contextmanager
+def products(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Within: PyTorch's own products on this device in this precision. The CPU computes in float32 whatever is asked for."""
+    if device.type != "cuda":
+        yield
+        return
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]  # set at run time
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee" if precision == "fp32" else "tf32"
+    try:
+        with torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else nullcontext():
+            yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value

@@ -1,0 +1,280 @@
+"""Convolutions of a stack in which every replica has its own weights: implicit matrix products in Triton.
+
+Images are laid out [R, B, H, W, C], weights [R, N, KH, KW·C]. For one row kh of a filter, what a patch holds (KW·C numbers) lies
+in one piece, so patches are read where they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers:
+only the pooled image is written, and for each of its pixels which of the four it came from (4: none, ReLU cut it off). The two
+gradients read that back.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _dot(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a·b, the factors in the precision asked for, the sum in float32."""
+    if PRECISION == "bf16":
+        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def _pixels(x, b, row, column, j, ok, H, W, C: tl.constexpr, J: tl.constexpr, PADDED: tl.constexpr):
+    """Numbers j of the patches' row that begins at (row, column) of image b, zero outside of the image: [patches, j]."""
+    inside = ok[:, None] & (j < J)[None, :]
+    if PADDED:
+        at = column[:, None] + (j // C)[None, :]
+        inside = inside & ((row >= 0) & (row < H))[:, None] & (at >= 0) & (at < W)
+    return tl.load(x + (((b * H + row) * W + column) * C)[:, None] + j[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def forward(
+    x, weight, bias, out, source,
+    B, H, W, OH, OW,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    POOL: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out[R, B, OH, OW, N]: a tile of BM positions × BN filters of one replica. With POOL, OH × OW is the pooled image."""
+    r = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    J: tl.constexpr = KW * C
+    STEPS: tl.constexpr = (J + BK - 1) // BK
+    PADDED: tl.constexpr = PAD_H + PAD_W > 0
+    ok = m < B * OH * OW
+    b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
+    x += r * B * H * W * C
+    weight += r * N * KH * J
+    spread: tl.constexpr = 2 if POOL else 1
+    row, column = oh * (spread * STRIDE) - PAD_H, ow * (spread * STRIDE) - PAD_W
+    acc = tl.zeros((BM, BN), tl.float32)
+    if POOL:
+        acc1 = tl.zeros((BM, BN), tl.float32)
+        acc2 = tl.zeros((BM, BN), tl.float32)
+        acc3 = tl.zeros((BM, BN), tl.float32)
+    for step in range(KH * STEPS):
+        kh = step // STEPS
+        j = (step % STEPS) * BK + tl.arange(0, BK)
+        w = tl.load(weight + (n * (KH * J) + kh * J)[None, :] + j[:, None], mask=(j < J)[:, None] & (n < N)[None, :], other=0.0)
+        acc = _dot(_pixels(x, b, row + kh, column, j, ok, H, W, C, J, PADDED), w, acc, PRECISION)
+        if POOL:
+            acc1 = _dot(_pixels(x, b, row + kh, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc1, PRECISION)
+            acc2 = _dot(_pixels(x, b, row + kh + STRIDE, column, j, ok, H, W, C, J, PADDED), w, acc2, PRECISION)
+            acc3 = _dot(_pixels(x, b, row + kh + STRIDE, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc3, PRECISION)
+    at = r * B * OH * OW * N + m[:, None] * N + n[None, :]
+    inside = ok[:, None] & (n < N)[None, :]
+    if POOL:  # the first of equals wins and NaN wins over all, as in PyTorch
+        which = tl.zeros((BM, BN), tl.int8)
+        later = (acc1 > acc) | (acc1 != acc1)
+        acc, which = tl.where(later, acc1, acc), tl.where(later, 1, which)
+        later = (acc2 > acc) | (acc2 != acc2)
+        acc, which = tl.where(later, acc2, acc), tl.where(later, 2, which)
+        later = (acc3 > acc) | (acc3 != acc3)
+        acc, which = tl.where(later, acc3, acc), tl.where(later, 3, which)
+    if BIAS:
+        acc += tl.load(bias + r * N + n, mask=n < N, other=0.0)[None, :]
+    if POOL:
+        tl.store(source + at, tl.where(acc <= 0, 4, which).to(tl.int8), mask=inside)
+        acc = tl.where(acc <= 0, 0.0, acc)
+    tl.store(out + at, acc, mask=inside)
+
+
+@triton.jit
+def unpool(g, source, out, OH, OW, CH, CW, total, N: tl.constexpr, BLOCK: tl.constexpr):
+    """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g[R, B, OH, OW, N] and where its pixels came from."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    ok = at < total
+    value = tl.load(g + at, mask=ok, other=0.0)
+    which = tl.load(source + at, mask=ok, other=4)
+    o, pixel = at % N, at // N
+    image, row, column = pixel // (OH * OW), (pixel // OW) % OH, pixel % OW
+    for sub in tl.static_range(4):
+        place = ((image * CH + row * 2 + sub // 2) * CW + column * 2 + sub % 2) * N + o
+        tl.store(out + place, tl.where(which == sub, value, 0.0), mask=ok)
+
+
+@triton.jit
+def weight_gradient(
+    x, g, source, out, out_bias,
+    B, H, W, OH, OW, per_split,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    POOL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out[splits, R, KH·KW·C, N] and out_bias[splits, R, N]: sums over ``per_split`` positions of the output each."""
+    J: tl.constexpr = KW * C
+    Q: tl.constexpr = KH * J
+    TILES: tl.constexpr = (Q + BQ - 1) // BQ
+    PADDED: tl.constexpr = PAD_H + PAD_W > 0
+    spread: tl.constexpr = 2 if POOL else 1
+    r = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
+    n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
+    kh, j = q // J, q % J
+    total = B * OH * OW
+    x += r * B * H * W * C
+    g += r * total * N
+    source += r * total * N
+    begin = split * per_split
+    end = tl.minimum(begin + per_split, total)
+    acc = tl.zeros((BQ, BN), tl.float32)
+    summed = tl.zeros((BN,), tl.float32)
+    for first in range(begin, end, BM):
+        m = first + tl.arange(0, BM)
+        ok = m < end
+        b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
+        at = m[:, None] * N + n[None, :]
+        inside = ok[:, None] & (n < N)[None, :]
+        value = tl.load(g + at, mask=inside, other=0.0)
+        if POOL:
+            which = tl.load(source + at, mask=inside, other=4)
+            value = tl.where(which == 4, 0.0, value)
+        summed += tl.sum(value, 0)
+        for sub in tl.static_range(spread * spread):
+            row = (oh * spread + sub // 2) * STRIDE - PAD_H
+            column = (ow * spread + sub % 2) * STRIDE - PAD_W
+            valid = ok[:, None] & (q < Q)[None, :]
+            if PADDED:
+                high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
+                valid = valid & (high >= 0) & (high < H) & (across >= 0) & (across < W)
+            patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
+            part = value
+            if POOL:
+                part = tl.where(which == sub, value, 0.0)
+            acc = _dot(tl.trans(patch), part, acc, PRECISION)
+    place = split * tl.num_programs(2) + r
+    tl.store(out + place * Q * N + q[:, None] * N + n[None, :], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+    if tl.program_id(0) % TILES == 0:
+        tl.store(out_bias + place * N + n, summed, mask=n < N)
+
+
+@triton.jit
+def samples_last(
+    x, source, out,
+    B, H, W, PH, PW,
+    C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, POOL: tl.constexpr,
+    BB: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], zero in the padding and where S exceeds B.
+
+    With POOL, x[R, B, PH, PW, C] is a gradient after pooling and ReLU, and what comes out is the one before them.
+    """
+    r = tl.program_id(2).to(tl.int64)
+    width = W + 2 * PAD_W
+    row, column = tl.program_id(0) // width - PAD_H, tl.program_id(0) % width - PAD_W
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    inside = (row >= 0) & (row < H) & (column >= 0) & (column < W)
+    if POOL:
+        inside = inside & (row < 2 * PH) & (column < 2 * PW)
+    present = tl.where(inside, B, 0)
+    for first in range(0, S, BB):
+        b = first + tl.arange(0, BB)
+        ok = (b < present)[:, None] & (c < C)[None, :]
+        if POOL:
+            at = r * B * PH * PW * C + (((b * PH + row // 2) * PW + column // 2) * C)[:, None] + c[None, :]
+            value = tl.load(x + at, mask=ok, other=0.0)
+            value = tl.where(tl.load(source + at, mask=ok, other=4) == row % 2 * 2 + column % 2, value, 0.0)
+        else:
+            value = tl.load(x + r * B * H * W * C + (((b * H + row) * W + column) * C)[:, None] + c[None, :], mask=ok, other=0.0)
+        place = (c * (H + 2 * PAD_H) * width + tl.program_id(0)) * S
+        tl.store(
+            out + r * C * (H + 2 * PAD_H) * width * S + place[:, None] + b[None, :],
+            tl.trans(value),
+            mask=(c < C)[:, None] & (b < S)[None, :],
+        )
+
+
+@triton.jit
+def weight_gradient_by_sample(
+    x, g, out,
+    H, W, OH, per_split,
+    S: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out[splits, R, N, C·KH·KW] from x[R, C, H, W, S] (padded) and g[R, N, OH, OW, S].
+
+    With the samples last, a row of the output and what it meets in the image both lie in one piece: long runs to sum over.
+    """
+    Q: tl.constexpr = C * KH * KW
+    TILES: tl.constexpr = (Q + BQ - 1) // BQ
+    RUN: tl.constexpr = OW * S
+    PARTS: tl.constexpr = (RUN + BT - 1) // BT
+    r = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
+    n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
+    x += r * C * H * W * S
+    g += r * N * OH * RUN
+    begins = ((q // (KH * KW) * H + q // KW % KH) * W + q % KW) * S
+    begin = split * per_split
+    acc = tl.zeros((BQ, BN), tl.float32)
+    for step in range(begin * PARTS, tl.minimum(begin + per_split, OH) * PARTS):
+        row = step // PARTS
+        t = (step % PARTS) * BT + tl.arange(0, BT)
+        along = t if STRIDE == 1 else t // S * (STRIDE * S) + t % S
+        patch = tl.load(
+            x + begins[:, None] + (row * STRIDE * W * S + along)[None, :], mask=(q < Q)[:, None] & (t < RUN)[None, :], other=0.0
+        )
+        value = tl.load(g + ((n * OH + row) * RUN)[None, :] + t[:, None], mask=(n < N)[None, :] & (t < RUN)[:, None], other=0.0)
+        acc = _dot(patch, value, acc, PRECISION)
+    place = (split * tl.num_programs(2) + r) * Q * N
+    tl.store(out + place + n[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def input_gradient(
+    g, weight, out,
+    B, H, W, OH, OW,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out[R, B, H, W, C] from g[R, B, OH, OW, N] and weights [R, KH, KW, C, N].
+
+    A program works on one row of the image and on columns of one remainder modulo the stride, sorted by column and then by
+    sample, so that whole tiles agree on which taps of the filter reach the output, and no others are visited.
+    """
+    r = tl.program_id(2).to(tl.int64)
+    TILES: tl.constexpr = (C + BN - 1) // BN
+    n = (tl.program_id(1) % TILES) * BN + tl.arange(0, BN)
+    line = tl.program_id(1) // TILES
+    ih, remainder = line // STRIDE, line % STRIDE
+    columns = (W - remainder + STRIDE - 1) // STRIDE
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    ok = m < columns * B
+    b = m % B
+    iw = (m // B) * STRIDE + remainder
+    leftmost = (tl.program_id(0) * BM // B) * STRIDE + remainder + PAD_W
+    rightmost = (tl.minimum(tl.program_id(0) * BM + BM, columns * B) - 1) // B * STRIDE + remainder + PAD_W
+    top = ih + PAD_H
+    low_h = tl.maximum(0, top - STRIDE * (OH - 1))
+    low_h += (top - low_h) % STRIDE
+    taps_h = tl.maximum(0, (tl.minimum(KH - 1, top) - low_h + STRIDE) // STRIDE)
+    low_w = tl.maximum(0, leftmost - STRIDE * (OW - 1))
+    low_w += (leftmost - low_w) % STRIDE
+    taps_w = tl.maximum(0, (tl.minimum(KW - 1, rightmost) - low_w + STRIDE) // STRIDE)
+    STEPS: tl.constexpr = (N + BK - 1) // BK
+    g += r * B * OH * OW * N
+    weight += r * N * KH * KW * C
+    acc = tl.zeros((BM, BN), tl.float32)
+    for step in range(taps_h * taps_w * STEPS):
+        o = (step % STEPS) * BK + tl.arange(0, BK)
+        tap = step // STEPS
+        kh, kw = low_h + tap // taps_w * STRIDE, low_w + tap % taps_w * STRIDE
+        oh, ow = (top - kh) // STRIDE, (iw + PAD_W - kw) // STRIDE
+        reaches = ok & (iw + PAD_W >= kw) & (ow < OW)
+        at = (((b * OH + oh) * OW + ow) * N)[:, None] + o[None, :]
+        value = tl.load(g + at, mask=reaches[:, None] & (o < N)[None, :], other=0.0)
+        w = tl.load(
+            weight + ((kh * KW + kw) * C * N + n * N)[None, :] + o[:, None], mask=(o < N)[:, None] & (n < C)[None, :], other=0.0
+        )
+        acc = _dot(value, w, acc, PRECISION)
+    at = r * B * H * W * C + (((b * H + ih) * W + iw) * C)[:, None] + n[None, :]
+    tl.store(out + at, acc, mask=ok[:, None] & (n < C)[None, :])
