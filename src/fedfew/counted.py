@@ -15,16 +15,16 @@ INIT, PARTICIPATION, BATCH_ORDER, DROPOUT, AUGMENT = range(5)
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of splitmix64, as signed 64-bit numbers
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
+_ALL_BITS = (1 << 64) - 1
 
 
 def count(*numbers: int | Tensor) -> Tensor:
     """A 64-bit hash of the numbers (ints or int64 tensors, broadcast against each other)."""
-    state: Tensor | None = None
+    state: int | Tensor = 0
     for number in numbers:
-        value = number if isinstance(number, Tensor) else torch.tensor(number)
-        state = _splitmix(value if state is None else state + value)
-    assert state is not None
-    return state
+        mixed = state + number
+        state = _splitmix(mixed) if isinstance(mixed, Tensor) else _splitmix_of_one(mixed)
+    return state if isinstance(state, Tensor) else torch.tensor(state)
 
 
 def uniform(*numbers: int | Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def order(seed: int, round: int, clients: Tensor, models: int, epoch: int, count
     """``[C, K, longest]``: for each client and model a permutation of ``range(counts[i])``, then the left-over indices."""
     position = torch.arange(longest, device=counts.device)
     model = torch.arange(models, device=counts.device)
-    stream = count(count(BATCH_ORDER, seed, round, epoch).to(counts.device), clients[:, None], model)
+    stream = count(int(count(BATCH_ORDER, seed, round, epoch)), clients[:, None], model)
     keys = _shift(count(stream[..., None], position), 1)
     keys = keys.masked_fill(position >= counts[:, None, None], torch.iinfo(torch.int64).max)
     return keys.argsort(dim=-1, stable=True)
@@ -60,6 +60,15 @@ def _splitmix(x: Tensor) -> Tensor:
     x = (x ^ _shift(x, 30)) * _MIX_1
     x = (x ^ _shift(x, 27)) * _MIX_2
     return x ^ _shift(x, 31)
+
+
+def _splitmix_of_one(x: int) -> int:
+    """The same of a plain number: a tensor of one costs fifty times as much."""
+    x = (x + _GOLDEN) & _ALL_BITS
+    x = ((x ^ (x >> 30)) * _MIX_1) & _ALL_BITS
+    x = ((x ^ (x >> 27)) * _MIX_2) & _ALL_BITS
+    x ^= x >> 31
+    return x - (x >> 63 << 64)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -36,6 +36,7 @@ from fedfew.engines.batch_norm import make_masked, weighted_rows
 from fedfew.engines.captured import CapturedTraining
 from fedfew.engines.dropout import keyed
 from fedfew.engines.embedding import make_padded
+from fedfew.engines.linear import make_linear
 from fedfew.engines.traced import Traced
 from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
@@ -57,7 +58,7 @@ class Stacked(Engine):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
-        self.module = make_padded(make_masked(self.module))
+        self.module = make_linear(make_padded(make_masked(self.module)))
         self._traced = Traced()
         self._captured: CapturedTraining | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
@@ -80,8 +81,8 @@ class Stacked(Engine):
         if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture
             trained, mean_loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
             return tree_map(lambda t: _unranked(t, rank), trained), _unranked(mean_loss, rank)
-        weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
-        fixed = tree_map(lambda t: t[rank].flatten(0, 1), context)
+        weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)
+        fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         velocity: dict[str, Tensor] = {}
         mean_loss = torch.zeros(())
         for one_pass in passes:
@@ -103,7 +104,7 @@ class Stacked(Engine):
                     project(active)
                 if step == 0:
                     mean_loss = torch.zeros_like(reported)
-                mean_loss[: batch.clients] += reported * batch.share.reshape(-1, *[1] * (reported.ndim - 1))
+                mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
         trained = tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), weights)
         return trained, _unranked(mean_loss, rank)
 
@@ -129,9 +130,7 @@ class Stacked(Engine):
         """One SGD step of the replicas [R, …], in place; the losses reported, [clients, K, …]."""
         x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
         gradients, reported = self._differentiate(objective, weights, x, y, weight, context, key)
-        for (path, parameter), gradient in zip(self._trained(weights), gradients, strict=True):
-            if gradient is not None:
-                self._descend(path, parameter, gradient, velocity)
+        self._descend(weights, gradients, velocity)
         return reported.unflatten(0, (batch.clients, -1))
 
     def _trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
@@ -149,7 +148,8 @@ class Stacked(Engine):
             trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
             replica_key = None if key is None else rest[-1]
             minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, replica_key)
-            return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
+            ones = torch.ones_like(minimised)
+            return list(torch.autograd.grad(minimised, trained, ones, allow_unused=True)), reported.detach()
 
         tensors = [x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key])]
         name = (objective, self.module.training, *names, *fixed_names)
@@ -162,8 +162,8 @@ class Stacked(Engine):
 
         def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
             def loss(candidate: Tree, through: Through | None = None) -> Tensor:
-                log_p = forward(self.module, candidate, x, through).log_softmax(-1)
-                return -(log_p.gather(-1, y[:, None])[:, 0] * weight).sum()
+                logits = forward(self.module, candidate, x, through)
+                return _cross_entropy(logits, y, weight)
 
             with weighted_rows(weight), nullcontext() if key is None else keyed(key):
                 return objective(loss, params, fixed)
@@ -177,14 +177,19 @@ class Stacked(Engine):
                 f"«{str(error).splitlines()[0]}»; use engine='sequential'"
             ) from error
 
-    def _descend(self, path: str, parameter: Tensor, gradient: Tensor, velocity: dict[str, Tensor]) -> None:
+    def _descend(self, weights: Tree, gradients: list[Tensor | None], velocity: dict[str, Tensor]) -> None:
+        moved = [(path, t, g) for (path, t), g in zip(self._trained(weights), gradients, strict=True) if g is not None]
+        parameters, steps = [t for _, t, _ in moved], [g for _, _, g in moved]
         if self.training.weight_decay:
-            gradient = gradient + self.training.weight_decay * parameter
+            steps = list(torch._foreach_add(steps, parameters, alpha=self.training.weight_decay))
         if self.training.momentum:
-            if path not in velocity:  # every replica takes the first step, so this is the whole stack
-                velocity[path] = torch.zeros_like(parameter)
-            gradient = velocity[path][: len(parameter)].mul_(self.training.momentum).add_(gradient)
-        parameter.add_(gradient, alpha=-self.training.lr)
+            if not velocity:  # every replica takes the first step, so this is the whole stack
+                velocity.update((path, torch.zeros_like(t)) for path, t, _ in moved)
+            running = [velocity[path][: len(t)] for path, t, _ in moved]
+            torch._foreach_mul_(running, self.training.momentum)
+            torch._foreach_add_(running, steps)
+            steps = running
+        torch._foreach_add_(parameters, steps, alpha=-self.training.lr)
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
@@ -226,6 +231,13 @@ class Stacked(Engine):
         return Scores(_unranked(loss, rank), _unranked(accuracy, rank))
 
 
+def _cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Σ weight·(log Σ exp(logits) − logits[y]): over so few classes, plain operations are faster than log_softmax."""
+    below = logits - logits.amax(-1, keepdim=True).detach()
+    losses = below.exp().sum(-1, keepdim=True).log() - below.gather(-1, y[:, None])
+    return (losses * weight[:, None]).sum()
+
+
 def _by_size(samples: Samples) -> tuple[Tensor, list[int]]:
     """Positions of the clients, largest first, and their sizes in that order."""
     rank = samples.count.argsort(descending=True, stable=True)
@@ -233,9 +245,7 @@ def _by_size(samples: Samples) -> tuple[Tensor, list[int]]:
 
 
 def _unranked(ranked: Tensor, rank: Tensor) -> Tensor:
-    result = torch.empty_like(ranked)
-    result[rank] = ranked
-    return result
+    return ranked.index_select(0, rank.argsort())
 
 
 def _in_order(samples: Samples, models: int) -> Tensor:
@@ -275,7 +285,7 @@ def _batches(
         yield Batch(
             clients=active,
             x=samples.inputs(at),
-            y=samples.y[at],
+            y=samples.y.take(at),
             weight=weighs,
             share=share[:active, step],
         )
