@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.kernels import convolution
+from fedfew.kernels import convolution, launch
 
 # name: replicas, batch, channels, height, width, filters, filter height and width, stride, padding, pooled, input gradient wanted
 LAYERS: dict[str, tuple[Any, ...]] = {
@@ -32,10 +32,10 @@ PARTS = ("forward", "weight", "weight_by_sample", "input")
 
 
 def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
-    _, _, channels, _, _, filters, _, width, *_ = LAYERS[layer]
+    _, _, channels, _, _, filters, *_ = LAYERS[layer]
     columns = channels if part == "input" else filters
     name, inner, rows_name, rows = {
-        "forward": ("BK", [16] if width * channels <= 16 else [32, 64], "BM", [64, 128]),
+        "forward": ("BK", [16] if channels == 3 else [32, 64], "BM", [64, 128]),
         "weight": ("BQ", [64, 128], "BM", [32, 64]),
         "weight_by_sample": ("BQ", [64, 128, 256], "BT", [16, 32, 64]),
         "input": ("BK", [32, 64], "BM", [64, 128, 256]),
@@ -63,24 +63,24 @@ class Part:
         self.x, self.weight, self.bias = data(layer, replicas)
         self.settings = (stride, *padding, pool)
         self.precision = precision
-        self.out, self.source = convolution._forward(self.x, self.weight, self.bias, *self.settings, precision)
+        self.out, self.source = convolution._forward(self.x, self.weight, self.bias, *self.settings, False, precision)
         self.g = torch.randn_like(self.out)
 
     def run(self, tile: dict[str, int]) -> None:
-        usual = convolution._tiles
+        usual = launch.tiles
 
-        def tiles(**about: Any) -> dict[str, int]:
-            return tile if about["part"] == self.part else usual(**about)
+        def tiles(part: str, *about: Any) -> dict[str, int]:
+            return tile if part == self.part else usual(part, *about)
 
-        convolution._tiles = tiles  # type: ignore[assignment]  # called by name only
+        launch.tiles = tiles  # type: ignore[assignment]  # called the same way
         try:
             if self.part == "forward":
-                convolution._forward(self.x, self.weight, self.bias, *self.settings, self.precision)
+                convolution._forward(self.x, self.weight, self.bias, *self.settings, False, self.precision)
             else:
                 inputs = self.part != "weight"
                 convolution._backward(self.g, self.source, self.x, self.weight, *self.settings, inputs, self.precision)
         finally:
-            convolution._tiles = usual
+            launch.tiles = usual
 
     def milliseconds(self, tile: dict[str, int], repeats: int = 5) -> float:
         """Of the kernel itself, from the profiler: other parts of a backward pass are left out."""

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedfew import counted
+from fedfew import counted, kernels
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import Objective, Pass, Projection
+from fedfew.engines.descent import descending
+from fedfew.engines.traced import recorded as record
 from fedfew.federation import Samples
+from fedfew.kernels.rows import pictures
 from fedfew.stack import Tree, leaves, named_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -104,7 +107,11 @@ class CapturedTraining:
         device = samples.y.device
 
         def like(t: Tensor) -> Tensor:
-            return torch.empty(clients * models, *t.shape[2:], dtype=t.dtype, device=device)
+            """For filters in the layout that the kernels read: channels last."""
+            size = t.shape[2:]
+            if len(size) < 3:
+                return torch.empty(clients * models, *size, dtype=t.dtype, device=device)
+            return torch.empty(clients * models, size[0], *size[2:], size[1], dtype=t.dtype, device=device).movedim(-1, 2)
 
         weights = tree_map(like, params)
         momentum = self.engine.training.momentum > 0
@@ -149,41 +156,48 @@ class CapturedTraining:
             space.graphs.move_to_end(key)
             graph.replay()
             return
-        work = self._work(space, active, models, objective, project)
         if key not in space.seen:
             space.seen.add(key)
-            work()
+            self._work(space, active, models, objective, project, recorded=False)()
             return
+        work = self._work(space, active, models, objective, project, recorded=True)
+        work()  # once more as it is, now from the recording: a capture must find everything compiled
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             work()
         space.graphs[key] = graph
         if len(space.graphs) > KEPT:
             space.graphs.popitem(last=False)
-        graph.replay()
 
     def _work(
-        self, space: Space, active: int, models: int, objective: Objective, project: Projection | None
+        self, space: Space, active: int, models: int, objective: Objective, project: Projection | None, recorded: bool
     ) -> Callable[[], None]:
         """One step of the first ``active`` clients, as a function of nothing but the buffers."""
-        from fedfew.engines.stacked import Batch
-
-        training, replicas = self.engine.training, active * models
+        engine, training, replicas = self.engine, self.engine.training, active * models
         weights = tree_map(lambda t: t[:replicas], space.weights)
         context = tree_map(lambda t: t[:replicas], space.context)
         fill = black(space.samples) if training.augment != "none" else 0.0
+        recording: Callable[..., Tensor] | None = None
 
         def work() -> None:
+            nonlocal recording
             window = space.step * self.batch_size + space.within
             at = space.rows[:active].index_select(-1, window)
-            x = space.samples.inputs(at)
+            x = self._inputs(space.samples, at)
             if training.augment != "none":
                 x = augmented(x, training.augment, space.augment[:active], space.step * self.batch_size, fill)
             share = space.share[:active].index_select(1, space.step)[:, 0]
             weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
-            key = counted.count(space.dropout[:active].flatten(), space.step) if self.engine.drops else None
-            batch = Batch(active, x, space.samples.y[at], weight, share)
-            reported = self.engine._step(weights, batch, objective, context, key, space.velocity)
+            key = counted.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
+            x, y, weight = (t.flatten(0, 1) for t in (x, space.samples.y[at], weight))
+            if recorded and recording is None:
+                recording = self._recording(objective, weights, x, y, weight, context, key)
+            if recording is None:
+                gradients, reported = engine._differentiate(objective, weights, x, y, weight, context, key)
+                engine._descend(weights, gradients, space.velocity)
+            else:
+                reported = recording(x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key]))
+            reported = reported.unflatten(0, (active, models))
             if project is not None:
                 project(weights)
             if objective not in space.mean_loss:  # in the first step of all, which is not captured
@@ -192,3 +206,19 @@ class CapturedTraining:
             space.step += 1
 
         return work
+
+    def _recording(
+        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
+    ) -> Callable[..., Tensor] | None:
+        """A step with plain SGD in it; none where the update is not that plain."""
+        training = self.engine.training
+        if training.momentum or training.weight_decay:
+            return None
+        function, tensors = self.engine._gradients(objective, weights, x, y, weight, context, key)
+        trained = [3 + at for at, (path, _) in enumerate(named_leaves(weights)) if self.engine.trainable(path)]
+        return descending(record(function, tuple(tensors)), trained, training.lr).forward
+
+    def _inputs(self, samples: Samples, at: Tensor) -> Tensor:
+        if samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(at.device):
+            return pictures(samples.x, at, samples.pixels == "symmetric")
+        return samples.inputs(at)

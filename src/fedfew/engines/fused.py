@@ -6,27 +6,16 @@ by itself. What is not recognised stays as it is and runs on PyTorch's own opera
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from fedfew.engines.precision import Precision
 
 
-def usable(device: torch.device) -> bool:
-    """Are there kernels for this device: a GPU that Triton supports, and Triton?"""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    try:
-        import triton  # noqa: F401  # only whether it is there
-    except ImportError:
-        return False
-    return True
-
-
 class FusedConvolution(nn.Module):
-    """``nn.Conv2d`` or ``nn.Conv1d``, sharing its parameters; with ``pool`` followed by ReLU and the maximum of 2×2 pixels."""
+    """``nn.Conv2d`` or ``nn.Conv1d``, sharing its parameters; with ``pool`` followed by ReLU and the maximum of 2×2 pixels.
+    flattened: by the layer that comes next."""
 
-    def __init__(self, plain: nn.Module, pool: bool, precision: Precision) -> None:
+    def __init__(self, plain: nn.Module, precision: Precision, pool: bool = False, flattened: bool = False) -> None:
         super().__init__()
         assert isinstance(plain, nn.Conv1d | nn.Conv2d)
         self.weight, self.bias = plain.weight, plain.bias
@@ -34,7 +23,7 @@ class FusedConvolution(nn.Module):
         padding = plain.padding
         assert isinstance(padding, tuple)
         self.padding = (0, padding[0]) if len(padding) == 1 else (padding[0], padding[1])
-        self.pool, self.precision = pool, precision
+        self.pool, self.precision, self.flattened = pool, precision, flattened
 
     def forward(self, x: Tensor) -> Tensor:
         from fedfew.kernels.convolution import convolution
@@ -43,22 +32,39 @@ class FusedConvolution(nn.Module):
         if flat:  # a sequence is an image of one row
             x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
         bias = None if self.bias is None else self.bias[None]
-        y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision)[0]
+        y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision, self.flattened)
+        y = y.squeeze(0)  # y[0] would be the same, but its gradient a copy into zeros
         return y.squeeze(-2) if flat else y
+
+
+class ContiguousGroupNorm(nn.GroupNorm):
+    """``nn.GroupNorm`` for images laid out channels last, which PyTorch's own takes wrongly or not at all under vmap."""
+
+    @classmethod
+    def like(cls, plain: nn.GroupNorm) -> ContiguousGroupNorm:
+        twin = cls(plain.num_groups, plain.num_channels, plain.eps, plain.affine)
+        twin.weight, twin.bias = plain.weight, plain.bias
+        return twin
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.contiguous())
 
 
 def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
     """The module itself, with every layer replaced that there is a kernel for."""
     if _is_plain(module):
-        return FusedConvolution(module, False, precision)
+        return FusedConvolution(module, precision)
     for parent in list(module.modules()):
         pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
         for name, child in list(parent.named_children()):
+            if type(child) is nn.GroupNorm:
+                setattr(parent, name, ContiguousGroupNorm.like(child))
             if _is_plain(child):
-                setattr(parent, name, FusedConvolution(child, name in pooled, precision))
-                if name in pooled:
-                    for after in _names_after(parent, name, 2):
-                        setattr(parent, after, nn.Identity())
+                after = _after(parent, name)
+                flattened = name in pooled and len(after) > 2 and type(after[2][1]) is nn.Flatten
+                setattr(parent, name, FusedConvolution(child, precision, name in pooled, flattened))
+                for done, _ in after[:2] if name in pooled else []:
+                    setattr(parent, done, nn.Identity())
     return module
 
 
@@ -88,7 +94,7 @@ def _halves(layer: nn.Module) -> bool:
     return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)]
 
 
-def _names_after(sequence: nn.Module, name: str, count: int) -> list[str]:
-    names = [child for child, _ in sequence.named_children()]
-    at = names.index(name)
-    return names[at + 1 : at + 1 + count]
+def _after(sequence: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
+    """The children that come after the one of this name."""
+    children = list(sequence.named_children())
+    return children[1 + [child for child, _ in children].index(name) :]

@@ -57,4 +57,3 @@ def make_linear(module: nn.Module) -> nn.Module:
             parent, _, attribute = name.rpartition(".")
             setattr(module.get_submodule(parent), attribute, StackedLinear.like(layer))
     return module
-

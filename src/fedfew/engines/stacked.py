@@ -6,7 +6,7 @@ partial batch of a client is filled up, with samples that weigh nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedfew import counted
-from fedfew.engines import fused
+from fedfew import counted, kernels
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import (
     EVALUATION_BATCH,
@@ -36,6 +35,7 @@ from fedfew.engines.batch_norm import make_masked, weighted_rows
 from fedfew.engines.captured import CapturedTraining
 from fedfew.engines.dropout import keyed
 from fedfew.engines.embedding import make_padded
+from fedfew.engines.fused import make_fused
 from fedfew.engines.linear import make_linear
 from fedfew.engines.traced import Traced
 from fedfew.federation import Samples
@@ -62,8 +62,8 @@ class Stacked(Engine):
         self._traced = Traced()
         self._captured: CapturedTraining | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-        if fused.usable(device):
-            self.module = fused.make_fused(self.module, training.precision)
+        if kernels.usable(device):
+            self.module = make_fused(self.module, training.precision)
         if device.type == "cuda":
             self._captured = CapturedTraining(self)
 
@@ -140,6 +140,14 @@ class Stacked(Engine):
         self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
     ) -> tuple[list[Tensor | None], Tensor]:
         """Gradients of every replica's objective with respect to what is trained of it, and the losses reported."""
+        function, tensors = self._gradients(objective, weights, x, y, weight, context, key)
+        names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
+        return self._traced((objective, self.module.training, *names), function, *tensors)
+
+    def _gradients(
+        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
+    ) -> tuple[Callable[..., tuple[list[Tensor | None], Tensor]], list[Tensor]]:
+        """The same as a function of nothing but tensors, and the tensors: x, y, the samples' weights, the leaves of weights …"""
         names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
 
         def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
@@ -151,9 +159,7 @@ class Stacked(Engine):
             ones = torch.ones_like(minimised)
             return list(torch.autograd.grad(minimised, trained, ones, allow_unused=True)), reported.detach()
 
-        tensors = [x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key])]
-        name = (objective, self.module.training, *names, *fixed_names)
-        return self._traced(name, gradients, *tensors)
+        return gradients, [x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key])]
 
     def _map(
         self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None

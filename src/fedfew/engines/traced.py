@@ -36,20 +36,20 @@ class Traced:
             self._seen[key] += 1
             return function(*tensors)
         else:
-            self._recordings[key] = _simplified(_recorded(function, tensors)).forward
+            self._recordings[key] = _called_directly(recorded(function, tensors)).forward
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
         return self._recordings[key](*tensors)  # the plain function: a module's own call costs as much as three operations
 
 
-def _recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:
+def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """A recording made without a trace: what the function writes into its arguments is undone, as the replay will write it."""
     before = [(t, t._version, t.clone()) for t in tensors]
     recording: fx.GraphModule = make_fx(function)(*tensors)
     for tensor, version, value in before:
         if tensor._version != version:
             tensor.copy_(value)
-    return recording
+    return _simplified(recording)
 
 
 def _simplified(recording: fx.GraphModule) -> fx.GraphModule:
@@ -59,7 +59,17 @@ def _simplified(recording: fx.GraphModule) -> fx.GraphModule:
         if node.op == "call_function" and _does_nothing(node, writes):
             node.replace_all_uses_with(node.args[0])
             recording.graph.erase_node(node)
+    drop_unused(recording)
+    recording.recompile()
+    return recording
+
+
+def drop_unused(recording: fx.GraphModule) -> None:
+    """Take out what nobody uses and what writes nowhere."""
     recording.graph.eliminate_dead_code(lambda node: node.is_impure() or _writes(node))
+
+
+def _called_directly(recording: fx.GraphModule) -> fx.GraphModule:
     for node in recording.graph.nodes:
         node.target = _direct(node.target)
     recording.recompile()
@@ -79,6 +89,8 @@ def _does_nothing(node: fx.Node, writes: bool) -> bool:
         return True
     if node.target is torch.ops.aten.mul.Scalar:
         return bool(node.args[1] == 1) and not writes  # a copy, which must not see what is written later
+    if node.target is torch.ops.aten.permute.default:
+        return node.args[1] == sorted(node.args[1])  # type: ignore[arg-type]  # a list of axes
     source = node.args[0] if node.args else None
     return node.target in _RESHAPES and isinstance(source, fx.Node) and bool(source.meta["val"].shape == node.meta["val"].shape)
 

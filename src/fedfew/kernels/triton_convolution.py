@@ -35,12 +35,15 @@ def _pixels(x, b, row, column, j, ok, H, W, C: tl.constexpr, J: tl.constexpr, PA
 @triton.jit
 def forward(
     x, weight, bias, out, source,
-    B, H, W, OH, OW,
+    B, H, W, OH, OW, per_pixel, per_filter,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     POOL: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[R, B, OH, OW, N]: a tile of BM positions × BN filters of one replica. With POOL, OH × OW is the pooled image."""
+    """out[R, B, OH, OW, N]: a tile of BM positions × BN filters of one replica. With POOL, OH × OW is the pooled image.
+
+    Within an image of the output, neighbouring pixels are ``per_pixel`` apart and neighbouring filters ``per_filter``.
+    """
     r = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -67,7 +70,6 @@ def forward(
             acc1 = _dot(_pixels(x, b, row + kh, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc1, PRECISION)
             acc2 = _dot(_pixels(x, b, row + kh + STRIDE, column, j, ok, H, W, C, J, PADDED), w, acc2, PRECISION)
             acc3 = _dot(_pixels(x, b, row + kh + STRIDE, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc3, PRECISION)
-    at = r * B * OH * OW * N + m[:, None] * N + n[None, :]
     inside = ok[:, None] & (n < N)[None, :]
     if POOL:  # the first of equals wins and NaN wins over all, as in PyTorch
         which = tl.zeros((BM, BN), tl.int8)
@@ -80,22 +82,24 @@ def forward(
     if BIAS:
         acc += tl.load(bias + r * N + n, mask=n < N, other=0.0)[None, :]
     if POOL:
+        at = r * B * OH * OW * N + m[:, None] * N + n[None, :]
         tl.store(source + at, tl.where(acc <= 0, 4, which).to(tl.int8), mask=inside)
         acc = tl.where(acc <= 0, 0.0, acc)
-    tl.store(out + at, acc, mask=inside)
+    image = (r * B + b) * (OH * OW * N) + (m % (OH * OW)) * per_pixel
+    tl.store(out + image[:, None] + (n * per_filter)[None, :], acc, mask=inside)
 
 
 @triton.jit
-def unpool(g, source, out, OH, OW, CH, CW, total, N: tl.constexpr, BLOCK: tl.constexpr):
-    """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g[R, B, OH, OW, N] and where its pixels came from."""
+def unpool(g, source, out, OH, OW, CH, CW, per_pixel, per_filter, total, N: tl.constexpr, BLOCK: tl.constexpr):
+    """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g (laid out as told) and where its pixels came from."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < total
-    value = tl.load(g + at, mask=ok, other=0.0)
-    which = tl.load(source + at, mask=ok, other=4)
-    o, pixel = at % N, at // N
+    n, pixel = at % N, at // N
     image, row, column = pixel // (OH * OW), (pixel // OW) % OH, pixel % OW
+    value = tl.load(g + image * (OH * OW * N) + pixel % (OH * OW) * per_pixel + n * per_filter, mask=ok, other=0.0)
+    which = tl.load(source + at, mask=ok, other=4)
     for sub in tl.static_range(4):
-        place = ((image * CH + row * 2 + sub // 2) * CW + column * 2 + sub % 2) * N + o
+        place = ((image * CH + row * 2 + sub // 2) * CW + column * 2 + sub % 2) * N + n
         tl.store(out + place, tl.where(which == sub, value, 0.0), mask=ok)
 
 
@@ -105,14 +109,14 @@ def weight_gradient(
     B, H, W, OH, OW, per_split,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
-    POOL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[splits, R, KH·KW·C, N] and out_bias[splits, R, N]: sums over ``per_split`` positions of the output each."""
+    """out[splits, R, N, KH·KW·C] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the
+    pooled gradient g[R, B, OH, OW, N] each."""
     J: tl.constexpr = KW * C
     Q: tl.constexpr = KH * J
     TILES: tl.constexpr = (Q + BQ - 1) // BQ
     PADDED: tl.constexpr = PAD_H + PAD_W > 0
-    spread: tl.constexpr = 2 if POOL else 1
     r = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
     q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
@@ -132,63 +136,41 @@ def weight_gradient(
         b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
         at = m[:, None] * N + n[None, :]
         inside = ok[:, None] & (n < N)[None, :]
-        value = tl.load(g + at, mask=inside, other=0.0)
-        if POOL:
-            which = tl.load(source + at, mask=inside, other=4)
-            value = tl.where(which == 4, 0.0, value)
+        which = tl.load(source + at, mask=inside, other=4)
+        value = tl.where(which == 4, 0.0, tl.load(g + at, mask=inside, other=0.0))
         summed += tl.sum(value, 0)
-        for sub in tl.static_range(spread * spread):
-            row = (oh * spread + sub // 2) * STRIDE - PAD_H
-            column = (ow * spread + sub % 2) * STRIDE - PAD_W
+        for sub in tl.static_range(4):
+            row = (oh * 2 + sub // 2) * STRIDE - PAD_H
+            column = (ow * 2 + sub % 2) * STRIDE - PAD_W
             valid = ok[:, None] & (q < Q)[None, :]
             if PADDED:
                 high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
                 valid = valid & (high >= 0) & (high < H) & (across >= 0) & (across < W)
             patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
-            part = value
-            if POOL:
-                part = tl.where(which == sub, value, 0.0)
-            acc = _dot(tl.trans(patch), part, acc, PRECISION)
+            acc = _dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
     place = split * tl.num_programs(2) + r
-    tl.store(out + place * Q * N + q[:, None] * N + n[None, :], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+    tl.store(out + place * Q * N + n[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
     if tl.program_id(0) % TILES == 0:
         tl.store(out_bias + place * N + n, summed, mask=n < N)
 
 
 @triton.jit
 def samples_last(
-    x, source, out,
-    B, H, W, PH, PW,
-    C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, POOL: tl.constexpr,
-    BB: tl.constexpr, BC: tl.constexpr,
+    x, out, B, H, W,
+    C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], zero in the padding and where S exceeds B.
-
-    With POOL, x[R, B, PH, PW, C] is a gradient after pooling and ReLU, and what comes out is the one before them.
-    """
+    """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], zero in the padding and where S exceeds B."""
     r = tl.program_id(2).to(tl.int64)
     width = W + 2 * PAD_W
     row, column = tl.program_id(0) // width - PAD_H, tl.program_id(0) % width - PAD_W
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    inside = (row >= 0) & (row < H) & (column >= 0) & (column < W)
-    if POOL:
-        inside = inside & (row < 2 * PH) & (column < 2 * PW)
-    present = tl.where(inside, B, 0)
+    present = tl.where((row >= 0) & (row < H) & (column >= 0) & (column < W), B, 0)
     for first in range(0, S, BB):
         b = first + tl.arange(0, BB)
-        ok = (b < present)[:, None] & (c < C)[None, :]
-        if POOL:
-            at = r * B * PH * PW * C + (((b * PH + row // 2) * PW + column // 2) * C)[:, None] + c[None, :]
-            value = tl.load(x + at, mask=ok, other=0.0)
-            value = tl.where(tl.load(source + at, mask=ok, other=4) == row % 2 * 2 + column % 2, value, 0.0)
-        else:
-            value = tl.load(x + r * B * H * W * C + (((b * H + row) * W + column) * C)[:, None] + c[None, :], mask=ok, other=0.0)
-        place = (c * (H + 2 * PAD_H) * width + tl.program_id(0)) * S
-        tl.store(
-            out + r * C * (H + 2 * PAD_H) * width * S + place[:, None] + b[None, :],
-            tl.trans(value),
-            mask=(c < C)[:, None] & (b < S)[None, :],
-        )
+        at = r * B * H * W * C + (((b * H + row) * W + column) * C)[:, None] + c[None, :]
+        value = tl.load(x + at, mask=(b < present)[:, None] & (c < C)[None, :], other=0.0)
+        place = ((r * C + c) * (H + 2 * PAD_H) * width + tl.program_id(0)) * S
+        tl.store(out + place[:, None] + b[None, :], tl.trans(value), mask=(c < C)[:, None] & (b < S)[None, :])
 
 
 @triton.jit
@@ -198,7 +180,7 @@ def weight_gradient_by_sample(
     S: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[splits, R, N, C·KH·KW] from x[R, C, H, W, S] (padded) and g[R, N, OH, OW, S].
+    """out[splits, R, N, KH·KW·C] from x[R, C, H, W, S] (padded) and g[R, N, OH, OW, S].
 
     With the samples last, a row of the output and what it meets in the image both lie in one piece: long runs to sum over.
     """
@@ -212,7 +194,7 @@ def weight_gradient_by_sample(
     n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
     x += r * C * H * W * S
     g += r * N * OH * RUN
-    begins = ((q // (KH * KW) * H + q // KW % KH) * W + q % KW) * S
+    begins = ((q % C * H + q // (KW * C)) * W + q // C % KW) * S
     begin = split * per_split
     acc = tl.zeros((BQ, BN), tl.float32)
     for step in range(begin * PARTS, tl.minimum(begin + per_split, OH) * PARTS):
@@ -236,7 +218,7 @@ def input_gradient(
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[R, B, H, W, C] from g[R, B, OH, OW, N] and weights [R, KH, KW, C, N].
+    """out[R, B, H, W, C] from g[R, B, OH, OW, N] and weights [R, C, KH, KW, N].
 
     A program works on one row of the image and on columns of one remainder modulo the stride, sorted by column and then by
     sample, so that whole tiles agree on which taps of the filter reach the output, and no others are visited.
@@ -273,7 +255,7 @@ def input_gradient(
         at = (((b * OH + oh) * OW + ow) * N)[:, None] + o[None, :]
         value = tl.load(g + at, mask=reaches[:, None] & (o < N)[None, :], other=0.0)
         w = tl.load(
-            weight + ((kh * KW + kw) * C * N + n * N)[None, :] + o[:, None], mask=(o < N)[:, None] & (n < C)[None, :], other=0.0
+            weight + ((n * KH + kh) * KW + kw)[None, :] * N + o[:, None], mask=(o < N)[:, None] & (n < C)[None, :], other=0.0
         )
         acc = _dot(value, w, acc, PRECISION)
     at = r * B * H * W * C + (((b * H + ih) * W + iw) * C)[:, None] + n[None, :]
