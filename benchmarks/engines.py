@@ -1,6 +1,7 @@
-"""Seconds a round of the two engines, and of the usual way, side by side: digits MLP, 20 clients × 3 models.
+"""Seconds a round of every engine, and of the usual way, side by side.
 
-    python benchmarks/engines.py
+    python benchmarks/engines.py                 digits MLP, 20 clients × 3 models
+    python benchmarks/engines.py --model cnn     the paper's CNN on images of 32×32×3, batch 50, 8 unequal clients × 3 models
 
 The usual way is what most code does: for each client and model a DataLoader, a module and torch.optim.SGD. Engines take turns, so
 that a busy machine disturbs them alike; the ratio of the medians is what counts.
@@ -12,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +22,23 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedfew
 from fedfew import models
-from fedfew.engines import Engine, LocalTraining, Sequential, Stacked, cross_entropy
-from fedfew.federation import Federation
+from fedfew.engines import Engine, LocalTraining, cross_entropy
+from fedfew.engines.choice import ENGINES, make
+from fedfew.federation import Federation, as_input
 from fedfew.stack import Tree, tree_map
 
-TRAINING = LocalTraining(lr=0.1, batch_size=10)
+SIZES = (150, 200, 60, 340, 110, 250, 90, 180)  # samples of the clients with images
+TRAINING = {"mlp": LocalTraining(lr=0.1, batch_size=10), "cnn": LocalTraining(lr=0.005, batch_size=50)}
 
 
-def module_for(federation: Federation) -> nn.Module:
-    return models.build("mlp", federation.shape, federation.classes)
+def images() -> Federation:
+    """Clients of unequal size with images of noise: the time of a step does not depend on what is in them."""
+    draw = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=draw), torch.randint(10, (n,), generator=draw))
+        for n in SIZES
+    ]
+    return Federation.from_arrays(clients, [(x[:2], y[:2]) for x, y in clients], classes=10, name="noise of 32×32×3")
 
 
 def engine_round(engine: Engine, federation: Federation, k: int) -> float:
@@ -39,55 +49,69 @@ def engine_round(engine: Engine, federation: Federation, k: int) -> float:
     return time.perf_counter() - begin
 
 
-def usual_round(federation: Federation, k: int) -> float:
-    module = module_for(federation)
+def usual_round(module: nn.Module, training: LocalTraining, federation: Federation, k: int) -> float:
     begin = time.perf_counter()
     for i in range(len(federation)):
-        data = TensorDataset(*federation.train.of(i))
+        x, y = federation.train.of(i)
+        data = TensorDataset(as_input(x), y)
         for _ in range(k):
-            sgd = torch.optim.SGD(module.parameters(), lr=TRAINING.lr)
-            for x, y in DataLoader(data, batch_size=TRAINING.batch_size, shuffle=True):
+            sgd = torch.optim.SGD(module.parameters(), lr=training.lr)
+            for inputs, labels in DataLoader(data, batch_size=training.batch_size, shuffle=True):
                 sgd.zero_grad()
-                F.cross_entropy(module(x), y).backward()
+                F.cross_entropy(module(inputs), labels).backward()
                 sgd.step()
     return time.perf_counter() - begin
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=TRAINING, default="mlp")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--models", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    federation = fedfew.data.digits()
-    stacked, sequential = (cls(module_for(federation), TRAINING, 0) for cls in (Stacked, Sequential))
-    ways = {
-        "stacked": lambda: engine_round(stacked, federation, options.models),
-        "sequential": lambda: engine_round(sequential, federation, options.models),
-        "usual": lambda: usual_round(federation, options.models),
-    }
-    for way in ways.values():
-        way()  # warm up
+    federation = fedfew.data.digits() if options.model == "mlp" else images()
+    training = TRAINING[options.model]
+
+    def module() -> nn.Module:
+        return models.build(options.model, federation.shape, federation.classes)
+
+    def way(engine: Engine) -> Callable[[], float]:
+        return lambda: engine_round(engine, federation, options.models)
+
+    ways = {name: way(ENGINES[name](module(), training, 0)) for name in options.engines}
+    usual = module()
+    ways["usual"] = lambda: usual_round(usual, training, federation, options.models)
+    for warm_up in ways.values():
+        warm_up()
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(options.repeats):
-        for name, way in ways.items():
-            seconds[name].append(way())
+        for name, one_round in ways.items():
+            seconds[name].append(one_round())
     median = {name: statistics.median(times) for name, times in seconds.items()}
+    fastest = min(options.engines, key=median.__getitem__)
     result = {
+        "model": options.model,
         "clients": len(federation),
         "models": options.models,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "auto": make("auto", module(), training, 0, federation.train, options.models).name,
         "seconds": median,
-        "sequential/stacked": median["sequential"] / median["stacked"],
-        "usual/stacked": median["usual"] / median["stacked"],
+        f"usual/{fastest}": median["usual"] / median[fastest],
     }
+    if "sequential" in median:
+        result[f"sequential/{fastest}"] = median["sequential"] / median[fastest]
     if options.json:
         print(json.dumps(result, indent=1))
         return
-    print(f"digits MLP, {len(federation)} clients × {options.models} models, one local epoch, batch {TRAINING.batch_size}")
+    print(
+        f"{options.model} on {federation.name}, {len(federation)} clients × {options.models} models, one local epoch, "
+        f"batch {training.batch_size}, {torch.get_num_threads()} threads; auto takes {result['auto']}"
+    )
     for name, value in median.items():
-        print(f"  {name:<11} {1000 * value:8.2f} ms a round   {value / median['stacked']:6.1f} × stacked")
+        print(f"  {name:<11} {1000 * value:8.2f} ms a round   {value / median[fastest]:6.1f} × {fastest}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ class Settings:
     augment: str = _setting("none", HOW, "What happens to images in training: none, flip, or crop-flip.")
     participation: float = _setting(1.0, HOW, "Share of the clients, drawn anew each round, that take part.")
     seed: int = _setting(0, HOW, "Seed of initial models and batches.")
-    engine: str = _setting("auto", WHERE, "stacked (all replicas at once), sequential, or auto: the faster in a short trial.")
+    engine: str = _setting(
+        "auto", WHERE, "stacked (all replicas at once), threaded (one a core), sequential, or auto: the fastest in a short trial."
+    )
     device: str = _setting("auto", WHERE, "cpu, cuda, cuda:N, or auto.")
     chunk: int | None = _setting(None, WHERE, "Clients processed at once (chosen to fit in memory).")
     score_every: int = _setting(1, WHERE, "Score all clients every so many rounds.")

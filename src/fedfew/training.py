@@ -61,7 +61,8 @@ def train(
         these layers at home (FedBN); "batch": none are kept, evaluation uses those of the client's own batch.
     augment: what happens to images in training. "none", "flip" (left to right, every other one), or "crop-flip" (also shifted by
         up to 4 pixels).
-    engine: "stacked" (all replicas at once), "sequential" (one by one), or "auto": the faster one in a short trial.
+    engine: "stacked" (all replicas at once), "threaded" (as many side by side as there are cores), "sequential" (one by one), or
+        "auto": the fastest one in a short trial.
     precision: of the factors of products on a GPU: "tf32" (10 bits of the mantissa), "fp32" (all of it, half as fast), or "bf16".
     chunk: how many clients are processed at once; chosen to fit in memory unless given. The result is the same.
     score_every: score all clients every so many rounds (and after the last).

@@ -7,12 +7,22 @@ from torch import nn
 
 import fedfew
 from fedfew import counted
-from fedfew.engines import LocalTraining, Sequential, Stacked, UnsupportedModuleError, choice, cross_entropy, make, traced
+from fedfew.engines import (
+    LocalTraining,
+    Sequential,
+    Stacked,
+    Threaded,
+    UnsupportedModuleError,
+    choice,
+    cross_entropy,
+    make,
+    traced,
+)
 from fedfew.engines.dropout import CountedDropout, make_counted
 from fedfew.stack import leaves, squared_distance, stack, tree_map
 from tests.helpers import federation, linear
 
-ENGINES = [Stacked, Sequential]
+ENGINES = [Stacked, Threaded, Sequential]
 FEDERATION = federation()
 
 
@@ -75,16 +85,18 @@ def mlp():
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"batch_size": 1}, {"batch_size": 1000}])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_engines_agree(training, epochs):
-    one, other = (run(cls, mlp, epochs=epochs, **training) for cls in ENGINES)
-    assert_same(one[0], other[0])
-    assert torch.allclose(one[1], other[1], atol=1e-5)
+    *others, oracle = (run(cls, mlp, epochs=epochs, **training) for cls in ENGINES)
+    for one in others:
+        assert_same(one[0], oracle[0])
+        assert torch.allclose(one[1], oracle[1], atol=1e-5)
 
 
 def test_engines_agree_on_other_objectives():
     context = replicas(mlp)
-    one, other = (run(cls, mlp, objective=proximal, context=context, epochs=2) for cls in ENGINES)
+    *others, one = (run(cls, mlp, objective=proximal, context=context, epochs=2) for cls in ENGINES)
     plain, _ = run(Stacked, mlp, epochs=2)
-    assert_same(one[0], other[0])
+    for other in others:
+        assert_same(one[0], other[0])
     assert any(not torch.allclose(a, b, atol=1e-3) for a, b in zip(leaves(one[0]), leaves(plain), strict=True))
 
 
@@ -175,8 +187,9 @@ def test_dropout_is_counted():
     assert isinstance(dropout, CountedDropout)
     assert list(module.state_dict()) == list(mlp().state_dict())
     assert isinstance(make_counted(nn.Dropout(0.1)), CountedDropout)
-    one, other = (run(cls, mlp) for cls in ENGINES)
-    assert_same(one[0], other[0])
+    *others, one = (run(cls, mlp) for cls in ENGINES)
+    for other in others:
+        assert_same(one[0], other[0])
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
@@ -214,19 +227,34 @@ def test_a_module_that_vmap_cannot_take():
         run(Stacked, Branching)
     run(Sequential, Branching)
     engine = make("auto", Branching(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2)
-    assert isinstance(engine, Sequential)
+    assert engine.name in ("sequential", "threaded")
 
 
-@pytest.mark.parametrize(("stack_of_four", "faster"), [(0.03, Stacked), (0.05, Sequential)])
-def test_auto_takes_the_faster_one(stack_of_four, faster, monkeypatch):
+@pytest.mark.parametrize(
+    ("stack_of_four", "threads_of_four", "fastest"),
+    [(0.03, 0.04, Stacked), (0.05, 0.05, Sequential), (0.03, 0.02, Threaded)],
+)
+def test_auto_takes_the_fastest_once_for_each_kind_of_work(stack_of_four, threads_of_four, fastest, monkeypatch):
     """One client alone takes 0.01 s, so four take 0.04 s; the trial's length, not this machine, decides."""
+    trials = []
 
     def seconds(engine, samples, models, clients, runs):
-        return 0.01 * clients if isinstance(engine, Sequential) else stack_of_four * clients / 4
+        trials.append(engine.name)
+        return {"sequential": 0.01, "stacked": stack_of_four / 4, "threaded": threads_of_four / 4}[engine.name] * clients
 
     monkeypatch.setattr(choice, "_seconds", seconds)
-    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
-    assert type(engine) is faster
+    monkeypatch.setattr(choice, "_fastest", {})
+
+    def auto(models=3, batch_size=4, lr=0.1):
+        return type(make("auto", linear(), LocalTraining(lr=lr, batch_size=batch_size), 0, FEDERATION.train, models))
+
+    assert auto() is fastest
+    assert sorted(trials) == ["sequential", "stacked", "threaded"]
+    assert auto(lr=0.2) is fastest
+    assert len(trials) == 3, "the same work is not tried again"
+    for other in ({"models": 2}, {"batch_size": 5}):
+        assert auto(**other) is fastest
+    assert len(trials) == 9
 
 
 def test_a_trial_takes_time():
@@ -236,7 +264,7 @@ def test_a_trial_takes_time():
 
 
 def test_unknown_engine():
-    with pytest.raises(ValueError, match="engine must be auto, stacked or sequential"):
+    with pytest.raises(ValueError, match="engine must be auto, stacked, threaded or sequential"):
         make("turbo", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
 
 
@@ -304,8 +332,9 @@ def test_padding_of_an_embedding_is_not_trained():
         nn.init.normal_(module[0].weight)
         return module
 
-    one, other = (run(cls, embedded, epochs=2, data=data) for cls in ENGINES)
-    assert_same(one[0], other[0])
+    *others, one = (run(cls, embedded, epochs=2, data=data) for cls in ENGINES)
+    for other in others:
+        assert_same(one[0], other[0])
     table, before = one[0]["0.weight"], replicas(embedded, 2)["0.weight"]
     assert torch.equal(table[:, :, 2], before[:, :, 2])
     assert (table[:, :, [0, 1, 3]] != before[:, :, [0, 1, 3]]).all()

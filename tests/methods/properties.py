@@ -17,7 +17,7 @@ CLOSE = 2e-5  # sums in another order, in single precision, over a few rounds
 def assert_engines_agree(method: Method) -> None:
     """Neither the engine nor how many clients it takes at a time changes the outcome."""
     oracle = tensors(train(method, engine="sequential"))
-    for engine, chunk in (("stacked", None), ("stacked", 2), ("sequential", 1)):
+    for engine, chunk in (("stacked", None), ("stacked", 2), ("threaded", None), ("sequential", 1)):
         assert_same(oracle, tensors(train(method, engine=engine, chunk=chunk)), CLOSE)
 
 

@@ -1,4 +1,4 @@
-"""Who does the local training of a stack of clients: all replicas at once, or one after the other."""
+"""Who does the local training of a stack of clients: all replicas at once, one after the other, or one a core."""
 
 from fedfew.engines.base import (
     Engine,
@@ -13,6 +13,7 @@ from fedfew.engines.base import (
 from fedfew.engines.choice import make
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked import Stacked
+from fedfew.engines.threaded import Threaded
 
 __all__ = [
     "Engine",
@@ -23,6 +24,7 @@ __all__ = [
     "Scores",
     "Sequential",
     "Stacked",
+    "Threaded",
     "UnsupportedModuleError",
     "cross_entropy",
     "make",

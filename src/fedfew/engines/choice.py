@@ -1,8 +1,10 @@
-"""Which engine: the one asked for, or the one that a short trial shows to be faster here."""
+"""Which engine: the one asked for, or the one that a short trial shows to be the fastest here."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -11,35 +13,59 @@ from torch import nn
 from fedfew.engines.base import Engine, LocalTraining, UnsupportedModuleError, cross_entropy
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked import Stacked
+from fedfew.engines.threaded import Threaded
 from fedfew.engines.traced import SEEN_BEFORE
 from fedfew.federation import Samples
 from fedfew.stack import Tree, tree_map
 
-ENGINES: dict[str, type[Engine]] = {"stacked": Stacked, "sequential": Sequential}
+ENGINES: dict[str, type[Engine]] = {"stacked": Stacked, "threaded": Threaded, "sequential": Sequential}
+NAMES = ", ".join(("auto", *list(ENGINES)[:-1])) + f" or {list(ENGINES)[-1]}"
 
 
 def make(name: str, module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> Engine:
-    """The engine called ``name``; ``"auto"`` is the faster one in a trial on the first clients of ``samples``.
+    """The engine called ``name``; ``"auto"`` is the fastest one in a trial on the first clients of ``samples``.
+
+    The trial is made once a process for each kind of work: the same module on samples and batches of the same shape.
+    """
+    if name not in (*ENGINES, "auto"):
+        raise ValueError(f"engine must be {NAMES}, not {name!r}")
+    if name == "auto":
+        work = _kind_of_work(module, training, samples, models)
+        if work not in _fastest:
+            _fastest[work] = _trial(module, training, seed, samples, models)
+        name = _fastest[work]
+    return ENGINES[name](module, training, seed)
+
+
+_fastest: dict[Hashable, str] = {}  # engines by kind of work, as trials showed
+
+
+def _kind_of_work(module: nn.Module, training: LocalTraining, samples: Samples, models: int) -> Hashable:
+    shapes = tuple((path, t.shape, t.dtype) for path, t in module.state_dict().items())
+    layers = (type(module), str(module), shapes)
+    data = (len(samples.count), samples.longest, samples.x.shape[1:], samples.x.dtype, str(samples.x.device))
+    return (layers, replace(training, lr=0.0), data, models, str(samples.y.device), torch.get_num_threads())
+
+
+def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> str:
+    """The name of the engine that is fastest here.
 
     One after the other, clients take time in proportion; in the stack they share what a step costs before any arithmetic. So the
-    time of one client is compared with the stack's time for as many as a fraction of a second allows.
+    time of one client is compared with the others' time for as many as a fraction of a second allows.
     """
-    if name in ENGINES:
-        return ENGINES[name](module, training, seed)
-    if name != "auto":
-        raise ValueError(f"engine must be auto, {' or '.join(ENGINES)}, not {name!r}")
-    sequential = Sequential(module, training, seed)
-    one_client = _seconds(sequential, samples, models, clients=1, runs=2)
-    few = max(2, min(len(samples.count), int(TRIAL_SECONDS / one_client)))
-    try:
-        stacked = Stacked(module, training, seed)
-        together = _seconds(stacked, samples, models, clients=few, runs=SEEN_BEFORE + 2)
-    except UnsupportedModuleError:
-        return sequential
-    return stacked if together < few * one_client else sequential
+    one_client = _seconds(Sequential(module, training, seed), samples, models, clients=1, runs=2)
+    few = min(len(samples.count), max(2, int(TRIAL_SECONDS / one_client)))
+    seconds = {"sequential": few * one_client}
+    if not samples.y.is_cuda:  # a GPU takes no notice of how many cores hand it work
+        seconds["threaded"] = _seconds(Threaded(module, training, seed), samples, models, clients=few, runs=2)
+    with suppress(UnsupportedModuleError):
+        seconds["stacked"] = _seconds(Stacked(module, training, seed), samples, models, clients=few, runs=SEEN_BEFORE + 2)
+    return min(seconds, key=seconds.__getitem__)
 
 
-TRIAL_SECONDS = 0.25  # of sequential work that the stack is tried on: many clients where steps are short, two where they are long
+TRIAL_SECONDS = (
+    0.25  # of sequential work that the others are tried on: many clients where steps are short, two where they are long
+)
 
 
 def _seconds(engine: Engine, samples: Samples, models: int, clients: int, runs: int) -> float:

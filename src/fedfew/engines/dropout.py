@@ -8,6 +8,7 @@ counted.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,18 +17,24 @@ from torch import Tensor, nn
 
 from fedfew import counted
 
-_key: Tensor | None = None
+
+class _Running(threading.local):
+    """What runs in this thread."""
+
+    key: Tensor | None = None
+
+
+_running = _Running()
 
 
 @contextmanager
 def keyed(key: Tensor) -> Iterator[None]:
     """Within: the key of the replica and step that is running (a vmapped tensor in the stack)."""
-    global _key
-    before, _key = _key, key
+    before, _running.key = _running.key, key
     try:
         yield
     finally:
-        _key = before
+        _running.key = before
 
 
 class CountedDropout(nn.Module):
@@ -37,10 +44,11 @@ class CountedDropout(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0 or _key is None:
+        key = _running.key
+        if not self.training or self.p == 0 or key is None:
             return x
         unit = torch.arange(x.numel(), device=x.device).reshape(x.shape)
-        keep = counted.uniform(_key, self.layer, unit) >= self.p
+        keep = counted.uniform(key, self.layer, unit) >= self.p
         return x * keep / (1 - self.p) if self.p < 1 else x * 0
 
 

@@ -30,7 +30,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (g,), (x, weight) = gradients, ctx.saved_tensors
         wants_x, wants_weight = ctx.needs_input_grad
-        return g @ weight if wants_x else None, g.flatten(0, -2).mT @ x.flatten(0, -2) if wants_weight else None
+        return g @ weight if wants_x else None, _rows(g).mT @ _rows(x) if wants_weight else None
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
 
 
 class StackedLinear(nn.Linear):

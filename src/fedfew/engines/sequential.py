@@ -1,4 +1,4 @@
-"""One replica at a time, plain PyTorch: the oracle in tests, the yardstick in benchmarks, the CPU's choice for convolutions."""
+"""One replica at a time, plain PyTorch: the oracle in tests and the yardstick in benchmarks."""
 
 from __future__ import annotations
 
@@ -31,18 +31,31 @@ class Sequential(Engine):
     ) -> tuple[Tree, Tensor]:
         epochs = list(passes)
 
-        def train(i: int, k: int) -> tuple[Tree, Tensor]:
-            return self._train_replica(
-                tree_map(lambda t: t[i, k].clone(), params),
+        def train(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
+            return at._train_replica(
+                at._own(params, i, k),
                 samples,
                 i,
                 [e.take((i, k)) for e in epochs],
                 objective,
-                tree_map(lambda t: t[i, k].clone(), context),  # a module in training writes into its buffers
+                at._own(context, i, k),  # a module in training writes into its buffers
                 project,
             )
 
-        return _for_each_replica(train, params)
+        return self._for_each_replica(train, params, samples)
+
+    def _own(self, stacked: Tree, i: int, k: int) -> Tree:
+        """A copy of one replica."""
+        return tree_map(lambda t: self._laid_out(t[i, k].clone()), stacked)
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        """The tensor as the arithmetic likes it in memory."""
+        return tensor
+
+    def _for_each_replica(self, work: Work, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        """work(engine, i, k) for every client i and model k, its results stacked again: [C, K, …]."""
+        clients, models = leaves(params)[0].shape[:2]
+        return together([[work(self, i, k) for k in range(models)] for i in range(clients)])
 
     def _train_replica(
         self,
@@ -66,6 +79,7 @@ class Sequential(Engine):
                 if epoch.augment is not None:
                     first = step * settings.batch_size
                     inputs = augmented(inputs, settings.augment, epoch.augment, first, black(samples))
+                inputs = self._laid_out(inputs)
 
                 def loss(
                     weights: Tree, through: Through | None = None, inputs: Tensor = inputs, labels: Tensor = labels
@@ -87,39 +101,41 @@ class Sequential(Engine):
         return tree_map(lambda t: t.detach(), params), mean_loss
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
-        def differentiate(i: int, k: int) -> tuple[Tree, Tensor]:
-            weights = tree_map(lambda t: t[i, k].clone(), params)
+        def differentiate(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
+            weights = at._own(params, i, k)
             for path, weight in named_leaves(weights):
                 weight.requires_grad_(self.trainable(path))
             rows = samples.rows(i)
             mean_loss = torch.zeros((), device=rows.device)
             for batch in evaluation_batches(rows):
-                logits = forward(self.module, weights, samples.inputs(batch))
+                logits = forward(at.module, weights, at._laid_out(samples.inputs(batch)))
                 part = F.cross_entropy(logits, samples.y[batch], reduction="sum") / len(rows)
                 part.backward()
                 mean_loss = mean_loss + part.detach()
             return tree_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, weights), mean_loss
 
-        return _for_each_replica(differentiate, params)
+        return self._for_each_replica(differentiate, params, samples)
 
     def _score(self, params: Tree, samples: Samples) -> Scores:
-        def score(i: int, s: int) -> tuple[Tree, Tensor]:
+        def score(at: Sequential, i: int, s: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
             total = torch.zeros(2, dtype=torch.float64, device=rows.device)
             for batch in evaluation_batches(rows):
-                logits, labels = forward(self.module, weights, samples.inputs(batch)), samples.y[batch]
+                logits, labels = forward(at.module, weights, at._laid_out(samples.inputs(batch))), samples.y[batch]
                 total[0] += F.cross_entropy(logits, labels, reduction="sum")
                 total[1] += (logits.argmax(-1) == labels).sum()
             return {}, (total / len(rows)).float()
 
-        _, scores = _for_each_replica(score, params)
+        _, scores = self._for_each_replica(score, params, samples)
         return Scores(loss=scores[..., 0], accuracy=scores[..., 1])
 
 
-def _for_each_replica(work: Callable[[int, int], tuple[Tree, Tensor]], params: Tree) -> tuple[Tree, Tensor]:
-    """work(i, k) for every client i and model k, its results stacked again: [C, K, …]."""
-    clients, models = leaves(params)[0].shape[:2]
-    rows = [[work(i, k) for k in range(models)] for i in range(clients)]
+Work = Callable[[Sequential, int, int], tuple[Tree, Tensor]]
+"""work(engine, i, k): something done, in that engine, to client i's replica of model k."""
+
+
+def together(rows: list[list[tuple[Tree, Tensor]]]) -> tuple[Tree, Tensor]:
+    """What was done to every client's replicas, stacked: [C, K, …]."""
     trees = stack([stack([tree for tree, _ in row]) for row in rows])
     return trees, torch.stack([torch.stack([value for _, value in row]) for row in rows])

@@ -6,18 +6,21 @@ from torch import nn
 
 
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two 5×5 convolutions (32, 64) without padding, each with ReLU and 2×2 pooling, then 512 hidden units."""
+    """Two 5×5 convolutions (32, 64) without padding, each with ReLU and 2×2 pooling, then 512 hidden units.
+
+    Pooling comes before ReLU: the maximum of what ReLU leaves is what ReLU leaves of the maximum, at a quarter of the work.
+    """
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise ValueError(f"cnn needs images of shape [channels, height ≥ 16, width ≥ 16], not {list(shape)}")
     channels, height, width = shape
     features = 64 * _left(height) * _left(width)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(features, 512),
         nn.ReLU(),

@@ -1,0 +1,87 @@
+"""Replicas side by side: the same whatever the number of cores, and nothing left changed behind."""
+
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import fedfew
+from fedfew.engines import LocalTraining, Threaded, cross_entropy
+from fedfew.stack import leaves
+from tests.engines.small import images, replicas
+from tests.helpers import same_run
+
+DATA = images(sizes=(13, 22, 7, 27, 31), shape=(3, 16, 16))
+
+
+def conv():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(288, 64), nn.Dropout(0.3), nn.Linear(64, 3)
+    )
+
+
+@pytest.fixture
+def cores():
+    """Set the number of threads that torch uses, until the test is over."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def train(objective=cross_entropy):
+    engine = Threaded(conv(), LocalTraining(lr=0.1, batch_size=5, momentum=0.5), seed=3)
+    return engine.train(replicas(conv, len(DATA)), DATA.train, DATA.ids, 2, objective, {}, 2)
+
+
+def test_results_do_not_depend_on_the_number_of_cores(cores):
+    results = []
+    for n in (1, 2, 3):
+        cores(n)
+        results.append(train())
+        assert torch.get_num_threads() == n
+    for other in results[1:]:
+        assert torch.equal(other[1], results[0][1])
+        assert all(torch.equal(a, b) for a, b in zip(leaves(other[0]), leaves(results[0][0]), strict=True))
+
+
+def test_replicas_are_trained_in_as_many_threads_as_there_are_cores(cores):
+    """Two clients meet within their objectives, which one after the other they could not."""
+    cores(2)
+    meeting = threading.Barrier(2, timeout=60)
+    met = set()
+
+    def objective(loss, params, context):
+        if threading.get_ident() not in met:
+            meeting.wait()
+            met.add(threading.get_ident())
+        assert torch.get_num_threads() == 1, "an operation has one core"
+        return cross_entropy(loss, params, context)
+
+    train(objective)
+    assert len(met) == 2
+    assert threading.get_ident() not in met
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_an_error_ends_the_work_that_has_not_begun(error, cores):
+    cores(2)
+    begun = []
+
+    def objective(loss, params, context):
+        begun.append(threading.get_ident())
+        time.sleep(0.01)
+        raise error
+
+    with pytest.raises(type(error)):
+        train(objective)
+    assert len(begun) < 10, "not every one of ten replicas"
+    assert torch.get_num_threads() == 2
+
+
+def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path):
+    settings = {"batch_size": 5, "engine": "threaded", "device": "cpu"}
+    whole = fedfew.train(DATA, conv, "fedfew", rounds=4, **settings)
+    fedfew.train(DATA, conv, "fedfew", rounds=2, folder=tmp_path, **settings)
+    same_run(whole, fedfew.train(DATA, conv, "fedfew", rounds=4, folder=tmp_path, resume=True, **settings))
