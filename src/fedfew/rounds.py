@@ -17,12 +17,13 @@ from torch import Tensor
 
 from fedfew import checkpoint, counted
 from fedfew.checkpoint import State
+from fedfew.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.engines import Engine, Local
 from fedfew.federation import Federation
 from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
 from fedfew.run import ModelFactory, Run
-from fedfew.stack import Tree, WeightedMean, bytes_each, finite, leaves, put, take, to
+from fedfew.stack import Tree, WeightedMean, branch, bytes_each, finite, leaves, put, take, tensor, to
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class RoundLoop:
     folder: Path | None
     checkpoint_every: int
     on_round: Callable[[Progress], None] | None
+    group: Group = field(default_factory=Group)
     events: list[str] = field(default_factory=list)
     _written: int = -1
     _seconds: list[float] = field(default_factory=list)
@@ -78,20 +80,21 @@ class RoundLoop:
     def run(self) -> Run:
         begin = time.perf_counter()
         rounds, score_every = self.state.settings["rounds"], self.state.settings["score_every"]
-        try:
-            while self.state.round < rounds:
-                number = self.state.round + 1
-                scored = number % score_every == 0 or number == rounds
-                loss = self._round(number, scored)
-                if self.folder and (number % self.checkpoint_every == 0 or number == rounds):
+        with stoppable(self.group):
+            try:
+                while self.state.round < rounds:
+                    number = self.state.round + 1
+                    scored = number % score_every == 0 or number == rounds
+                    loss = self._round(number, scored)
+                    if self.folder and (number % self.checkpoint_every == 0 or number == rounds):
+                        self._write()
+                    self._tell(loss, rounds, time.perf_counter() - begin)
+            except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
+                with unstoppable(self.group):
                     self._write()
-                self._tell(loss, rounds, time.perf_counter() - begin)
-        except KeyboardInterrupt:
-            self._write()
-            raise Interrupted(self._result()) from None
-        except DivergedError:
-            self._write()
-            raise
+                if isinstance(stopped, KeyboardInterrupt):
+                    raise Interrupted(self._result()) from None
+                raise
         return self._result()
 
     def _round(self, number: int, scored: bool) -> float:
@@ -105,9 +108,9 @@ class RoundLoop:
         seen = _Seen(len(self.federation))
         mean: WeightedMean | None = None
         new: list[tuple[Tensor, Tree]] = []
+        noted: list[tuple[Tensor, Reply]] = []
         scoring = 0.0
-        next_server = server
-        for clients in present.split(self.chunk):
+        for clients in _chunks(self.group.share(present, counts[present]), self.chunk):
             received = method.dispatch(server, clients)
             local = Local(
                 self.engine,
@@ -131,8 +134,14 @@ class RoundLoop:
             if reply.update:
                 mean = mean or WeightedMean(reply.losses.shape[1])
                 mean.add(method.log_weights(reply, share[clients], clients), reply.update)
-            next_server = method.absorb(next_server, clients, reply)
+            if method.absorbs:
+                noted.append((clients, reply))
             new.append((clients, outcome.own))
+        if self.group.size > 1:
+            seen, mean, new, noted = self._exchanged(seen, mean, new, noted)
+        next_server = server
+        for clients, reply in noted:
+            next_server = method.absorb(next_server, clients, reply)
         if mean is not None:
             next_server = method.aggregate(next_server, mean)
         answered = torch.cat([clients for clients, _ in new]) if new else present[:0]
@@ -148,6 +157,32 @@ class RoundLoop:
                     self._record(seen, served, share, answered)
         assert seen.losses is not None
         return float(seen.losses[answered].amin(1).mean())
+
+    def _exchanged(
+        self, seen: _Seen, mean: WeightedMean | None, new: list[tuple[Tensor, Tree]], noted: list[tuple[Tensor, Reply]]
+    ) -> tuple[_Seen, WeightedMean | None, list[tuple[Tensor, Tree]], list[tuple[Tensor, Reply]]]:
+        """The same of all processes' clients, and the same in all of them."""
+        for each in (everyones := self.group.everyones(seen))[1:]:
+            everyones[0].merge(each)
+        mine: Tree = {"mean": {} if mean is None else mean.parts()}
+        for i, (clients, own) in enumerate(new):
+            mine[f"new{i}"] = {"clients": clients, "own": own}
+        for i, (clients, reply) in enumerate(noted):
+            mine[f"noted{i}"] = {"clients": clients, "update": reply.update, "losses": reply.losses, "samples": reply.samples}
+        total: WeightedMean | None = None
+        all_new, all_noted = [], []
+        for theirs in self.group.everyones_trees(mine, self.federation.train.y.device):
+            for name in theirs:
+                part = branch(theirs, name)
+                if name.startswith("new"):
+                    all_new.append((tensor(part, "clients").cpu(), branch(part, "own")))
+                elif name.startswith("noted"):
+                    reply = Reply(branch(part, "update"), tensor(part, "losses"), tensor(part, "samples"))
+                    all_noted.append((tensor(part, "clients").cpu(), reply))
+                else:
+                    total = total or WeightedMean(len(tensor(part, "total")))
+                    total.merge(part)
+        return everyones[0], total, all_new, all_noted
 
     def _own(self, clients: Tensor) -> Tree:
         return take(self.state.own, clients.to(self.federation.train.y.device))
@@ -171,10 +206,13 @@ class RoundLoop:
         """Scores of the model that every client, present or not, would be handed now."""
         everyone = torch.arange(len(self.federation))
         scores = _PerClient(len(everyone))
-        for clients in everyone.split(self.chunk):
+        for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.serve(self.method.dispatch(server, clients), self._own(clients))
             scores.put(clients, self._score(candidates, clients))
-        return scores
+        first, *others = self.group.everyones(scores)
+        for other in others:
+            first.merge(other)
+        return first
 
     def _score(self, candidates: Tree, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Which of its candidates ``[1 or C, S, …]`` fits a client's training data best; that one's test accuracy and loss."""
@@ -230,7 +268,7 @@ class RoundLoop:
 
     def _tell(self, loss: float, rounds: int, seconds: float) -> None:
         events, self.events = self.events, []
-        if self.on_round is not None:
+        if self.on_round is not None and self.group.first:
             history = self.state.history
             served, adapted = None, None
             if len(history):
@@ -239,7 +277,7 @@ class RoundLoop:
             self.on_round(Progress(self.state.round, rounds, loss, served, adapted, seconds, events))
 
     def _write(self) -> None:
-        if self.folder is not None and self._written != self.state.round:
+        if self.folder is not None and self.group.first and self._written != self.state.round:
             checkpoint.write(self.folder, self.state)
             self._written = self.state.round
 
@@ -260,6 +298,11 @@ class _PerClient:
     def put(self, clients: Tensor, scores: tuple[Tensor, Tensor, Tensor]) -> None:
         self.choice[clients], self.accuracy[clients], self.loss[clients] = scores
 
+    def merge(self, other: _PerClient) -> None:
+        """Take in the scores of other clients."""
+        theirs = (other.choice >= 0).nonzero()[:, 0]
+        self.put(theirs, (other.choice[theirs], other.accuracy[theirs], other.loss[theirs]))
+
 
 class _Seen:
     """What a round's clients reported, put together chunk by chunk."""
@@ -276,6 +319,21 @@ class _Seen:
             self.losses = torch.full((self.clients, reply.losses.shape[1]), torch.nan)
         self.losses[clients] = reply.losses.cpu().float()
         self.bytes_up += reply.bytes_each * len(clients)
+
+    def merge(self, other: _Seen) -> None:
+        """Take in what other clients reported."""
+        self.adapted.merge(other.adapted)
+        if self.losses is None or other.losses is None:
+            self.losses = other.losses if self.losses is None else self.losses
+        else:
+            self.losses = torch.where(other.losses.isnan(), self.losses, other.losses)
+        self.bytes_up += other.bytes_up
+        self.bytes_down += other.bytes_down
+
+
+def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
+    """So many clients at a time; of none, none."""
+    return clients.split(size) if len(clients) else ()
 
 
 def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:

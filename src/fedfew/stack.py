@@ -149,6 +149,23 @@ class WeightedMean:
         part = tree_map(lambda t: _weighted_sum(omega.to(t.device), t), x)
         self._sum = part if self._sum is None else tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
 
+    def parts(self) -> Tree:
+        """The sums so far: what another process needs to :meth:`merge` them with its own. Empty if nothing was added."""
+        return {} if self._sum is None else {"largest": self._largest, "total": self._total, "sum": self._sum}
+
+    def merge(self, parts: Tree) -> None:
+        """Take in the sums of other clients."""
+        if not parts:
+            return
+        theirs, total, added = tensor(parts, "largest").cpu(), tensor(parts, "total").cpu(), branch(parts, "sum")
+        largest = torch.maximum(self._largest, theirs)
+        anchor = largest.masked_fill(largest == -torch.inf, 0.0)
+        shrink, scale = (self._largest - anchor).exp(), (theirs - anchor).exp()
+        self._largest = largest
+        self._total = self._total * shrink + total * scale
+        scaled = tree_map(lambda t: _scaled(scale, t), added)
+        self._sum = scaled if self._sum is None else tree_map(lambda s, t: _scaled(shrink, s) + t, self._sum, scaled)
+
     @property
     def log_total(self) -> Tensor:
         """log Σ_i ω[i, k] for each model, float64; −∞ for a model nobody gave weight to."""

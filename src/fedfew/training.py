@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedfew import checkpoint, counted, engines, methods, models, normalisation
+from fedfew import checkpoint, counted, distributed, engines, methods, models, normalisation
 from fedfew._version import __version__
 from fedfew.checkpoint import State
 from fedfew.engines import Engine, LocalTraining
@@ -69,6 +69,9 @@ def train(
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
     on_round: called after every round with a :class:`Progress`.
+
+    Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
+    own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
     """
     _check(rounds, "rounds", rounds >= 1, "≥ 1")
     _check(local_epochs, "local_epochs", local_epochs >= 1, "≥ 1")
@@ -87,7 +90,8 @@ def train(
     normalisation.check(batch_norm, factory(), chosen, federation, batch_size)
     check_augment(augment, federation.train)
     check_precision(precision)
-    where = _device(device)
+    group = distributed.group()
+    where = distributed.device_of(group, _device(device))
     outcome_settings: dict[str, Any] = {
         "federation": {
             "name": federation.name,
@@ -111,6 +115,7 @@ def train(
         "seed": seed,
         "score_every": score_every,
     }
+    group.check_same(outcome_settings | {"rounds": rounds})
     place = None if folder is None else Path(folder)
     resumed, refused = _resumed(place, resume, outcome_settings)
     if resumed is not None:
@@ -121,16 +126,12 @@ def train(
     factory, chosen = normalisation.with_policy(batch_norm, factory, chosen)
     fresh = _fresh(factory, seed, where)
     here = federation.to(where, stream=_too_large(federation, where))
-    worker = engines.make(
-        engine,
-        factory().to(where),
-        LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision),
-        seed,
-        here.train,
-        chosen.replicas,
-    )
+    training = LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision)
+    worker = engines.make(engine, factory().to(where), training, seed, here.train, chosen.replicas)
+    if (agreed := group.firsts(worker.name)) != worker.name:  # their trials may differ, but they must train alike
+        worker = engines.make(agreed, factory().to(where), training, seed, here.train, chosen.replicas)
     if chunk is None:
-        chunk = _clients_that_fit(worker, here.train, chosen.replicas)
+        chunk = group.firsts(_clients_that_fit(worker, here.train, chosen.replicas))
     if resumed is None:
         server, own = chosen.init(fresh, len(federation))
         state = State(0, server, own, History(), {})
@@ -145,7 +146,7 @@ def train(
         "fedfew": __version__,
         "torch": torch.__version__,
     }
-    loop = RoundLoop(here, chosen, worker, chunk, factory, state, place, checkpoint_every, on_round)
+    loop = RoundLoop(here, chosen, worker, chunk, factory, state, place, checkpoint_every, on_round, group)
     loop.events += [f"refused: {reason}" for reason in refused]
     return loop.run()
 

@@ -60,8 +60,10 @@ def compare(
     All clients are scored twice: served, with the model as the server would hand it over now, and adapted, after the round's
     local training. Every run is kept in a folder of its own below --folder.
     """
+    from fedfew.distributed import only_alone
     from fedfew.report import plots, tables
 
+    only_alone("compare")
     if output is not None:
         plots.check_name(output)
     file = runfolder.to_resume(folder, "compare") if resume else {}

@@ -51,9 +51,10 @@ def say(message: str, title: str = "") -> None:
 
 def _paragraph(error: Exception) -> str:
     from fedfew import DivergedError
+    from fedfew.distributed import PeerError
     from fedfew.engines import UnsupportedModuleError
 
     text = " ".join(str(error).split()) or "no further words"
-    if isinstance(error, (*EXPECTED, DivergedError, UnsupportedModuleError)):
+    if isinstance(error, (*EXPECTED, DivergedError, PeerError, UnsupportedModuleError)):
         return text
     return f"{type(error).__name__}: {text} ('fedfew --debug …' shows where)"

@@ -24,6 +24,7 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew run --dataset digits --partition dirichlet:0.5 --method fedavg --rounds 50[/cyan]
 [cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one of them changed
 [cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   go on after Ctrl-C
+[cyan]torchrun --nproc-per-node 2 -m fedfew run --dataset cifar10[/cyan]   the clients of a round split over two GPUs
 """
 
 
@@ -47,21 +48,31 @@ def run(
     Flags carry the names of the arguments of fedfew.train. The method's own settings are flags as well: 'fedfew methods NAME'
     lists them. What is not given is taken from --config, then from what suits the data set.
     """
-    settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)
-    training_arguments(settings)  # what is wrong with them is told before the data are read
-    console = Console(stderr=json)
-    federation = load_data(settings, console)
-    heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]"
-    with progress.display(console) as display:
-        finished = train_in(
-            place,
-            settings,
-            federation,
-            display.run(settings.method),
-            resume,
-            go_on=f"fedfew run --resume --folder {place}",
-            accepted=lambda: console.print(heading, soft_wrap=True),
-        )
+    from fedfew import distributed
+
+    with distributed.joined() as first:
+        settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)
+        place = distributed.group().firsts(place)  # a fresh name is made up once
+        training_arguments(settings)  # what is wrong with them is told before the data are read
+        console = Console(stderr=json, quiet=not first)
+        federation = load_data(settings, console)
+        heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]"
+        with progress.display(console) as display:
+            finished = train_in(
+                place,
+                settings,
+                federation,
+                display.run(settings.method),
+                resume,
+                go_on=f"fedfew run --resume --folder {place}",
+                accepted=lambda: console.print(heading, soft_wrap=True),
+                keeps=first,
+            )
+    if first:
+        _show(place, finished, federation, console, json)
+
+
+def _show(place: Path, finished: Run, federation: Federation, console: Console, json: bool) -> None:
     from fedfew.report import describe, tables
 
     final = runfolder.write_final_scores(place, finished, federation)
@@ -88,15 +99,17 @@ def train_in(
     resume: bool,
     go_on: str,
     accepted: Callable[[], None] = lambda: None,
+    keeps: bool = True,
 ) -> Run:
     """Train, with all that is needed to go on kept in the folder ``place``.
 
-    go_on: the command that goes on after Ctrl-C; accepted: called once the settings have proved right, after the first round.
+    go_on: the command that goes on after Ctrl-C; accepted: called once the settings have proved right, after the first round;
+    keeps: is this, of several processes, the one that writes?
     """
     import fedfew
 
     arguments = training_arguments(settings)
-    with runfolder.kept(place, settings.as_config(), federation, resume) as keep:
+    with runfolder.kept(place, settings.as_config(), federation, resume, writes=keeps) as keep:
         rounds_seen: list[int] = []
 
         def on_round(told: Told) -> None:
@@ -109,7 +122,8 @@ def train_in(
         try:
             return fedfew.train(federation, folder=place, resume=resume, on_round=on_round, **arguments)
         except fedfew.Interrupted as stopped:
-            errors.say(f"Stopped after round {stopped.run.round}. To go on: {go_on}")
+            if keeps:
+                errors.say(f"Stopped after round {stopped.run.round}. To go on: {go_on}")
             raise typer.Exit(errors.INTERRUPTED) from None
 
 

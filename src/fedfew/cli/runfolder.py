@@ -51,8 +51,10 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
 
 
 @contextmanager
-def kept(folder: Path, config: dict[str, Any], federation: Federation, resume: bool) -> Iterator[Callable[[], None]]:
-    """Keep the settings in the folder.
+def kept(
+    folder: Path, config: dict[str, Any], federation: Federation, resume: bool, writes: bool = True
+) -> Iterator[Callable[[], None]]:
+    """Keep the settings in the folder (if this, of several processes, is the one that writes).
 
     A fresh run's are written at once, and taken away if it fails before its first checkpoint. A resumed run's (it may be longer
     now) are written when it is accepted: call what is yielded then.
@@ -66,6 +68,9 @@ def kept(folder: Path, config: dict[str, Any], federation: Federation, resume: b
 
     if checkpoints(folder) and not resume:
         raise ValueError(f"{folder} already holds a run: go on with it (--resume), or choose another --folder")
+    if not writes:
+        yield lambda: None
+        return
     if not checkpoints(folder):
         write()
     with discarded_if_unused(folder):

@@ -107,6 +107,11 @@ class Method(ABC):
         """The server's state after noting down what single clients sent (few methods do: the mean is all they need)."""
         return server
 
+    @property
+    def absorbs(self) -> bool:
+        """Does :meth:`absorb` do anything?"""
+        return type(self).absorb is not Method.absorb
+
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         """The server's new state, given the ω-weighted mean of the clients' updates for each model."""
         return server

@@ -63,6 +63,10 @@ class LocalNorm(Method):
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         return self.method.absorb(server, clients, reply)
 
+    @property
+    def absorbs(self) -> bool:
+        return self.method.absorbs
+
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return self.method.aggregate(server, mean)
 
