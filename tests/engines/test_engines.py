@@ -268,6 +268,20 @@ def test_unknown_engine():
         make("turbo", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
 
 
+def test_recordings_call_torch_directly_and_do_the_same():
+    """An operation that torch has as a function, one that it has as a method, and one that only torch.ops has."""
+
+    def work(x, y):
+        z = torch.relu(x.view(4, 3)).sum(1, keepdim=True) * 2 + y
+        return torch.ops.aten.threshold_backward.default(z, z, 0.5)
+
+    x, y = torch.randn(3, 4), torch.randn(4, 1)
+    recording = traced._simplified(traced._recorded(work, (x, y)))
+    called = {node.target for node in recording.graph.nodes if node.op == "call_function"}
+    assert {torch.relu, torch.sum, torch.Tensor.view, torch.ops.aten.threshold_backward.default} <= called
+    assert torch.equal(recording(x, y), work(x, y))
+
+
 def test_recordings_are_bounded_and_reused(monkeypatch):
     monkeypatch.setattr(traced, "KEPT", 3)
     recorder = traced.Traced()

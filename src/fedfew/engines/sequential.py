@@ -30,27 +30,29 @@ class Sequential(Engine):
         project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         epochs = list(passes)
+        trained = tree_map(lambda t: torch.empty(t.shape, dtype=t.dtype, device=t.device), params)
 
         def train(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
-            return at._train_replica(
-                at._own(params, i, k),
+            """In place: of large models, copies would take as long as some steps."""
+            for into, start in zip(leaves(trained), leaves(params), strict=True):
+                into[i, k] = start[i, k]
+            loss = at._train_replica(
+                tree_map(lambda t: t[i, k].data, trained),  # .data: what is done to one replica is not held against another
                 samples,
                 i,
                 [e.take((i, k)) for e in epochs],
                 objective,
-                at._own(context, i, k),  # a module in training writes into its buffers
+                tree_map(lambda t: t[i, k].clone(), context),  # a module in training writes into its buffers
                 project,
             )
+            return {}, loss
 
-        return self._for_each_replica(train, params, samples)
+        _, losses = self._for_each_replica(train, params, samples)
+        return trained, losses
 
-    def _own(self, stacked: Tree, i: int, k: int) -> Tree:
-        """A copy of one replica."""
-        return tree_map(lambda t: self._laid_out(t[i, k].clone()), stacked)
-
-    def _laid_out(self, tensor: Tensor) -> Tensor:
-        """The tensor as the arithmetic likes it in memory."""
-        return tensor
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Inputs as the arithmetic likes them in memory."""
+        return x
 
     def _for_each_replica(self, work: Work, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """work(engine, i, k) for every client i and model k, its results stacked again: [C, K, …]."""
@@ -66,7 +68,8 @@ class Sequential(Engine):
         objective: Objective,
         context: Tree,
         project: Projection | None,
-    ) -> tuple[Tree, Tensor]:
+    ) -> Tensor:
+        """Train one replica in place; the mean loss reported over the last epoch."""
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
         sgd = torch.optim.SGD(trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
@@ -98,11 +101,11 @@ class Sequential(Engine):
                     with torch.no_grad():
                         project(params)
                 mean_loss = mean_loss + reported.detach() * (len(batch) / len(rows))
-        return tree_map(lambda t: t.detach(), params), mean_loss
+        return mean_loss
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         def differentiate(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
-            weights = at._own(params, i, k)
+            weights = tree_map(lambda t: t[i, k].clone(), params)
             for path, weight in named_leaves(weights):
                 weight.requires_grad_(self.trainable(path))
             rows = samples.rows(i)

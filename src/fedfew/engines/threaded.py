@@ -25,8 +25,8 @@ from fedfew.stack import Tree, leaves, tree_map
 class _Worker(Sequential):
     """Trains one replica at a time, with a copy of the module that no other worker touches."""
 
-    def _laid_out(self, tensor: Tensor) -> Tensor:
-        return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+    def _laid_out(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 class Threaded(Sequential):
