@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import fedfew
 from fedfew import checkpoint, distributed
+from fedfew.cli import app
 from fedfew.distributed import Group, shares
 from fedfew.stack import tree_map
 from tests.methods import small
@@ -157,8 +159,9 @@ def test_ctrl_c_under_torchrun_keeps_the_last_round_and_one_process_goes_on(tmp_
     done = checkpoint.read(kept).round
     assert 400 <= done < 4000
     assert said.count(f"Stopped after round {done}. To go on: fedfew run --resume --folder run") == 1
-    resumed = fedfew.load(tmp_path / "run")
-    assert resumed.round == done
+    more = ["run", "--resume", "--folder", str(tmp_path / "run"), "--rounds", str(done + 2)]
+    assert CliRunner().invoke(app, more).exit_code == 0
+    assert fedfew.load(tmp_path / "run").round == done + 2
 
 
 def test_the_command_line_speaks_once(tmp_path):
