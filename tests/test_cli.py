@@ -162,7 +162,7 @@ def test_a_module_of_the_users_own(here: Path) -> None:
         (["--model", "mpl"], "did you mean 'mlp'?"),
         (["--dataset", "digit"], "digits"),
         (["--partition", "rotatoin"], "did you mean 'rotation'?"),
-        (["--engine", "steam"], "engine must be auto, stacked or sequential"),
+        (["--engine", "steam"], "engine must be auto, stacked, threaded or sequential"),
         (["--device", "toaster"], "device must be"),
         (["--lr", "-1"], "lr must be a finite number > 0"),
         (["--lr", "fast"], "--lr"),
