@@ -78,13 +78,19 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _pooled(sequence: nn.Sequential) -> set[str]:
-    """Names of the convolutions which ReLU and 2×2 pooling follow."""
+    """Names of the convolutions which ReLU and 2×2 pooling follow, in either order: it makes no difference."""
     layers = list(sequence.named_children())
     return {
         name
-        for (name, layer), (_, relu), (_, pool) in zip(layers, layers[1:], layers[2:], strict=False)
-        if _is_plain(layer) and type(layer) is nn.Conv2d and type(relu) is nn.ReLU and _halves(pool)
+        for (name, layer), (_, second), (_, third) in zip(layers, layers[1:], layers[2:], strict=False)
+        if _is_plain(layer)
+        and type(layer) is nn.Conv2d
+        and any(_halves(a) and type(b) is nn.ReLU for a, b in _both(second, third))
     }
+
+
+def _both(a: nn.Module, b: nn.Module) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module]]:
+    return (a, b), (b, a)
 
 
 def _halves(layer: nn.Module) -> bool:
