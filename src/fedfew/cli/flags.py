@@ -73,6 +73,12 @@ def complete_methods(incomplete: str) -> list[str]:
     return [before + comma + name for name in ["all", *complete_method("")] if name.startswith(last)]
 
 
+def complete_workload(incomplete: str) -> list[str]:
+    from fedfew.bench.workloads import WORKLOADS
+
+    return [name for name in ["all", *WORKLOADS] if name.startswith(incomplete)]
+
+
 def _complete_dataset(incomplete: str) -> list[str]:
     from fedfew.data import names
 

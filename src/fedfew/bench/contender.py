@@ -1,0 +1,112 @@
+"""One way of doing a round of a workload: an engine at a precision, ready to run."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from fedfew import engines
+from fedfew.bench import machine
+from fedfew.bench.workloads import SEED, Workload
+from fedfew.engines import LocalTraining, cross_entropy
+from fedfew.engines.choice import ENGINES
+from fedfew.federation import Samples
+from fedfew.spelling import unknown
+from fedfew.stack import Tree, named_leaves, stack, take, to, tree_map
+from fedfew.training import _clients_that_fit
+
+ORACLE_ENGINE, PLAIN = "sequential", "fp32"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a round is done."""
+
+    engine: str
+    precision: str = PLAIN
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.precision}"
+
+
+ORACLE = Way(ORACLE_ENGINE)
+
+
+def precisions(device: torch.device) -> tuple[str, ...]:
+    """The precisions that the engines know on this device; a CPU has fp32 alone."""
+    known = tuple(getattr(engines, "PRECISIONS", (PLAIN,)))
+    return known if device.type == "cuda" and _setting_of() is not None else (PLAIN,)
+
+
+def ways(device: torch.device, engine: str | None, precision: str | None) -> list[Way]:
+    """All ways on this device, or those of one engine or precision, the oracle first: it is what the others are held against."""
+    if engine is not None and engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if precision is not None and precision not in precisions(device):
+        raise ValueError(f"precision must be {' or '.join(precisions(device))} on this device, not {precision!r}")
+    chosen_engines = list(ENGINES) if engine is None else [engine]
+    chosen_precisions = precisions(device) if precision is None else (precision,)
+    every = [Way(e, p) for p in chosen_precisions for e in sorted(chosen_engines, key=lambda e: e != ORACLE_ENGINE)]
+    return [ORACLE, *(way for way in every if way != ORACLE)]
+
+
+class Contender:
+    """An engine with its samples and initial models in place."""
+
+    def __init__(self, workload: Workload, samples: Samples, way: Way) -> None:
+        self.way = way
+        self.device = samples.y.device
+        self._samples = samples
+        module = workload.module().to(self.device)
+        state: Tree = dict(module.state_dict())
+        self._initial = tree_map(lambda t: t.detach().clone()[None, None], state)
+        settings: dict[str, Any] = {} if _setting_of() is not LocalTraining else {"precision": way.precision}
+        training = LocalTraining(workload.lr, workload.batch_size, **settings)
+        given: dict[str, Any] = {"precision": way.precision} if _setting_of() is engines.make else {}
+        self._engine = engines.make(way.engine, module, training, SEED, samples, workload.models, **given)
+        self.models = workload.models
+        self.chunk = _clients_that_fit(self._engine, samples, workload.models)
+
+    def round(self, keep: bool = False) -> Tree:
+        """One local epoch of every client, as many at a time as in training. keep: return the trained stack [C, K, …]."""
+        kept = []
+        for clients in torch.arange(len(self._samples.count)).split(self.chunk):
+            shape = len(clients), self.models
+            params = tree_map(lambda t, shape=shape: t.expand(*shape, *t.shape[2:]), self._initial)
+            trained, _ = self._engine.train(params, self._samples.take(clients), clients, 1, cross_entropy, {}, 1)
+            if keep:
+                kept += [to(take(trained, i), "cpu") for i in range(len(clients))]
+        return stack(kept) if keep else {}
+
+    def seconds(self) -> float:
+        """Of one round."""
+        machine.wait(self.device)
+        begin = time.perf_counter()
+        self.round()
+        machine.wait(self.device)
+        return time.perf_counter() - begin
+
+    def difference(self, trained: Tree, oracle: Tree) -> float:
+        """How far two ways' parameters are apart after a round, as a share of how far the oracle moved them; of the worst tensor.
+
+        Norms over all replicas of a tensor: where rounding turns a ReLU's answer, single entries differ by much, and rightly so.
+        """
+        initial = dict(named_leaves(to(self._initial, "cpu")))
+        right = dict(named_leaves(oracle))
+        worst = 0.0
+        for path, tensor in named_leaves(trained):
+            moved = float((right[path].double() - initial[path].double()).norm())
+            apart = float((tensor.double() - right[path].double()).norm())
+            worst = max(worst, apart / moved if moved else apart)
+        return worst
+
+
+def _setting_of() -> Any:
+    """Whose setting ``precision`` is: the local training's, the choice of an engine's, or nobody's yet."""
+    if any(f.name == "precision" for f in fields(LocalTraining)):
+        return LocalTraining
+    return engines.make if "precision" in inspect.signature(engines.make).parameters else None

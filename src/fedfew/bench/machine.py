@@ -1,0 +1,119 @@
+"""The machine at hand: what it is, and how much arithmetic it could do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedfew._version import __version__
+
+# Dense peaks in TFLOP/s as the makers state them (without sparsity), by what torch calls the card; longer names come first.
+PEAKS: dict[str, dict[str, float]] = {
+    "H200 NVL": {"fp32": 60, "tf32": 418, "bf16": 836},
+    "H200": {"fp32": 67, "tf32": 494, "bf16": 989},
+    "H100 PCIe": {"fp32": 51, "tf32": 378, "bf16": 756},
+    "H100": {"fp32": 67, "tf32": 494, "bf16": 989},
+    "A100": {"fp32": 19.5, "tf32": 156, "bf16": 312},
+    "L40S": {"fp32": 91.6, "tf32": 183, "bf16": 362},
+    "RTX 4090": {"fp32": 82.6, "tf32": 82.6, "bf16": 165},
+    "RTX 3090": {"fp32": 35.6, "tf32": 35.6, "bf16": 71},
+}
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """What a reader must know to compare a figure with one of another machine. No names of hosts or users."""
+    machine: dict[str, Any] = {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": _memory_gib(),
+        "gpu": None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fedfew": __version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        machine |= {
+            "gpu": properties.name,
+            "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        }
+    return machine
+
+
+def peak_tflops(device: torch.device, precision: str) -> tuple[float, str]:
+    """Peak TFLOP/s of the device, and where the number is from: "stated" by the maker, or "measured" on a large product."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        for card, peaks in PEAKS.items():
+            if card in name:
+                return peaks[precision], "stated"
+    return measured_tflops(device, precision), "measured"
+
+
+def measured_tflops(device: torch.device, precision: str, size: int | None = None, repeats: int = 5) -> float:
+    """The best of some products of two square matrices."""
+    side = size or (8192 if device.type == "cuda" else 2048)
+    a, b = (torch.randn(side, side, device=device).to(DTYPES[precision]) for _ in range(2))
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        return 2e-12 * side**3 / min(_seconds(device, a, b) for _ in range(repeats + 1))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _seconds(device: torch.device, a: torch.Tensor, b: torch.Tensor) -> float:
+    wait(device)
+    begin = time.perf_counter()
+    a @ b
+    wait(device)
+    return time.perf_counter() - begin
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def cpu_model() -> str:
+    """What the processor calls itself."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def peak_rss() -> int:
+    """Bytes this process has had in memory at most.
+
+    Linux keeps the mark of the program itself; what ``getrusage`` tells there begins at the size of the program that started it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _memory_gib() -> float | None:
+    if not hasattr(os, "sysconf"):  # on Windows
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)

@@ -1,0 +1,108 @@
+"""``fedfew bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags
+
+if TYPE_CHECKING:
+    from fedfew.bench.measure import Tell
+
+EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew bench[/cyan]   the digits MLP and the paper's CNN, every engine and precision: about a minute
+[cyan]fedfew bench all --device cuda[/cyan]   TextCNN and ResNet-18 as well
+[cyan]fedfew bench cifar-cnn --engine stacked --clients 100 --samples 200[/cyan]   another federation
+[cyan]fedfew bench --json --append benchmarks/history.jsonl --note "what changed"[/cyan]   keep the figures
+"""
+DEFAULT, ALL = ("digits-mlp", "cifar-cnn"), "all"
+NAMES = "digits-mlp, cifar-cnn, text-cnn, resnet18"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(help=flags.flowing(bench.__doc__), epilog=EXAMPLES)(bench)
+
+
+@errors.readable
+def bench(
+    workloads: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"What to train: {NAMES}, or all.", show_default=" ".join(DEFAULT), autocompletion=flags.complete_workload
+        ),
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="This engine alone, beside the oracle.", show_default="every one")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="This precision alone, beside the oracle.", show_default="all that the device has")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    clients: Annotated[int | None, typer.Option(help="How many clients.", show_default="the workload's")] = None,
+    models: Annotated[
+        int | None, typer.Option(help="Models a client trains side by side.", show_default="the workload's")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Mean training samples of a client.", show_default="the workload's, fewer on a CPU")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Rounds timed of each.", show_default="what fits in some seconds")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: does it work? The figures mean nothing.")] = False,
+    append: Annotated[Path | None, typer.Option(help="Add the JSON document, on one line, to this file.")] = None,
+    note: Annotated[str, typer.Option(help="A few words kept with the figures.")] = "",
+    json: flags.Json = False,
+) -> None:
+    """Measure the engines on this machine: seconds a round, arithmetic a second, memory, and whether the results agree.
+
+    A round is one local epoch of every client, K models each, on made-up samples of the real data's shape. The ways take turns,
+    so that a busy machine disturbs them alike; the median counts. The oracle, which the others are held against, is the
+    sequential engine: one replica after the other in plain PyTorch.
+    """
+    from fedfew.bench import history
+    from fedfew.bench.contender import ways
+    from fedfew.bench.measure import measure
+    from fedfew.bench.tables import LEGEND, measured
+    from fedfew.bench.workloads import WORKLOADS, find
+    from fedfew.report.tables import print_json
+    from fedfew.training import _device
+
+    where = _device(device)
+    names = list(WORKLOADS) if workloads == [ALL] else workloads or list(DEFAULT)
+    chosen = [find(name, where.type, quick, clients=clients, models=models, samples=samples) for name in names]
+    every = ways(where, engine, precision)
+    console = Console(stderr=json)
+    results: list[dict[str, Any]] = []
+    with _telling(console) as tell:
+        for workload in chosen:
+            results.append(measure(workload, every, where, 1 if quick and repeats is None else repeats, tell))
+    document = history.document(results, where, note)
+    if append is not None:
+        history.append(append, document)
+    if json:
+        print_json(document)
+        return
+    for result in results:
+        console.print(measured(result))
+        for way in result["ways"]:
+            if "error" in way:
+                errors.say(f"{way['engine']} {way['precision']} failed: {way['error']}")
+    console.print(LEGEND, highlight=False, style="dim")
+    console.print(history.machine_line(document["machine"]), highlight=False, soft_wrap=True)
+    if append is not None:
+        console.print(f"Added to [bold]{append}[/bold]", soft_wrap=True)
+
+
+@contextmanager
+def _telling(console: Console) -> Iterator[Tell]:
+    """What is being done: one line that changes on a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield lambda text: console.print(text, highlight=False, soft_wrap=True)
+        return
+    with console.status("getting ready …") as status:
+        yield lambda text: status.update(text)

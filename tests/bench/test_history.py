@@ -1,0 +1,89 @@
+"""Figures kept, and the table made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedfew.bench import history
+
+MACHINE = {
+    "cpu": "Some CPU",
+    "cores": 2,
+    "threads": 1,
+    "memory_gib": 8.0,
+    "gpu": None,
+    "python": "3.11",
+    "torch": "2.13",
+    "fedfew": "0.1.0",
+}
+WAY = {
+    "engine": "stacked",
+    "precision": "fp32",
+    "seconds": 0.0123,
+    "times_the_oracle": 14.8,
+    "tflops": 0.0096,
+    "share_of_peak": 0.102,
+    "peak_bytes": 400 * 2**20,
+    "difference": 1.2e-6,
+}
+
+
+def entry(note: str = "", **machine: Any) -> dict[str, Any]:
+    workload = {"name": "digits-mlp", "clients": 20, "models": 3, "samples": 1340}
+    failed = {"engine": "other", "precision": "fp32", "error": "out of memory"}
+    return {
+        "format": 1,
+        "date": "2026-01-02",
+        "note": note,
+        "machine": MACHINE | machine,
+        "workloads": [workload | {"ways": [WAY, failed]}],
+    }
+
+
+def test_the_table_says_every_figure_and_names_machines_once(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "history.jsonl"
+    card = {"gpu": "NVIDIA H200", "gpu_memory_gib": 140.0, "cuda": "13.0"}
+    for written in (entry("first"), entry("second"), entry("third", **card)):
+        history.append(file, written)
+    table = history.table(history.read(file))
+    lines = table.splitlines()
+    assert len(lines) == 2 + 3 + 1 + 2  # head, three measured ways, a blank line, two machines
+    assert lines[2].split(" | ")[-1] == "third |"
+    cells = (
+        "| B | digits-mlp 20 × 3, 1,340 samples | stacked | fp32 | 12.3 ms | 14.80 | 0.0096 | 10.2% | 400 MiB | 1e-06 | second |"
+    )
+    assert lines[3].endswith(cells)
+    assert "other" not in table
+    assert lines[-2].startswith("- **A**: NVIDIA H200 (140.0 GiB, CUDA 13.0), Some CPU")
+
+
+def test_the_readme_is_brought_up_to_date(tmp_path: Path) -> None:
+    history.append(tmp_path / "history.jsonl", entry("kept"))
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{history.BEGIN}\nold\n{history.END}\nafter\n")
+    history.write(tmp_path)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| kept |" in text
+    page.write_text("no markers")
+    with pytest.raises(ValueError, match=r"README\.md must have"):
+        history.write(tmp_path)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text("\n" + json.dumps(entry() | {"format": 99}) + "\n")
+    with pytest.raises(ValueError, match="line 2: format is 99, not 1"):
+        history.read(file)
+
+
+def test_the_table_in_the_repository_is_that_of_its_history() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks"
+    table = history.table(history.read(folder / "history.jsonl"))
+    assert f"{history.BEGIN}\n{table}\n{history.END}" in (folder / "README.md").read_text(encoding="utf-8")

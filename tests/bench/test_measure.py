@@ -1,0 +1,105 @@
+"""Measuring: figures that fit together, ways that fail, results that are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from fedfew import engines
+from fedfew.bench import contender, memory
+from fedfew.bench.contender import ORACLE, Contender, Way, precisions, ways
+from fedfew.bench.measure import measure
+from fedfew.bench.workloads import find
+from fedfew.stack import from_named, named_leaves, take
+
+CPU = torch.device("cpu")
+TINY = find("digits-mlp", "cpu", clients=3, models=2, samples=12)
+
+
+@pytest.fixture
+def no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "of_a_process", lambda workload, way: 123)
+
+
+@pytest.mark.usefixtures("no_second_process")
+def test_figures_fit_together() -> None:
+    told: list[str] = []
+    result = measure(TINY, [ORACLE, Way("stacked")], CPU, 2, told.append)
+    oracle, stacked = result["ways"]
+    assert (oracle["engine"], stacked["engine"]) == ("sequential", "stacked")
+    assert oracle["times_the_oracle"] == 1
+    assert stacked["times_the_oracle"] == pytest.approx(oracle["seconds"] / stacked["seconds"])
+    assert len(stacked["all_seconds"]) == 2
+    assert result["tflop_per_round"] == pytest.approx(3 * 2 * (64 * 64 + 640) * 36 * 2 * 1e-12)
+    assert stacked["tflops"] == pytest.approx(result["tflop_per_round"] / stacked["seconds"])
+    assert stacked["share_of_peak"] == pytest.approx(stacked["tflops"] / stacked["peak_tflops"])
+    assert stacked["peak_bytes"] == 123
+    assert oracle["difference"] == 0
+    assert stacked["difference"] < 1e-4
+    assert any("repeat 2 of 2" in line for line in told)
+
+
+@pytest.mark.usefixtures("no_second_process")
+def test_repeats_are_chosen_where_none_are_given() -> None:
+    result = measure(TINY, [ORACLE], CPU, None, lambda text: None)
+    assert 3 <= len(result["ways"][0]["all_seconds"]) <= 9
+
+
+@pytest.mark.usefixtures("no_second_process")
+def test_a_way_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise engines.UnsupportedModuleError("cannot take this")
+
+    monkeypatch.setattr(engines.Stacked, "_train", refuse)
+    oracle, stacked = measure(TINY, [ORACLE, Way("stacked")], CPU, 1, lambda text: None)["ways"]
+    assert stacked["error"] == "cannot take this"
+    assert "seconds" not in stacked
+    assert oracle["seconds"] > 0
+
+
+def test_a_wrong_result_shows() -> None:
+    one = Contender(TINY, TINY.draw(), ORACLE)
+    right = one.round(keep=True)
+    assert one.difference(right, right) == 0
+    initial = TINY.module().state_dict()
+    half_way = {name: t.lerp(initial[name].expand(t.shape), 0.5) if name == "1.bias" else t for name, t in named_leaves(right)}
+    assert one.difference(from_named(half_way), right) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_clients_in_chunks_train_as_all_at_once() -> None:
+    one = Contender(TINY, TINY.draw(), Way("stacked"))
+    together = one.round(keep=True)
+    one.chunk = 2
+    assert one.difference(one.round(keep=True), together) < 1e-4
+    assert len(take(together, slice(None))["1.bias"]) == 3
+
+
+def test_a_cpu_has_fp32_alone() -> None:
+    assert precisions(CPU) == ("fp32",)
+    assert ways(CPU, None, None)[0] == ORACLE
+    assert ways(CPU, "stacked", None) == [ORACLE, Way("stacked")]
+    with pytest.raises(ValueError, match="precision must be fp32 on this device, not 'bf16'"):
+        ways(CPU, None, "bf16")
+    with pytest.raises(ValueError, match="did you mean 'stacked'"):
+        ways(CPU, "stackd", None)
+
+
+def test_precisions_are_offered_once_the_engines_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    training = dataclasses.make_dataclass(
+        "LocalTraining", [("precision", str, "fp32")], bases=(engines.LocalTraining,), frozen=True
+    )
+    monkeypatch.setattr(engines, "PRECISIONS", ("fp32", "bf16"), raising=False)
+    monkeypatch.setattr(contender, "LocalTraining", training)
+    assert precisions(cuda) == ("fp32", "bf16")
+    assert ways(cuda, "stacked", None) == [ORACLE, Way("stacked"), Way("stacked", "bf16")]
+
+
+def test_memory_is_that_of_a_process_of_its_own() -> None:
+    small = memory.of_a_process(TINY, ORACLE)
+    assert small is not None
+    assert small > 50 * 2**20  # torch alone takes more
+    assert memory.of_a_process(TINY, Way("nonsense")) is None
