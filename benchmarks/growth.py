@@ -3,9 +3,10 @@
     python benchmarks/growth.py --clock processor --output results/growth/growth.png
     python benchmarks/growth.py --model cnn --device cuda --chunk 100
 
-FedFew on made-up images, 200 a client, through fedfew.train itself. Every point is measured in a process of its own, so that its
-peak of memory is its own; the samples are not counted, nor what the program holds before it trains. A chunk of clients, always
-the same, is trained at once. Where others use the machine as well, --clock processor counts the time this program was given.
+FedFew on made-up images, 200 a client, through fedfew.train itself. Every point is measured in processes of its own, one for the
+time and one for the peak of memory, in which freed memory goes back to the system at once; the samples are not counted, nor what
+the program holds before it trains. A chunk of clients, always the same, is trained at once. Where others use the machine
+as well, --clock processor counts the time this program was given.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ K = 3  # where M varies
 PARTICIPATION = 0.01  # of the largest federation
 SAMPLES, TEST_SAMPLES, BATCH = 200, 20, 20
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # glibc keeps what is freed, else
 WARM_UP = 3  # rounds before any is timed: what is recorded has been by then
 
 
@@ -45,10 +48,13 @@ class Point:
     chunk: int = 20
     clock: str = "wall"
     samples: int = SAMPLES
+    memory: bool = False  # is it the memory that is measured?
 
     @property
     def rounds(self) -> int:
         """Timed: many where they are short."""
+        if self.memory:
+            return 1
         return max(4, min(30, 4000 // max(1, round(self.clients * self.participation))))
 
 
@@ -134,13 +140,23 @@ def _held_now(where: Any) -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
+def in_processes(point: Point) -> dict[str, Any]:
+    """Seconds from one process, and bytes from another."""
+    result = in_a_process(point)
+    if point.device == "cpu":
+        result["peak_bytes"] = in_a_process(replace(point, memory=True))["peak_bytes"]
+    print(f"  {line_of(result)}", file=sys.stderr)
+    return result
+
+
 def in_a_process(point: Point) -> dict[str, Any]:
     command = [sys.executable, __file__, "--point", json.dumps(asdict(point))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | (GIVE_BACK if point.memory else {})
+    )
     if done.returncode:
         raise RuntimeError(f"{point} failed:\n{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(f"  {line_of(result)}", file=sys.stderr)
     return result
 
 
@@ -205,9 +221,9 @@ def main() -> None:
     how = {"model": options.model, "device": options.device, "chunk": options.chunk, "clock": options.clock}
     clients = [m for m in CLIENTS if m <= options.most]
     growth = {
-        "clients": [in_a_process(Point(m, **how)) for m in clients],
-        "models": [in_a_process(Point(min(AT, clients[-1]), k, **how)) for k in MODELS],
-        "participation": [in_a_process(Point(clients[-1], participation=PARTICIPATION, **how))],
+        "clients": [in_processes(Point(m, **how)) for m in clients],
+        "models": [in_processes(Point(min(AT, clients[-1]), k, **how)) for k in MODELS],
+        "participation": [in_processes(Point(clients[-1], participation=PARTICIPATION, **how))],
     }
     by_m = growth["clients"]
     line = fit(clients, [p["seconds"] for p in by_m])

@@ -634,7 +634,7 @@ def test_version() -> None:
     assert call("version").stdout == call("--version").stdout == f"fedfew {fedfew.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "show", "select", "methods", "demo", "version"])
+@pytest.mark.parametrize("command", ["run", "compare", "show", "select", "methods", "demo", "bench", "version"])
 def test_every_command_explains_itself(command: str) -> None:
     assert "Usage: fedfew" in call(command, "--help").stdout
     assert command in call("--help").stdout

@@ -137,6 +137,7 @@ class RoundLoop:
             if method.absorbs:
                 noted.append((clients, reply))
             new.append((clients, outcome.own))
+            del outcome, reply  # or this chunk's models would stay in memory until the next one's are trained
         if self.group.size > 1:
             seen, mean, new, noted = self._exchanged(seen, mean, new, noted)
         next_server = server

@@ -64,7 +64,7 @@ def test_a_table_of_eighty_columns(tmp_path: Path) -> None:
 def test_mistakes_are_told_in_words() -> None:
     assert "did you mean 'digits-mlp'" in call("digit-mlp", code=2).stderr
     assert "clients must be ≥ 1" in call("digits-mlp", "--clients", "0", code=2).stderr
-    assert "'fedfew --help'" not in call("--help").stdout
+    assert "precision must be fp32" in call("--device", "cpu", "--precision", "bf16", code=2).stderr
 
 
 def test_names_are_completed() -> None:
