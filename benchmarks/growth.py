@@ -178,13 +178,12 @@ def plot(growth: dict[str, list[dict[str, Any]]], line: Line, path: Path) -> lis
     figure, (time_m, memory_m, time_k) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     by_m, by_k, (few,) = growth["clients"], growth["models"], growth["participation"]
     m = [p["clients"] for p in by_m]
+    seconds = "seconds a round" if by_m[0]["clock"] == "wall" else f"{by_m[0]['clock']} seconds a round"
     grid = np.geomspace(m[0], m[-1], 50)
     time_m.plot(grid, line.start + line.slope * grid, color="0.6", label=f"line, {1000 * line.slope:.2g} ms a client")
     time_m.plot(m, [p["seconds"] for p in by_m], "ko", label=f"all take part, K = {K}")
     time_m.plot(few["clients"], few["seconds"], "k^", mfc="white", label=f"{few['participation']:.0%} take part")
-    time_m.set(
-        xscale="log", yscale="log", xlabel="clients M", ylabel="seconds a round", title=f"log–log slope {line.exponent:.2f}"
-    )
+    time_m.set(xscale="log", yscale="log", xlabel="clients M", ylabel=seconds, title=f"log–log slope {line.exponent:.2f}")
     time_m.legend(frameon=False, fontsize=8)
     memory_m.plot(m, [p["peak_bytes"] / 2**20 for p in by_m], "ko-", label="peak of training")
     memory_m.plot(m, [p["data_bytes"] / 2**20 for p in by_m], "ks--", mfc="white", label="the samples (not in it)")
@@ -193,9 +192,7 @@ def plot(growth: dict[str, list[dict[str, Any]]], line: Line, path: Path) -> lis
     )
     memory_m.legend(frameon=False, fontsize=8)
     time_k.plot([p["models"] for p in by_k], [p["seconds"] for p in by_k], "ko-")
-    time_k.set(
-        xlim=(0, None), ylim=(0, None), xlabel="models K", ylabel="seconds a round", title=f"K models, M = {by_k[0]['clients']}"
-    )
+    time_k.set(xlim=(0, None), ylim=(0, None), xlabel="models K", ylabel=seconds, title=f"K models, M = {by_k[0]['clients']}")
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
     for file in written:
