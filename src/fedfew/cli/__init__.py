@@ -9,7 +9,7 @@ import typer
 
 from fedfew import cli_data
 from fedfew._version import __version__
-from fedfew.cli import compare, demo, errors, methods, run, select, show
+from fedfew.cli import compare, demo, errors, export, methods, run, select, show
 
 app = typer.Typer(
     name="fedfew",
@@ -50,7 +50,7 @@ def version() -> None:
     _print_version(True)
 
 
-for module in (run, compare, show, select, methods, demo):
+for module in (run, compare, show, export, select, methods, demo):
     module.add_to(app)
 app.add_typer(cli_data.app, name="data")
 
