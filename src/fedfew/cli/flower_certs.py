@@ -33,9 +33,9 @@ def certs(
 ) -> None:
     """Write the keys and certificates of a federation on Flower, and say where each belongs.
 
-    With --host: a CA of your own and the SuperLink's certificate. With --site: the key pair by which the SuperLink knows a site; it
-    is best made at the site, which then hands over the .pub file only. What exists is never overwritten, so the command can be
-    repeated with more sites; only --renew-server replaces something, and the sites notice nothing of it.
+    With --host: a CA of your own and the SuperLink's certificate. With --site: the key pair by which the SuperLink knows a site;
+    it is best made at the site, which then hands over the .pub file only. What exists is never overwritten, so the command can
+    be repeated with more sites; only --renew-server replaces something, and the sites notice nothing of it.
 
     Example: [cyan]fedfew flower certs --host superlink.example.org --site north --site south[/cyan]
     """
@@ -57,7 +57,7 @@ def certs(
 def _show(files: list[File]) -> None:
     widest = max(len(str(file.path)) for file in files)
     for file in files:
-        typer.echo(f"{'kept   ' if file.kept else 'written'}  {str(file.path):<{widest}}  {file.about}")
+        typer.echo(f"{'kept   ' if file.kept else 'written'}  {file.path!s:<{widest}}  {file.about}")
 
 
 def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
@@ -79,7 +79,7 @@ def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
     for name in sites:
         key = folder / "sites" / name
         lines += [
-            f"# For site {name}: first register it, where runs are started from ({name}.pub), then start it, at the site ({name}, ca.crt)",
+            f"# Site {name}: registered where runs are started from ({name}.pub), then started at the site ({name}, ca.crt)",
             f"flwr supernode register {key}.pub federation --name {name}",
             f"flower-supernode --root-certificates {folder}/ca.crt --auth-supernode-private-key {key} --superlink {address}",
             "",
