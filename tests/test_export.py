@@ -196,6 +196,17 @@ def test_where_clients_have_models_of_their_own_the_card_says_so(tmp_path: Path)
     assert export.read(export.write(shared, tmp_path / "fedavg")).card["models"][0]["clients"] == 4
 
 
+def test_of_a_run_on_a_network_the_server_knows_less(tmp_path: Path) -> None:
+    """Its state holds no client's own, and sites may keep their numbers of test samples to themselves."""
+    run = fedfew.train(federation(), "linear", "ditto", rounds=1, engine="stacked")
+    run.state.own = {}
+    run.settings["federation"] |= {"test_samples": [6, 0, 6, 6], "pixels": "unit"}
+    card = export.read(export.write(run, tmp_path / "e")).card
+    assert card["scores_are_of_these_models"] is False
+    assert card["data"]["test_samples"] is None
+    assert card["model"]["pixels"] == "unit"
+
+
 def test_a_method_without_models_on_the_server_has_nothing_to_export(tmp_path: Path) -> None:
     local = fedfew.train(federation(), "linear", "local", rounds=1, engine="stacked")
     with pytest.raises(ValueError, match="local keeps no models on the server"):

@@ -133,7 +133,7 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "classes": data["classes"],
         "vocabulary": data.get("vocabulary"),
         "batch_norm": run.settings.get("batch_norm", "average"),
-        "pixels": about.get("pixels", "symmetric"),
+        "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
         "dtype": about.get("dtype"),
     }
 
@@ -141,7 +141,10 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
 def _clients_use_these(run: Run) -> bool:
     """Whether clients choose among the server's models; those of Ditto, APFL, … have models of their own."""
     first = torch.tensor([0])
-    candidates = take(run.method.serve(run.method.dispatch(run.state.server, first), take(run.state.own, first)), 0)
+    try:
+        candidates = take(run.method.serve(run.method.dispatch(run.state.server, first), take(run.state.own, first)), 0)
+    except LookupError:  # of a run on a network the clients' own states are at home, and this method cannot serve without
+        return False
     ours = run.method.server_models(run.state.server)
     return candidates.keys() == ours.keys() and all(map(torch.equal, leaves(candidates), leaves(ours)))
 
@@ -159,8 +162,8 @@ def _scores(run: Run) -> dict[str, Any]:
 
 
 def _counts(samples: Sequence[int] | None) -> dict[str, int] | None:
-    """Of the clients' numbers of samples no more than this leaves."""
-    return None if not samples else {"total": sum(samples), "smallest": min(samples), "largest": max(samples)}
+    """Of the clients' numbers of samples no more than this leaves; None where they are not known of all."""
+    return None if not samples or 0 in samples else {"total": sum(samples), "smallest": min(samples), "largest": max(samples)}
 
 
 def _file(k: int) -> str:
