@@ -81,7 +81,7 @@ def train(
     factory = (lambda: models.build(model, shape, classes, vocabulary)) if isinstance(model, str) else model
     normalisation.check(batch_norm, factory(), chosen, federation, batch_size)
     check_augment(augment, federation.train)
-    where = _device(device)
+    where = device_named(device)
     outcome_settings: dict[str, Any] = {
         "federation": {
             "name": federation.name,
@@ -113,7 +113,7 @@ def train(
         engine = resumed.settings["engine"] if engine == "auto" else engine
         chunk = resumed.settings["chunk"] if chunk is None else chunk
     factory, chosen = normalisation.with_policy(batch_norm, factory, chosen)
-    fresh = _fresh(factory, seed, where)
+    fresh = fresh_models(factory, seed, where)
     here = federation.to(where, stream=_too_large(federation, where))
     worker = engines.make(
         engine,
@@ -143,7 +143,7 @@ def train(
     return loop.run()
 
 
-def _fresh(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[int], Tree]:
+def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[int], Tree]:
     """fresh(k): the k-th initialisation of the module, a function of the seed alone."""
 
     def fresh(k: int) -> Tree:
@@ -191,7 +191,7 @@ def _too_large(federation: Federation, device: torch.device) -> bool:
     return bool(features > torch.cuda.get_device_properties(device).total_memory // 3)
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

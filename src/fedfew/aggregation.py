@@ -1,0 +1,102 @@
+"""The server's half of a round: replies taken in as they come, and what is written down of them.
+
+The simulator and a real server both go through here, so that a round means the same wherever its clients are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfew.checkpoint import State
+from fedfew.methods import Method
+from fedfew.methods.base import Reply
+from fedfew.stack import Tree, WeightedMean, leaves
+
+
+class PerClient:
+    """Choice, accuracy and loss of each of M clients, NaN where there is none yet."""
+
+    def __init__(self, clients: int) -> None:
+        self.choice = torch.full((clients,), -1)
+        self.accuracy = torch.full((clients,), torch.nan)
+        self.loss = torch.full((clients,), torch.nan)
+
+    def put(self, clients: Tensor, scores: tuple[Tensor, Tensor, Tensor]) -> None:
+        self.choice[clients], self.accuracy[clients], self.loss[clients] = scores
+
+
+class Aggregation:
+    """A round as the server sees it: :meth:`add` what clients sent, a chunk at a time, then ask for the :meth:`result`.
+
+    share: n_i / Σ_j n_j over the clients that the round was begun with, 0 for all others, [M].
+    """
+
+    def __init__(self, method: Method, server: Tree, share: Tensor) -> None:
+        self.method = method
+        self.share = share
+        self.adapted = PerClient(len(share))
+        self.losses: Tensor | None = None  # [M, K], NaN: no reply
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._server = server
+        self._mean: WeightedMean | None = None
+        self._answered: list[Tensor] = []
+
+    def add(self, clients: Tensor, reply: Reply) -> None:
+        """Take in the replies of the clients at these positions; they must be finite."""
+        if self.losses is None:
+            self.losses = torch.full((len(self.share), reply.losses.shape[1]), torch.nan)
+        self.losses[clients] = reply.losses.cpu().float()
+        self.bytes_up += reply.bytes_each * len(clients)
+        if reply.update:
+            self._mean = self._mean or WeightedMean(reply.losses.shape[1])
+            self._mean.add(self.method.log_weights(reply, self.share[clients], clients), reply.update)
+        self._server = self.method.absorb(self._server, clients, reply)
+        self._answered.append(clients)
+
+    @property
+    def answered(self) -> Tensor:
+        """Positions of the clients whose replies were taken in."""
+        return torch.cat(self._answered) if self._answered else torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def loss(self) -> float:
+        """Mean over clients of the least loss they reported."""
+        assert self.losses is not None, "nobody answered"
+        return float(self.losses[self.answered].amin(1).mean())
+
+    def result(self) -> Tree | None:
+        """The server's new state; None where nobody answered or it is not finite."""
+        server = self._server if self._mean is None else self.method.aggregate(self._server, self._mean)
+        if not self._answered or not all(bool(t.isfinite().all()) for t in leaves(server)):
+            return None
+        return server
+
+    def record(self, state: State, served: PerClient, seconds: float) -> None:
+        """Write the round, which is complete, into the state's history."""
+        assert self.losses is not None, "nobody answered"
+        answered = self.answered
+        columns: dict[str, Any] = {}
+        for name, value in self.method.diagnose(self.losses[answered], self.share[answered], answered).items():
+            columns[name] = value.cpu().float()
+            if value.ndim:
+                columns[name] = torch.full((len(self.share), *value.shape[1:]), torch.nan)
+                columns[name][answered] = value.cpu().float()
+        state.history.append(
+            round=state.round,
+            served_accuracy=served.accuracy,
+            served_loss=served.loss,
+            adapted_accuracy=self.adapted.accuracy,
+            adapted_loss=self.adapted.loss,
+            choice=served.choice,
+            losses=self.losses,
+            seconds=seconds,
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+            left_out=state.left_out,
+            **columns,
+        )
+        state.left_out = 0
