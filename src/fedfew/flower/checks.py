@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedfew.compression import Way
 from fedfew.flower import wire
 from fedfew.flower.letters import FAILED, Letter, RefusedError, check_tree, specs
 from fedfew.flower.trouble import WORDS
@@ -47,7 +48,7 @@ def check_answer(letter: Letter, asked: Asked) -> None:
         raise RefusedError("it is another client's, run's or round's")
 
 
-def check_reply(letter: Letter, asked: Asked, like: Reply, how: str) -> Answer:
+def check_reply(letter: Letter, asked: Asked, like: Reply, how: Way) -> Answer:
     """The update and losses in an answer; ``like`` is a reply with the right names, shapes and types."""
     check_answer(letter, asked)
     if letter.whole("samples", 1) != asked.samples:

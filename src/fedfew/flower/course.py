@@ -131,6 +131,8 @@ class Course:
         for event in self._early:
             state.events.append(event)
         self._copy_of_last = list(state.sites["last"])
+        if plan.aggregation == "masked":
+            log.warning("aggregation = 'masked' is experimental: read docs/private-aggregation.md on what it hides and what not")
         return state
 
     def _comparable(self) -> dict[str, Any]:
@@ -190,13 +192,17 @@ class Course:
         for attempt in range(1, self.plan.attempts + 1):
             drawn, nodes = self._drawn(number)
             if len(drawn):
-                answers, share, bytes_down = self._ask(number, scored, drawn, nodes)
+                masks = self._masks(number)
+                answers, share, bytes_down = self._ask(number, scored, drawn, nodes, masks)
                 needed = self._needed(round(self.plan.participation * self.plan.clients))
                 if len(answers) >= min(needed, len(drawn)) and len(drawn) >= needed:
-                    return self._combined(answers, share, scored, bytes_down), drawn
-                self._note(
-                    f"round {number}: {len(answers)} of {len(drawn)} clients asked gave a usable answer, {needed} are needed"
-                )
+                    collected = self._combined(answers, share, scored, bytes_down, nodes, masks)
+                    if len(collected.answered):
+                        return collected, drawn
+                else:
+                    self._note(
+                        f"round {number}: {len(answers)} of {len(drawn)} clients asked gave a usable answer, {needed} are needed"
+                    )
             if attempt < self.plan.attempts:
                 self._note(f"round {number}: asked for again ({attempt + 1} of {self.plan.attempts})")
         raise TooFewError(
@@ -219,7 +225,9 @@ class Course:
             return there[:0], nodes
         return there[counted.participants(self.plan.seed, number, there, self.plan.participation)], nodes
 
-    def _ask(self, number: int, scored: bool, drawn: Tensor, nodes: dict[int, int]) -> tuple[dict[int, Answer], Tensor, int]:
+    def _ask(
+        self, number: int, scored: bool, drawn: Tensor, nodes: dict[int, int], masks: MaskedRound | None
+    ) -> tuple[dict[int, Answer], Tensor, int]:
         """One wave: the usable answers by client, the share each client was told, and the bytes sent out."""
         counts = torch.tensor([self._member(nodes[i]).samples for i in drawn.tolist()])
         share = torch.zeros(self.plan.clients)
@@ -227,9 +235,11 @@ class Course:
         letters, asked = {}, {}
         for client, tree in self._dispatched(drawn).items():
             values = self._values(client, number) | {"share": float(share[client]), "scored": scored}
+            values |= masks.opening() if masks else {}
             letters[nodes[client]] = Letter(TRAIN, values, tree)
             asked[nodes[client]] = Asked(client, self._token, number, TRAIN, self._member(nodes[client]).samples)
-        expected = wire.expected(tree_map(lambda t: t[0], self.like.update), self.plan.compress)
+        like = replace(self.like, update={}) if masks else self.like  # under masks updates come later
+        expected = wire.expected(tree_map(lambda t: t[0], like.update), self.plan.compression)
         came = self.post.wave(letters, expected)
         answers: dict[int, Answer] = {}
         for node, what in asked.items():
@@ -237,7 +247,7 @@ class Course:
                 letter = came.get(node, RefusedError("no answer within the deadline"))
                 if isinstance(letter, RefusedError):
                     raise letter
-                answers[what.client] = checks.check_reply(letter, what, self.like, self.plan.compress)
+                answers[what.client] = checks.check_reply(letter, what, like, self.plan.compression)
                 if (began := letter.whole("began")) != self._state.sites["last"][what.client]:
                     self._note(
                         f"round {number}: client {what.client} had lost its own state and began from that of round {began}"
@@ -253,14 +263,30 @@ class Course:
                 self._note(f"round {number}: client {client}'s update is shortened from {before:.3g} to {self.plan.clip_norm:g}")
         return dict(sorted(answers.items())), share, sum(letter.bytes for letter in letters.values())
 
-    def _combined(self, answers: dict[int, Answer], share: Tensor, scored: bool, bytes_down: int) -> Aggregation:
-        """The answers put together, in the order of clients: the place of any other way to add updates up."""
+    def _masks(self, number: int) -> MaskedRound | None:
+        if self.plan.aggregation == "plain":
+            return None
+        return MaskedRound(self.like, self._token, number, self.plan.mask_clip, self.post, self._note)
+
+    def _combined(
+        self,
+        answers: dict[int, Answer],
+        share: Tensor,
+        scored: bool,
+        bytes_down: int,
+        nodes: dict[int, int],
+        masks: MaskedRound | None,
+    ) -> Aggregation:
+        """The answers put together, in the order of clients; under masks with further waves, after which nobody may be left."""
         collected = Aggregation(self.method, self._state.server, share)
+        if masks:
+            masks.finish(collected, answers, nodes)
+            answers = {client: answers[client] for client in collected.answered.tolist()}
         for client, answer in answers.items():
-            collected.add(torch.tensor([client]), answer.reply)
+            if not masks:
+                collected.add(torch.tensor([client]), answer.reply)
             if scored:
                 self._put_score(collected.adapted, client, answer.letter)
-        collected.bytes_down = bytes_down
         losses = sum(answer.reply.losses.numel() * answer.reply.losses.element_size() for answer in answers.values())
         collected.bytes_up = losses + sum(answer.letter.bytes for answer in answers.values())
         return collected

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 from fedfew import methods, settings
+from fedfew.compression import WAYS, Way
 from fedfew.conversion import convert
-from fedfew.flower import wire
+from fedfew.flower.secure.ring import FEWEST
+from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
 from fedfew.spelling import unknown
 
@@ -49,7 +52,12 @@ class Plan:
     clip_norm: float = _setting(0.0, "Updates longer than this are shortened to it. 0: they are not.")
     refuse_ratio: float = _setting(100.0, "Updates this many times longer than the round's median are refused. 0: they are not.")
     max_samples: int = _setting(10_000_000, "The most training samples a site is believed to have.")
-    compress: str = _setting("none", f"How updates travel: {' or '.join(wire.HOW)}.")
+    compression: Way = _setting(  # noqa: RUF009  # it makes a field(), as for the others
+        "none", "How updates travel: none, bf16 (half the bytes) or int8 (a quarter)."
+    )
+
+    aggregation: str = _setting("plain", "plain, or masked (experimental): the server learns the updates' sum alone.")
+    mask_clip: float = _setting(1024.0, "With masked: numbers of an update beyond this, times their weight, are cut to it.")
 
     def __post_init__(self) -> None:
         checks = {
@@ -70,12 +78,21 @@ class Plan:
             "clip_norm": (0 <= self.clip_norm < math.inf, "a finite number ≥ 0"),
             "refuse_ratio": (self.refuse_ratio == 0 or 1 < self.refuse_ratio < math.inf, "0 or a finite number > 1"),
             "max_samples": (self.max_samples >= 1, "≥ 1"),
-            "compress": (self.compress in wire.HOW, f"one of {', '.join(wire.HOW)}"),
+            "compression": (self.compression in WAYS, f"one of {', '.join(WAYS)}"),
+            "aggregation": (self.aggregation in ("plain", "masked"), "plain or masked"),
+            "mask_clip": (1e-9 <= self.mask_clip <= 1e9, "a number from 1e-9 to 1e9"),
         }
         for name, (ok, wanted) in checks.items():
             if not ok:
                 raise ValueError(f"{name.replace('_', '-')} must be {wanted}, not {getattr(self, name)!r}")
-        self.make_method().check_against(self.clients)
+        method = self.make_method()
+        method.check_against(self.clients)
+        if self.aggregation == "masked":
+            check_method(method)
+            if self.compression != "none":
+                raise ValueError(f"compression must be none where aggregation is masked, not {self.compression!r}")
+            if self.clients < FEWEST:
+                raise ValueError(f"clients must be ≥ {FEWEST} where aggregation is masked, not {self.clients}")
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Plan:
@@ -92,15 +109,21 @@ class Plan:
 
     def make_method(self) -> Method:
         """The method with its settings."""
-        name, _, rest = self.method.partition(":")
-        given: dict[str, Any] = {"name": name.strip()}
-        for piece in filter(None, (p.strip() for p in rest.split(","))):
-            key, equals, value = piece.partition("=")
-            given[key.strip()] = value.strip() if equals else "true"
-        resolved = settings.resolve({}, {}, {"method": given})
-        return methods.make(resolved.method, **resolved.method_settings)
+        return _method(self.method)
 
     def for_sites(self) -> dict[str, Any]:
         """What a site has to know to train, as plain values."""
         names = ("local_epochs", "batch_size", "lr", "momentum", "weight_decay", "batch_norm", "augment", "seed", "clients")
-        return {name: getattr(self, name) for name in (*names, "compress")} | {"method": self.make_method().settings()}
+        return {name: getattr(self, name) for name in (*names, "compression", "aggregation", "clip_norm")} | {"method": self.make_method().settings()}
+
+
+@lru_cache(maxsize=32)  # a method's settings are read from its source, which takes a while
+def _method(spec: str) -> Method:
+    """The method that ``fedfew:models=3,mu=0.01`` says."""
+    name, _, rest = spec.partition(":")
+    given: dict[str, Any] = {"name": name.strip()}
+    for piece in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = piece.partition("=")
+        given[key.strip()] = value.strip() if equals else "true"
+    resolved = settings.resolve({}, {}, {"method": given})
+    return methods.make(resolved.method, **resolved.method_settings)

@@ -26,7 +26,8 @@ from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
 from fedfew.flower import sitedata, wire
 from fedfew.flower.generations import Generations
-from fedfew.flower.letters import JOIN, SCORE, TRAIN, Letter
+from fedfew.flower.letters import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter
+from fedfew.flower.masked_site import Aside
 from fedfew.flower.sitedata import SiteConfig
 from fedfew.flower.trouble import failing_as
 from fedfew.methods import Method
@@ -64,7 +65,12 @@ class Site:
     def answer(self, letter: Letter) -> Letter:
         """Do what a letter asks for."""
         with failing_as("request"):
-            work = {JOIN: self._join, TRAIN: self._train, SCORE: self._score}[letter.kind]
+            work = {
+                JOIN: self._join,
+                TRAIN: self._train,
+                SCORE: self._score,
+                **dict.fromkeys((SHARE, MASK, REVEAL), self._under_masks),
+            }[letter.kind]
         return work(letter)
 
     # -- what can be asked for -----------------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ class Site:
             own = to(branch(kept, "own"), task.here.train.y.device)
             outcome = task.method.client(received, own, local)
             reply = outcome.reply
-            sent, wire_kept = wire.outgoing(to(take(reply.update, 0), "cpu"), branch(kept, "wire"), task.settings["compress"])
+            sent, wire_kept = wire.outgoing(to(take(reply.update, 0), "cpu"), branch(kept, "wire"), task.settings["compression"])
             values: dict[str, Any] = self._about(task) | {
                 "losses": [float(loss) for loss in reply.losses[0]],
                 "samples": int(reply.samples[0]),
@@ -111,7 +117,17 @@ class Site:
             state: Tree = {"own": outcome.own, "wire": wire_kept}
             if leaves(state):
                 self._generations(task.run).write(task.round, state, keep_from=min(keep, last))
+            if task.settings["aggregation"] == "masked":  # the update stays at home for now
+                aside, longest = Aside(self.folder / task.run), task.settings["clip_norm"]
+                values["keys"], sent = aside.begin(self.config.client, letter.text("session"), sent, longest), {}
         return Letter(TRAIN, values, sent)
+
+    def _under_masks(self, letter: Letter) -> Letter:
+        """A further step of a round under masks, with the update that training has put aside."""
+        with failing_as("request"):
+            sent = Aside(self.folder / _run(letter)).answer(letter, self.config.most_weight)
+            about = {"client": self.config.client, "run": _run(letter), "round": letter.whole("round", 1)}
+        return Letter(letter.kind, about, sent)
 
     def _score(self, letter: Letter) -> Letter:
         """Choose among the models served now by this client's own data, and score the choice; at the end, keep it."""
@@ -136,10 +152,10 @@ class Site:
             device = device_named(self.config.device)
             here = sitedata.load(self.config).to(device)
         with failing_as("settings"):
-            run = letter.text("run")
-            if not re.fullmatch("[0-9a-f]{32}", run):  # it becomes a folder's name
-                raise ValueError("run is not a token")
+            run = _run(letter)
             settings: dict[str, Any] = json.loads(letter.text("settings"))
+            if self.config.masked_only and settings["aggregation"] != "masked":
+                raise ValueError(f"masked-only is set here, but the run's aggregation is {settings['aggregation']}")
             method = methods.make(**settings["method"])
             factory = self._factory(settings)
             normalisation.check(settings["batch_norm"], factory(), method, here, settings["batch_size"])
@@ -192,3 +208,11 @@ class Site:
 
     def _about(self, task: _Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
+
+
+def _run(letter: Letter) -> str:
+    """The run's token, which becomes a folder's name."""
+    run = letter.text("run")
+    if not re.fullmatch("[0-9a-f]{32}", run):
+        raise ValueError("run is not a token")
+    return run
