@@ -57,6 +57,10 @@ class Aggregation:
         self._server = self.method.absorb(self._server, clients, reply)
         self._answered.append(clients)
 
+    def add_mean(self, mean: WeightedMean) -> None:
+        """The updates' weighted mean itself, where they were added up elsewhere (under masks, which hide single ones)."""
+        self._mean = mean
+
     @property
     def answered(self) -> Tensor:
         """Positions of the clients whose replies were taken in."""

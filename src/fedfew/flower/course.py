@@ -16,6 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fedfew.costs import rehearsed
 from fedfew.flower import checks, wire
 from fedfew.flower.checks import Answer, Asked
 from fedfew.flower.letters import SCORE, TRAIN, Letter, RefusedError
+from fedfew.flower.masked_server import MaskedRound
 from fedfew.flower.plan import Plan
 from fedfew.flower.post import Network, Post
 from fedfew.flower.roster import Member, Roster, agreed
@@ -69,13 +71,20 @@ class Course:
 
     def run(self) -> Run:
         """Begin, or go on from the newest checkpoint in the folder, to the last round."""
+        self.begin()
+        return self.go_on()
+
+    def begin(self) -> None:
+        """Wait for the sites, and make the first state or read the newest checkpoint's."""
         self._gather()
-        state = self._begin()
-        try:
-            while state.round < self.plan.rounds:
-                self._round(state.round + 1)
-        finally:
-            self._write()
+        self.state = self._begin()
+        self.post.admit = self._fits
+        self.state.events += self._early
+
+    def go_on(self) -> Run:
+        """From the state there is to the last round."""
+        while self._state.round < self.plan.rounds:
+            self._round(self._state.round + 1)
         return self._result()
 
     # -- beginning -----------------------------------------------------------------------------------------------------------
@@ -126,10 +135,6 @@ class Course:
         }
         more = {"rounds": plan.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
         state.settings = self._comparable() | {"federation": about | {"test_samples": state.sites["test_samples"]}} | more
-        self.state = state
-        self.post.admit = self._fits
-        for event in self._early:
-            state.events.append(event)
         self._copy_of_last = list(state.sites["last"])
         if plan.aggregation == "masked":
             log.warning("aggregation = 'masked' is experimental: read docs/private-aggregation.md on what it hides and what not")
@@ -192,11 +197,11 @@ class Course:
         for attempt in range(1, self.plan.attempts + 1):
             drawn, nodes = self._drawn(number)
             if len(drawn):
-                masks = self._masks(number)
+                masks = self._masks(number, nodes)
                 answers, share, bytes_down = self._ask(number, scored, drawn, nodes, masks)
                 needed = self._needed(round(self.plan.participation * self.plan.clients))
                 if len(answers) >= min(needed, len(drawn)) and len(drawn) >= needed:
-                    collected = self._combined(answers, share, scored, bytes_down, nodes, masks)
+                    collected = self._combined(answers, share, scored, bytes_down, masks)
                     if len(collected.answered):
                         return collected, drawn
                 else:
@@ -263,32 +268,28 @@ class Course:
                 self._note(f"round {number}: client {client}'s update is shortened from {before:.3g} to {self.plan.clip_norm:g}")
         return dict(sorted(answers.items())), share, sum(letter.bytes for letter in letters.values())
 
-    def _masks(self, number: int) -> MaskedRound | None:
+    def _masks(self, number: int, nodes: dict[int, int]) -> MaskedRound | None:
+        """What hides this attempt's updates; None where the aggregation is plain."""
         if self.plan.aggregation == "plain":
             return None
-        return MaskedRound(self.like, self._token, number, self.plan.mask_clip, self.post, self._note)
+        return MaskedRound(self.like, Asked(0, self._token, number, TRAIN, 0), self.plan.mask_clip, nodes, self.post, self._note)
 
     def _combined(
-        self,
-        answers: dict[int, Answer],
-        share: Tensor,
-        scored: bool,
-        bytes_down: int,
-        nodes: dict[int, int],
-        masks: MaskedRound | None,
+        self, answers: dict[int, Answer], share: Tensor, scored: bool, bytes_down: int, masks: MaskedRound | None
     ) -> Aggregation:
-        """The answers put together, in the order of clients; under masks with further waves, after which nobody may be left."""
+        """The answers put together, in the order of clients; under masks after further waves, which may leave nobody."""
         collected = Aggregation(self.method, self._state.server, share)
         if masks:
-            masks.finish(collected, answers, nodes)
+            masks.finish(collected, answers)
             answers = {client: answers[client] for client in collected.answered.tolist()}
         for client, answer in answers.items():
             if not masks:
                 collected.add(torch.tensor([client]), answer.reply)
             if scored:
                 self._put_score(collected.adapted, client, answer.letter)
+        collected.bytes_down = bytes_down + (masks.bytes_down if masks else 0)
         losses = sum(answer.reply.losses.numel() * answer.reply.losses.element_size() for answer in answers.values())
-        collected.bytes_up = losses + sum(answer.letter.bytes for answer in answers.values())
+        collected.bytes_up = losses + sum(answer.letter.bytes for answer in answers.values()) + (masks.bytes_up if masks else 0)
         return collected
 
     def _served(self, number: int) -> PerClient:

@@ -14,6 +14,7 @@ from fedfew.stack import Tree, count_bytes, named_leaves
 Value: TypeAlias = bool | int | float | str | list[int] | list[float]
 
 JOIN, TRAIN, SCORE = "join", "train", "score"
+SHARE, MASK, REVEAL = "share", "mask", "reveal"  # the further steps of a round under masks
 FAILED = "failed"  # a site's answer where it could not do what it was asked
 
 

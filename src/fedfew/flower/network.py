@@ -9,9 +9,10 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedfew.flower import records
-from fedfew.flower.letters import JOIN, SCORE, TRAIN, Letter, RefusedError, Specs
+from fedfew.flower.letters import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter, RefusedError, Specs
 
 TYPES = {JOIN: MessageType.QUERY, TRAIN: MessageType.TRAIN, SCORE: MessageType.EVALUATE}
+TYPES |= dict.fromkeys((SHARE, MASK, REVEAL), MessageType.TRAIN)
 REASONS = {1: "its app cannot be loaded", 2: "its app raised an error", 5: "the node is gone", 8: "its process died"}
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 

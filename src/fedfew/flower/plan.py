@@ -114,7 +114,9 @@ class Plan:
     def for_sites(self) -> dict[str, Any]:
         """What a site has to know to train, as plain values."""
         names = ("local_epochs", "batch_size", "lr", "momentum", "weight_decay", "batch_norm", "augment", "seed", "clients")
-        return {name: getattr(self, name) for name in (*names, "compression", "aggregation", "clip_norm")} | {"method": self.make_method().settings()}
+        return {name: getattr(self, name) for name in (*names, "compression", "aggregation", "clip_norm")} | {
+            "method": self.make_method().settings()
+        }
 
 
 @lru_cache(maxsize=32)  # a method's settings are read from its source, which takes a while

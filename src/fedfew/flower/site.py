@@ -126,7 +126,7 @@ class Site:
         """A further step of a round under masks, with the update that training has put aside."""
         with failing_as("request"):
             sent = Aside(self.folder / _run(letter)).answer(letter, self.config.most_weight)
-            about = {"client": self.config.client, "run": _run(letter), "round": letter.whole("round", 1)}
+            about: dict[str, Any] = {"client": self.config.client, "run": _run(letter), "round": letter.whole("round", 1)}
         return Letter(letter.kind, about, sent)
 
     def _score(self, letter: Letter) -> Letter:

@@ -20,7 +20,20 @@ from fedfew.federation import Federation
 from fedfew.spelling import unknown
 
 STATE = "FEDFEW_SITES"  # environment: where sites keep their state unless they say so
-KNOWN = ("client", "data", "clients", "partition", "data-seed", "classes", "state", "engine", "device", "share-scores")
+KNOWN = (
+    "client",
+    "data",
+    "clients",
+    "partition",
+    "data-seed",
+    "classes",
+    "state",
+    "engine",
+    "device",
+    "share-scores",
+    "masked-only",
+    "most-weight",
+)
 FLOWER = ("partition-id", "num-partitions")  # what a simulated node has in place of a configuration
 
 
@@ -38,6 +51,8 @@ class SiteConfig:
     engine: str = "sequential"
     device: str = "auto"
     share_scores: bool = True  # does the server learn this site's test scores and which model it uses?
+    masked_only: bool = False  # refuse runs in which the server would see this site's own update?
+    most_weight: float = 1.0  # under masks: refuse to be more than this share of a sum, in which nobody else would hide it
     given: tuple[tuple[str, Any], ...] = ()  # all of it, for a factory
 
     @classmethod
@@ -66,6 +81,8 @@ class SiteConfig:
             engine=convert(merged.get("engine", cls.engine), str, "engine"),
             device=convert(merged.get("device", cls.device), str, "device"),
             share_scores=convert(merged.get("share-scores", True), bool, "share-scores"),
+            masked_only=convert(merged.get("masked-only", False), bool, "masked-only"),
+            most_weight=_share(merged, "most-weight", cls.most_weight),
             given=tuple(merged.items()),
         )
 
@@ -136,4 +153,11 @@ def _whole(values: Mapping[str, Any], key: str) -> int:
     value: int = convert(values[key], int, key)
     if value < 0:
         raise ValueError(f"{key} must be a whole number ≥ 0, not {value}")
+    return value
+
+
+def _share(values: Mapping[str, Any], key: str, default: float) -> float:
+    value: float = convert(values.get(key, default), float, key)
+    if not 0 < value <= 1:
+        raise ValueError(f"{key} must be in (0, 1], not {value}")
     return value

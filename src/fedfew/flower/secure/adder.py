@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedfew.flower.secure import ProtocolError, TooFewError, keys, shamir, stream
-from fedfew.flower.secure.party import FEWEST, PublicKeys, usual_threshold
-from fedfew.flower.secure.ring import Whole
+from fedfew.flower.secure.party import PublicKeys, usual_threshold
+from fedfew.flower.secure.ring import FEWEST, Whole
 
 SEALED = keys.NONCE + 2 * shamir.SHARE + keys.TAG  # bytes of a sealed pair of shares
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedfew.flower.secure import ProtocolError, TooFewError, keys, shamir, stream
-from fedfew.flower.secure.ring import Whole
+from fedfew.flower.secure.ring import FEWEST, Whole
 
-FEWEST = 3  # of two clients each would learn the other's update from the sum
 STEPS = ("share", "mask", "reveal", "nothing")  # what may come next
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Whole = NDArray[np.uint64]
+FEWEST = 3  # parties: of two, each would learn the other's numbers from the sum
 FINEST = 2**48  # levels on either side of 0: more would be lost in float64's 53 bits
 
 

@@ -44,7 +44,7 @@ def scaled(update: Tree, weights: Sequence[float]) -> NDArray[np.float64]:
     from the same."""
     omega = torch.tensor(weights, dtype=torch.float64)
     rows = []
-    for t in leaves(update):
+    for _, t in sorted(named_leaves(update)):  # by name: server and site must agree on the order
         flat = t.detach().cpu().double().reshape(len(t), -1)
         rows.append((omega[:, None] * flat).reshape(-1))
     return torch.cat(rows).numpy()
@@ -87,13 +87,13 @@ def _as_tree(total: NDArray[np.float64], scale: Tensor, like: Tree) -> Tree:
     """The numbers as a stack [1, K, …] of models, each model's multiplied by its scale."""
     models, begin = len(scale), 0
     found: dict[str, Tensor] = {}
-    for path, t in named_leaves(like):
+    for path, t in sorted(named_leaves(like)):
         shape = (models, *t.shape[1:])
         count = models * t[0].numel()
         numbers = torch.from_numpy(total[begin : begin + count]).reshape(models, -1) * scale[:, None]
         found[path] = numbers.reshape(1, *shape).to(t.dtype if t.is_floating_point() else torch.float64)
         begin += count
-    return from_named(found)
+    return from_named({path: found[path] for path, _ in named_leaves(like)})
 
 
 def _finite(log: Tensor) -> Tensor:
