@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types bench clean help
+.PHONY: demo deploy-demo test lint types bench clean help
 
 help:
 	@echo "make demo   watch three ways of federated learning on rotated digits (under a minute after set-up)"
 	@echo "make test   lint, types and tests, with coverage"
+	@echo "make deploy-demo  a federation of four sites on this machine: TLS, keys, one dies and comes back (under four minutes)"
 	@echo "make bench  seconds a round, sequential against stacked engine"
 
 $(BIN)/python:
@@ -23,6 +24,13 @@ $(VENV)/installed-dev: pyproject.toml $(VENV)/installed
 
 demo: $(VENV)/installed
 	$(BIN)/fedfew demo
+
+$(VENV)/installed-flower: pyproject.toml $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[flower]"
+	@touch $@
+
+deploy-demo: $(VENV)/installed-flower
+	$(BIN)/python examples/deploy_demo.py
 
 test: lint types
 	rm -f .coverage .coverage.*
