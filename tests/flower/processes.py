@@ -18,6 +18,8 @@ import uuid
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parents[2]
+APP, EXAMPLE = ROOT / "tests" / "flower" / "app", ROOT / "examples" / "flower"
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -26,6 +28,7 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "PATH": f"{BIN}:{os.environ.get('PATH', '')}",  # Flower starts its own programs by name
+    "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",  # where sites find the tests' data and model
 }
 MARK = "FEDFEW_TEST_PROCESS"
 

@@ -83,8 +83,12 @@ class Course:
 
     def go_on(self) -> Run:
         """From the state there is to the last round."""
-        while self._state.round < self.plan.rounds:
-            self._round(self._state.round + 1)
+        try:
+            while self._state.round < self.plan.rounds:
+                self._round(self._state.round + 1)
+        except (TooFewError, DivergedError):  # raised before a round has changed anything
+            self._write()
+            raise
         return self._result()
 
     # -- beginning -----------------------------------------------------------------------------------------------------------
