@@ -44,6 +44,11 @@ def test_export_says_where_and_refuses_to_overwrite(run_folder: Path, exported: 
     assert card["model"]["dtype"] == "float32"
 
 
+def test_the_flower_group_has_the_same_command(run_folder: Path, exported: str) -> None:
+    call("flower", "export", str(run_folder), "-o", "other")
+    assert export.sha256_of_card(Path("other")) == export.sha256_of_card(Path(exported))
+
+
 def test_an_export_and_its_run_give_the_same_choice(run_folder: Path, exported: str) -> None:
     from_export, from_run = document(exported), document(str(run_folder))
     assert from_export.pop("source") == {"card_sha256": export.sha256_of_card(Path(exported))}

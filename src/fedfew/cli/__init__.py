@@ -9,7 +9,7 @@ import typer
 
 from fedfew import cli_data
 from fedfew._version import __version__
-from fedfew.cli import compare, demo, errors, export, methods, run, select, show
+from fedfew.cli import compare, demo, errors, export, flower, methods, run, select, show
 
 app = typer.Typer(
     name="fedfew",
@@ -53,6 +53,8 @@ def version() -> None:
 for module in (run, compare, show, export, select, methods, demo):
     module.add_to(app)
 app.add_typer(cli_data.app, name="data")
+app.add_typer(flower.app, name="flower")
+app.add_typer(flower.app, name="flower")
 
 
 def main() -> None:
