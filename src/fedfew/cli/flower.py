@@ -30,7 +30,7 @@ def init(
     if json:
         tables.print_json({"files": [str(path) for path in paths]})
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     for path in paths:
         console.print(f"written  {path}")
     console.print(f"\nTry it: flwr run {folder} local --stream --federation-config num-supernodes=4 (needs fedfew[simulation])")

@@ -1,5 +1,0 @@
-"""What the server runs."""
-
-from fedfew.flower import server_app
-
-app = server_app()
