@@ -69,7 +69,7 @@ def test_ca_may_sign_certificates_and_nothing_below_it_may(folder: Path) -> None
 def test_server_certificate_names_its_hosts_for_a_server_only_and_is_signed_by_the_ca(folder: Path) -> None:
     server, authority = certificate(folder / "server.pem"), certificate(folder / "ca.crt")
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["superlink.example.org"]
+    assert names.get_values_for_type(x509.DNSName) == ["superlink.example.org", "localhost"]
     assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")]
     use = server.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(use) == [ExtendedKeyUsageOID.SERVER_AUTH]
@@ -152,7 +152,7 @@ def test_renewal_replaces_the_server_pair_only_and_the_old_ca_vouches_for_it(tmp
     assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
     certificate(tmp_path / "server.pem").verify_directly_issued_by(certificate(tmp_path / "ca.crt"))
     names = certificate(tmp_path / "server.pem").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["superlink.example.org"]
+    assert names.get_values_for_type(x509.DNSName) == ["superlink.example.org", "localhost"]
 
 
 def test_a_site_alone_makes_its_own_pair_and_no_ca(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_the_command_says_where_each_file_goes_and_what_to_type(tmp_path: Path) 
     written = [line.split()[1] for line in lines if line.startswith("written")]
     assert {Path(path).relative_to(folder).as_posix() for path in written} == set(contents(folder))
     assert any(line.startswith(f"flwr supernode register {folder}/sites/north.pub") for line in lines)
-    assert any("--superlink [::1]:8000" in line for line in lines)
+    assert any("--superlink [::1]:8443" in line for line in lines)
     assert call("--host", "::1", "--folder", str(folder)).stdout.splitlines()[0].startswith("kept")
 
 

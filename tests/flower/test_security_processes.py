@@ -1,62 +1,59 @@
-"""A real SuperLink with TLS and keys, and real SuperNodes: the registered one gets in, all others are refused."""
+"""A real SuperLink with TLS and keys behind its gate, and real SuperNodes: the registered one gets in, all others are refused.
+
+What is started is what ``fedfew flower certs`` prints.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr")
-pytest.importorskip("cryptography")
 
-from fedfew.cli.flower_certs import commands
+from fedfew.cli import flower_certs
 from fedfew.flower import certs
+from tests.flower.processes import BIN, QUIET, Process, free_port, wait_for
 
 pytestmark = pytest.mark.deploy
 PATIENCE = 60.0
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def typed(line: str) -> list[str]:
-    """A command line as it is printed, with the program taken from where the tests run."""
-    program, *words = line.split()
-    return [str(Path(sys.executable).parent / program), *words]
-
-
-def line_of(text: str, program: str) -> str:
-    return next(line for line in text.splitlines() if line.startswith(program))
-
-
-@dataclass
 class Federation:
-    """A running SuperLink with one registered site, ``north``."""
+    """A running SuperLink, its gate, and one registered site, ``north``."""
 
-    folder: Path
-    port: int
-    environment: dict[str, str]
-    printed: str  # what `fedfew flower certs` told us to type
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, self.gate = free_port(), free_port()
+        certs.write(folder / "certs", ["127.0.0.1"], ["north", "stranger"])
+        certs.write(folder / "elsewhere", ["127.0.0.1"])
+        text = flower_certs.commands(folder / "certs", ["127.0.0.1"], ["north"])
+        text = text.replace(":8000", f":{self.port}").replace("port 8000", f"port {self.port}")
+        self.printed = text.replace(":8443", f":{self.gate}").replace("port 8443", f"port {self.gate}")
+        begin = self.printed.index("[superlink.federation]")
+        connection = self.printed[begin : self.printed.index("\n\n", begin)]
+        through_gate = connection.replace("superlink.federation", "superlink.gate").replace(str(self.port), str(self.gate))
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(folder / "home")}
+        (folder / "home").mkdir()
+        (folder / "home" / "config.toml").write_text(connection + "\n\n" + through_gate)
+
+    def typed(self, program: str) -> list[str]:
+        """The printed command of a program, as words."""
+        line = next(line for line in self.printed.splitlines() if line.startswith(program))
+        first, *words = line.split()
+        return [sys.executable, "-m", "fedfew", *words] if first == "fedfew" else [str(BIN / first), *words]
+
+    def start(self, name: str, command: list[str]) -> Process:
+        return Process(command, self.folder / f"{name}.log", self.environment, self.folder)
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = typed("flwr " + " ".join(words))
+        command = [str(BIN / "flwr"), *words]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -66,79 +63,52 @@ class Federation:
 
     def refusal(self, *words: str) -> str:
         """What a SuperNode started with these words says when it gives up, having been refused."""
-        address = f"--superlink 127.0.0.1:{self.port} --port {free_port()} --max-retries 1"
-        command = typed(f"flower-supernode {address} " + " ".join(words))
-        said = self.folder / "refused.log"
-        with said.open("w") as log:  # no pipes: a program that the SuperNode started would hold them open
-            code = subprocess.run(command, env=self.environment, stdout=log, stderr=log, timeout=PATIENCE).returncode
-        output = said.read_text()
-        assert code != 0, output
-        assert "SuperNode ID" not in output
+        address = ["--superlink", f"127.0.0.1:{self.gate}", "--port", str(free_port()), "--max-retries", "1"]
+        supernode = self.start(f"refused-{len(list(self.folder.iterdir()))}", [str(BIN / "flower-supernode"), *address, *words])
+        try:
+            wait_for(lambda: not supernode.running(), PATIENCE, lambda: f"it does not give up: {supernode.text()}")
+        finally:
+            supernode.end()
+        assert supernode.popen.returncode != 0
+        assert "SuperNode ID" not in supernode.text()
         assert len(self.nodes()) == 1
-        return output
+        return supernode.text()
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    folder, port = tmp_path_factory.mktemp("secure"), free_port()
-    certs.write(folder / "certs", ["127.0.0.1"], ["north", "stranger"])
-    certs.write(folder / "elsewhere", ["127.0.0.1"])
-    printed = (
-        commands(folder / "certs", ["127.0.0.1"], ["north"]).replace(":8000", f":{port}").replace("port 8000", f"port {port}")
-    )
-    begin = printed.index("[superlink.federation]")
-    home = folder / "home"
-    home.mkdir()
-    (home / "config.toml").write_text(printed[begin : printed.index("\n\n", begin)])
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # the SuperLink starts programs by name
-    environment = os.environ | QUIET | {"FLWR_HOME": str(home), "PATH": path}
-    with (folder / "superlink.log").open("w") as log:
-        superlink = subprocess.Popen(
-            typed(line_of(printed, "flower-superlink").replace("0.0.0.0", "127.0.0.1")),
-            env=environment,
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            it = Federation(folder, port, environment, printed)
-            wait_for(lambda: "Uvicorn running" in (folder / "superlink.log").read_text(), superlink)
-            done = it.flwr(*line_of(printed, "flwr supernode register").split()[1:])
-            assert done.returncode == 0, done.stdout + done.stderr
-            yield it
-        finally:
-            superlink.terminate()
-            superlink.wait(PATIENCE)
-
-
-def wait_for(condition: Any, process: subprocess.Popen[Any]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert process.poll() is None, "the process ended early"
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.2)
+    it = Federation(tmp_path_factory.mktemp("secure"))
+    superlink = it.start("superlink", it.typed("flower-superlink"))
+    gate = it.start("gate", it.typed("fedfew"))
+    try:
+        wait_for(lambda: "Uvicorn running" in superlink.text(), PATIENCE, superlink.text)
+        done = it.flwr(*it.typed("flwr supernode register")[1:])
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield it
+    finally:
+        gate.end()
+        superlink.end()
 
 
 def test_a_registered_key_gets_in(federation: Federation) -> None:
     assert [node["status"] for node in federation.nodes()] == ["registered"]
-    command = typed(line_of(federation.printed, "flower-supernode") + f" --port {free_port()}")
-    with (federation.folder / "north.log").open("w") as log:
-        supernode = subprocess.Popen(command, env=federation.environment, stdout=log, stderr=log)
-        try:
-            wait_for(lambda: [node["status"] for node in federation.nodes()] == ["online"], supernode)
-        finally:
-            supernode.terminate()
-            supernode.wait(PATIENCE)
+    supernode = federation.start("north", [*federation.typed("flower-supernode"), "--port", str(free_port())])
+    try:
+        wait_for(lambda: [node["status"] for node in federation.nodes()] == ["online"], PATIENCE, supernode.text)
+    finally:
+        supernode.end()
 
 
 def test_an_unknown_key_is_refused(federation: Federation) -> None:
-    known = f"--root-certificates {federation.folder}/certs/ca.crt"
-    stranger = f"--auth-supernode-private-key {federation.folder}/certs/sites/stranger"
-    assert "Failed to activate SuperNode" in federation.refusal(known, stranger)
+    stranger = f"{federation.folder}/certs/sites/stranger"
+    said = federation.refusal(
+        "--root-certificates", f"{federation.folder}/certs/ca.crt", "--auth-supernode-private-key", stranger
+    )
+    assert "Failed to activate SuperNode" in said
 
 
 def test_no_key_at_all_is_refused(federation: Federation) -> None:
-    said = federation.refusal(f"--root-certificates {federation.folder}/certs/ca.crt")
+    said = federation.refusal("--root-certificates", f"{federation.folder}/certs/ca.crt")
     assert "All SuperNodes must be registered" in said
 
 
@@ -148,16 +118,20 @@ def test_plain_text_is_refused(federation: Federation) -> None:
 
 def test_a_site_that_trusts_another_ca_refuses_the_superlink(federation: Federation) -> None:
     """The other way round: a site does not speak to a SuperLink that its CA does not vouch for, registered key or not."""
-    wrong = f"--root-certificates {federation.folder}/elsewhere/ca.crt"
-    north = f"--auth-supernode-private-key {federation.folder}/certs/sites/north"
-    assert "certificate verify failed" in federation.refusal(wrong, north)
+    north = f"{federation.folder}/certs/sites/north"
+    wrong = f"{federation.folder}/elsewhere/ca.crt"
+    assert "certificate verify failed" in federation.refusal("--root-certificates", wrong, "--auth-supernode-private-key", north)
 
 
-def test_whoever_reaches_the_port_may_register_keys(federation: Federation) -> None:
-    """Not what one would wish, but what Flower does, and what docs/deployment.md warns of: only /v1/fleet/ asks for keys.
+def test_through_the_gate_nobody_registers_keys(federation: Federation) -> None:
+    key = f"{federation.folder}/certs/sites/stranger.pub"
+    done = federation.flwr("supernode", "register", key, "gate")
+    assert done.returncode != 0
+    assert len(federation.nodes()) == 1
 
-    If this fails, Flower has closed the gap: drop the warning there and in `fedfew flower certs`.
-    """
+
+def test_without_the_gate_everybody_does(federation: Federation) -> None:
+    """Not what one would wish, but what Flower does. If this fails, Flower asks who it is: then the gate can go."""
     key = f"{federation.folder}/certs/sites/stranger.pub"
     done = federation.flwr("supernode", "register", key, "federation", "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, export, flags, flower_certs
+from fedfew.cli import errors, export, flags, flower_certs, flower_gate
 
-app = typer.Typer(help="Federations on a network, with Flower: init, check, certs, export.", no_args_is_help=True)
+app = typer.Typer(help="Federations on a network, with Flower: init, check, certs, gate, export.", no_args_is_help=True)
 
 
 @app.command()
@@ -89,4 +89,5 @@ def _has_flower() -> bool:
 
 
 flower_certs.add_to(app)
+flower_gate.add_to(app)
 export.add_to(app)

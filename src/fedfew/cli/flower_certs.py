@@ -12,7 +12,7 @@ from fedfew.cli import errors, flags
 if TYPE_CHECKING:
     from fedfew.flower.certs import File
 
-PORT = 8000  # the SuperLink's own default
+SUPERLINK, GATE = 8000, 8443  # ports
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,33 +62,30 @@ def _show(files: list[File]) -> None:
 
 def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
     """What to type where, with these files; tests run exactly this."""
-    address = f"{_bracketed(hosts[0]) if hosts else 'SUPERLINK'}:{PORT}"
     lines = []
     if hosts:
         lines += [
-            "# At the SuperLink (server.pem, server.key, ca.crt)",
+            "# The SuperLink, on a machine with ca.crt, server.pem, server.key. Whoever reaches its port can register keys and",
+            "# start runs, so it is kept to its own machine, and sites come in through the gate, which lets them do neither.",
             f"flower-superlink --ssl-ca-certfile {folder}/ca.crt --ssl-certfile {folder}/server.pem"
-            f" --ssl-keyfile {folder}/server.key --enable-supernode-auth --database state.db --host 0.0.0.0 --port {PORT}",
+            f" --ssl-keyfile {folder}/server.key --enable-supernode-auth --database state.db --host 127.0.0.1 --port {SUPERLINK}",
+            f"fedfew flower gate --folder {folder} --superlink 127.0.0.1:{SUPERLINK} --port {GATE}",
             "",
-            "# Where runs are started from (ca.crt): in $FLWR_HOME/config.toml, by default ~/.flwr/config.toml",
+            "# On the same machine, in ~/.flwr/config.toml ($FLWR_HOME/config.toml): the connection by which runs are started",
             "[superlink.federation]",
-            f'address = "{address}"',
+            f'address = "127.0.0.1:{SUPERLINK}"',
             f'root-certificates = "{(folder / "ca.crt").absolute()}"',
             "",
         ]
+    gate = f"{_bracketed(hosts[0]) if hosts else 'SUPERLINK'}:{GATE}"
     for name in sites:
         key = folder / "sites" / name
         lines += [
-            f"# Site {name}: registered where runs are started from ({name}.pub), then started at the site ({name}, ca.crt)",
+            f"# Site {name}: registered at the SuperLink ({name}.pub), then started at the site ({name} and ca.crt)",
             f"flwr supernode register {key}.pub federation --name {name}",
-            f"flower-supernode --root-certificates {folder}/ca.crt --auth-supernode-private-key {key} --superlink {address}",
+            f"flower-supernode --root-certificates {folder}/ca.crt --auth-supernode-private-key {key} --superlink {gate}",
             "",
         ]
-    if hosts:
-        lines.append(
-            "Whoever reaches the SuperLink's port can register keys and start runs: Flower asks for a key on its paths below\n"
-            "/v1/fleet/ only. Let sites in through a proxy or firewall that passes those and nothing else (docs/deployment.md)."
-        )
     return "\n".join(lines).rstrip()
 
 

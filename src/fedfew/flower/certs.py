@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_DAYS, SERVER_DAYS = 3650, 365
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # what runs on the SuperLink's own machine, its own programs too, connects to these
 CLOCK_SKEW = timedelta(minutes=10)  # a site whose clock is behind takes a fresh certificate all the same
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*")
@@ -62,7 +63,7 @@ def write(
         raise ValueError("renew-server needs the names of the SuperLink: give --host")
     if server_days >= ca_days and not (folder / "ca.crt").exists():
         raise ValueError(f"server-days must be less than ca-days ({ca_days}), not {server_days}")
-    names = [_subject_alternative(host) for host in dict.fromkeys(hosts)]
+    names = [_subject_alternative(host) for host in dict.fromkeys([*hosts, *LOOPBACK])] if hosts else []
     files: list[File] = []
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if names:
