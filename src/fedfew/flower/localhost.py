@@ -71,11 +71,10 @@ class Localhost:
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def call(self, *words: str, seconds: float = 120) -> str:
+    def call(self, *words: str, seconds: float = 300, environment: Mapping[str, str] | None = None) -> str:
         """Run a program to its end, and return what it printed."""
-        done = subprocess.run(
-            words, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        variables = {**self.environment, **(environment or {})}
+        done = subprocess.run(words, env=variables, cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False)
         if done.returncode:
             raise ProgramError(f"'{' '.join(words)}' ended with code {done.returncode}: {(done.stdout + done.stderr).strip()}")
         return done.stdout
