@@ -111,6 +111,7 @@ class Deployment:
         self.env = os.environ | QUIET | {"FEDFEW_SITES": str(folder / "sites")} | (env or {})
         self.processes: list[Process] = []
         self.link: Process | None = None
+        self._runs = 0
 
     def __enter__(self) -> Deployment:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -141,21 +142,22 @@ class Deployment:
 
     def start_run(self, app: Path, config: dict[str, object] | None = None, nodes: int | None = None) -> Process:
         """``flwr run --stream`` of an app with these changes to its configuration; ends when the run does."""
-        home = Path(self._env("cli")["FLWR_HOME"])
+        self._runs += 1
+        name = f"run-{self._runs}"
+        home = Path(self._env(name)["FLWR_HOME"])
         (home / "config.toml").write_text(self._connection())
         command = [str(BIN / "flwr"), "run", str(app), "here", "--stream"]
         if config:
             command += ["--run-config", " ".join(f"{key}={_toml(value)}" for key, value in config.items())]
         if nodes is not None:
             command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
-        return self._start("cli", command)
+        return self._start(name, command)
 
     def run(self, app: Path, config: dict[str, object] | None = None, nodes: int | None = None, seconds: float = 300) -> str:
         """The same, to its end; its output."""
         process = self.start_run(app, config, nodes)
-        before = len(process.text())
         wait_for(lambda: not process.running(), seconds, lambda: f"the run does not end: {process.text()[-4000:]}")
-        return process.text()[before:]
+        return process.text()
 
     def _connection(self) -> str:
         return f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\ninsecure = true\n'

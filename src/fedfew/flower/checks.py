@@ -35,6 +35,8 @@ class Answer:
     letter: Letter
     reply: Reply
     norm: float
+    began: int  # after which of its rounds the client's own state was that it began from
+    score: tuple[int, float, float] | None  # choice, accuracy and loss after training, where asked for and shared
 
 
 def check_answer(letter: Letter, asked: Asked) -> None:
@@ -59,7 +61,8 @@ def check_reply(letter: Letter, asked: Asked, like: Reply, how: Way) -> Answer:
     update = wire.incoming(letter.tree, expected, how)
     check_tree(update, specs(expected))
     stacked = tree_map(lambda t: t[None], update)
-    return Answer(asked, letter, Reply(stacked, losses, torch.tensor([asked.samples])), norm(update))
+    reply = Reply(stacked, losses, torch.tensor([asked.samples]))
+    return Answer(asked, letter, reply, norm(update), letter.whole("began"), check_score(letter))
 
 
 def check_score(letter: Letter) -> tuple[int, float, float] | None:

@@ -256,8 +256,9 @@ class Course:
                 letter = came.get(node, RefusedError("no answer within the deadline"))
                 if isinstance(letter, RefusedError):
                     raise letter
-                answers[what.client] = checks.check_reply(letter, what, like, self.plan.compression)
-                if (began := letter.whole("began")) != self._state.sites["last"][what.client]:
+                answer = checks.check_reply(letter, what, like, self.plan.compression)
+                answers[what.client] = answer
+                if (began := answer.began) != self._state.sites["last"][what.client]:
                     self._note(
                         f"round {number}: client {what.client} had lost its own state and began from that of round {began}"
                     )
@@ -290,7 +291,7 @@ class Course:
             if not masks:
                 collected.add(torch.tensor([client]), answer.reply)
             if scored:
-                self._put_score(collected.adapted, client, answer.letter)
+                _put_score(collected.adapted, client, answer.score)
         collected.bytes_down = bytes_down + (masks.bytes_down if masks else 0)
         losses = sum(answer.reply.losses.numel() * answer.reply.losses.element_size() for answer in answers.values())
         collected.bytes_up = losses + sum(answer.letter.bytes for answer in answers.values()) + (masks.bytes_up if masks else 0)
@@ -310,16 +311,10 @@ class Course:
                 if isinstance(letter, RefusedError):
                     raise letter
                 checks.check_answer(letter, Asked(client, self._token, number, SCORE, 0))
-                self._put_score(scores, client, letter)
+                _put_score(scores, client, checks.check_score(letter))
             except RefusedError as reason:
                 self._note(f"round {number}: client {client} is not scored: {reason}")
         return scores
-
-    def _put_score(self, scores: PerClient, client: int, letter: Letter) -> None:
-        score = checks.check_score(letter)
-        if score is not None:
-            choice, accuracy, loss = (torch.tensor([value]) for value in score)
-            scores.put(torch.tensor([client]), (choice, accuracy, loss))
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
 
@@ -393,3 +388,9 @@ class Course:
 
     def _result(self) -> Run:
         return Run(self._state, self.factory, self.method)
+
+
+def _put_score(scores: PerClient, client: int, score: tuple[int, float, float] | None) -> None:
+    if score is not None:
+        choice, accuracy, loss = (torch.tensor([value]) for value in score)
+        scores.put(torch.tensor([client]), (choice, accuracy, loss))

@@ -49,6 +49,8 @@ class Post:
         nodes = self.network.nodes()
         self._ask_strangers(nodes)
         self._receive({})
+        for client in self.roster.succeed(nodes):
+            self._note(f"client {client} is back as another node")
         return self.roster.present(nodes)
 
     def wave(self, letters: Mapping[int, Letter], expected: Specs) -> dict[int, Letter | RefusedError]:
@@ -97,8 +99,8 @@ class Post:
                 raise answer
             member = self.roster.read(answer)
             self.admit(member)
-            if self.roster.welcome(node, member, self.network.nodes()):
-                self._note(f"client {member.client} is back as another node")
+            if not self.roster.welcome(node, member):
+                self._note(f"a second node says it is client {member.client}: it waits until the first is gone")
         except RefusedError as reason:
             self.roster.turned_away[node] = str(reason)
             self._note(f"node {node} cannot take part: {reason}")

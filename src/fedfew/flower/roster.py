@@ -30,21 +30,34 @@ class Roster:
         self.clients = clients
         self.max_samples = max_samples
         self.members: dict[int, Member] = {}
-        self.turned_away: dict[int, str] = {}  # nodes that are not asked again, and why
+        self.waiting: dict[int, Member] = {}  # nodes that say they are a client which another node is, as far as we know
+        self.turned_away: dict[int, str] = {}  # nodes that cannot take part, and why; asked again if they leave and come back
 
     def strangers(self, nodes: set[int]) -> set[int]:
         """Those of the nodes that have to be asked who they are."""
-        return nodes - self.members.keys() - self.turned_away.keys()
+        self.turned_away = {node: why for node, why in self.turned_away.items() if node in nodes}
+        return nodes - self.members.keys() - self.waiting.keys() - self.turned_away.keys()
 
-    def welcome(self, node: int, member: Member, nodes: set[int]) -> bool:
-        """Note down who a node is; ``nodes`` can be reached now. Was this client another node before?"""
-        before = [other for other, known in self.members.items() if known.client == member.client and other != node]
-        if any(other in nodes for other in before):
-            raise RefusedError(f"it says it is client {member.client}, which is here already")
-        for other in before:
-            del self.members[other]
-        self.members[node] = member
-        return bool(before)
+    def welcome(self, node: int, member: Member) -> bool:
+        """Note down who a node is. Where another node is this client already, it has to wait until that one is gone (a site that
+        was restarted is known twice for a minute); did it not have to?"""
+        taken = any(known.client == member.client for known in self.members.values())
+        (self.waiting if taken else self.members)[node] = member
+        return not taken
+
+    def succeed(self, nodes: set[int]) -> list[int]:
+        """Let nodes that wait take the place of those that cannot be reached any more; the clients that this concerns."""
+        back = []
+        for node, member in list(self.waiting.items()):
+            holders = [other for other, known in self.members.items() if known.client == member.client]
+            if node not in nodes:
+                del self.waiting[node]
+            elif not any(other in nodes for other in holders):
+                for other in holders:
+                    del self.members[other]
+                self.members[node] = self.waiting.pop(node)
+                back.append(member.client)
+        return back
 
     def present(self, nodes: set[int]) -> dict[int, int]:
         """Node by client, of those who can be reached, in the order of clients."""
