@@ -13,7 +13,9 @@ from fedfew.flower.letters import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Lette
 
 TYPES = {JOIN: MessageType.QUERY, TRAIN: MessageType.TRAIN, SCORE: MessageType.EVALUATE}
 TYPES |= dict.fromkeys((SHARE, MASK, REVEAL), MessageType.TRAIN)
-REASONS = {1: "its app cannot be loaded", 2: "its app raised an error", 5: "the node is gone", 8: "its process died"}
+LATE = "no answer within the deadline"
+REASONS = {1: "its app cannot be loaded", 2: "its app raised an error", 3: LATE, 4: LATE, 5: "the node is gone"}
+REASONS[8] = "its process died"
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
