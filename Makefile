@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test lint types bench clean help
+.PHONY: demo deploy-demo test test-deploy coverage lint types bench clean help
 
 help:
 	@echo "make demo   watch three ways of federated learning on rotated digits (under a minute after set-up)"
 	@echo "make test   lint, types and tests, with coverage"
+	@echo "make test-deploy  tests with real servers and sites on this machine (some minutes)"
 	@echo "make deploy-demo  a federation of four sites on this machine: TLS, keys, one dies and comes back (under four minutes)"
 	@echo "make bench  seconds a round, sequential against stacked engine"
 
@@ -34,8 +35,15 @@ deploy-demo: $(VENV)/installed-flower
 
 test: lint types
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage run -m pytest -m "not deploy"
 	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+test-deploy: $(VENV)/installed-dev
+	$(BIN)/python -m coverage run -m pytest -m deploy
+	$(BIN)/python -m coverage combine --quiet --append
+
+coverage: $(VENV)/installed-dev  # of all tests that have run
 	$(BIN)/python -m coverage report
 
 lint: $(VENV)/installed-dev
