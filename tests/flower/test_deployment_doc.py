@@ -7,11 +7,11 @@ it says.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -67,7 +67,7 @@ UNITS = {re.search(r"system/(\S+)\.service", b.text)[1]: b.text for b in blocks(
 
 def test_no_block_escapes_this_test() -> None:
     for block in blocks():
-        assert block.language in ("sh", "ini", "toml", "nginx"), block
+        assert block.language in ("sh", "ini", "toml"), block
         assert block.at in ("coordinator", "site", "newcomer", "coordinator, for every site"), block
     assert PAGE.count("```") == 2 * len(blocks())
 
@@ -83,23 +83,13 @@ def test_commands_in_the_text_exist() -> None:
 @pytest.mark.parametrize("name", UNITS)
 def test_units_are_sound(name: str, tmp_path: Path) -> None:
     settings = unit(UNITS[name])
-    assert "FLWR_TELEMETRY_ENABLED=0" in " ".join(settings["Environment"])
+    assert "FLWR_TELEMETRY_ENABLED=0" in " ".join(settings.get("Environment", [])) or name == "fedfew-gate"
     assert int(settings["RestartSec"][0]) >= (60 if name == "fedfew-supernode" else 1)
     if shutil.which("systemd-analyze"):
         path = tmp_path / f"{name}.service"
         path.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", UNITS[name]))
         done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-def test_the_proxy_passes_the_paths_that_sites_use_and_no_others() -> None:
-    from flwr.supernode import fleet_http_client
-
-    (proxy,) = (block.text for block in blocks() if block.language == "nginx")
-    (passed,) = re.findall(r"location (\S+) \{\s+proxy_pass", proxy)
-    used = re.findall(r'path="(/[^"]+)"', inspect.getsource(fleet_http_client))
-    assert len(used) > 5
-    assert all(path.startswith(passed) for path in used)
 
 
 def test_settings_named_in_the_text_exist() -> None:
@@ -125,7 +115,7 @@ class Machines:
     def __init__(self, folder: Path, here: Localhost) -> None:
         self.here = here
         self.folder = folder
-        self.port = free_port()
+        self.port, self.gate = free_port(), free_port()
         self.ports = {site: free_port() for site in SITES}
         self.said: list[str] = []
         played = folder / "played"
@@ -143,7 +133,7 @@ class Machines:
 
     def localised(self, text: str, machine: str) -> str:
         """The text as it is on this machine."""
-        text = text.replace("superlink.example.org:443", f"127.0.0.1:{self.port}").replace("superlink.example.org", "127.0.0.1")
+        text = text.replace("superlink.example.org", "127.0.0.1").replace("8443", str(self.gate))
         text = text.replace(":8000", f":{self.port}").replace("--port 8000", f"--port {self.port}")
         text = text.replace("rounds=100", "rounds=2").replace("/srv/fedfew", str(self.home(machine)))
         if machine in SITES:
@@ -186,22 +176,22 @@ class Machines:
             return
         assert words[:-1] in (["enable", "--now"], ["start"]), words
         settings = unit(self.localised(UNITS[name], machine))
-        variables = dict(pair.split("=", 1) for line in settings["Environment"] for pair in shlex.split(line))
+        variables = dict(pair.split("=", 1) for line in settings.get("Environment", []) for pair in shlex.split(line))
         self.here.start(key, *shlex.split(settings["ExecStart"][0]), environment=variables)
-        if name == "fedfew-superlink":
-            self.here.wait_for(lambda: "Uvicorn running" in self.here.log(key).read_text(), "the SuperLink", alive=(key,))
-
-    def online(self) -> int:
-        listed = self.here.call(
-            "flwr", "supernode", "list", "federation", "--format", "json", environment=self.environment("coordinator")
-        )
-        return [node["status"] for node in json.loads(listed)["nodes"]].count("online")
+        if machine == "coordinator":
+            port = self.port if name == "fedfew-superlink" else self.gate
+            self.here.wait_for(lambda: answers(port), name, alive=(key,))
 
     @staticmethod
     def _script(path: Path, lines: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/sh\n{lines}\n")
         path.chmod(0o755)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -246,4 +236,8 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     assert "flower" in extras
     installed = (machines.folder / "installed.txt").read_text().splitlines()
     assert {re.sub(r"/\S*/srv/", "", line) for line in installed} == {"install fedfew/fedfew[flower]"}
-    machines.here.wait_for(lambda: machines.online() == 2, "the sites that were stopped and started again", seconds=30)
+    again = tuple(f"fedfew-supernode-{site}" for site in SITES)  # stopped and started: let in at once, not refused
+    activated = "SuperNode ID"
+    machines.here.wait_for(
+        lambda: all(machines.here.log(name).read_text().count(activated) == 2 for name in again), "the sites", alive=again
+    )
