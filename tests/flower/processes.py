@@ -67,6 +67,11 @@ class Process:
             time.sleep(0.05)
         self.popen.wait()
 
+    def crash(self) -> None:
+        """SIGKILL to itself alone."""
+        self.popen.kill()
+        self.popen.wait()
+
     def end(self) -> None:
         """Ask it to end, then make it."""
         if self.running():

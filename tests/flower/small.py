@@ -71,8 +71,8 @@ class Neighbourhood:
         self.change = change or (lambda node, letter, reply: reply)
         self.clock = Clock()
         self.waves: list[tuple[str, list[int]]] = []
-        self._answers: dict[str, Letter] = {}
-        self._count = 0
+        self.answers: dict[str, Letter] = {}
+        self.count = 0
 
     def nodes(self):
         return set(self.sites)
@@ -81,19 +81,19 @@ class Neighbourhood:
         sent = {}
         self.waves.append((next(iter(letters.values())).kind, list(letters)))
         for node, letter in letters.items():
-            self._count += 1
+            self.count += 1
             arrived = records.to_letter(records.to_records(letter))
             reply = self.change(node, arrived, answer(self.sites[node], arrived)) if node in self.sites else None
             if reply is not None:
-                self._answers[str(self._count)] = records.to_records(reply)
-            sent[str(self._count)] = node
+                self.answers[str(self.count)] = records.to_records(reply)
+            sent[str(self.count)] = node
         return sent
 
     def receive(self, waiting):
         came = []
-        for number in [n for n in self._answers if n in waiting]:
+        for number in [n for n in self.answers if n in waiting]:
             try:
-                came.append((number, records.to_letter(self._answers.pop(number), waiting[number])))
+                came.append((number, records.to_letter(self.answers.pop(number), waiting[number])))
             except RefusedError as reason:
                 came.append((number, reason))
         return came

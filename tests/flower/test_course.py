@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 import fedfew
 from fedfew import models
 from fedfew.cli import app
+from fedfew.flower import records
 from fedfew.flower.course import Course, TooFewError
 from fedfew.flower.generations import Generations
+from fedfew.flower.letters import FAILED, Letter
 from fedfew.flower.plan import Plan
 from fedfew.methods import METHODS
 from fedfew.stack import named_leaves, take, tree_map
@@ -47,14 +49,17 @@ def test_every_method_ends_as_in_the_simulator(method, tmp_path):
     assert fedfew.load(tmp_path / "run", lambda: None).round == 3
 
 
+LOST = Letter(FAILED, {"why": "state"})
+
+
 # -- who takes part ----------------------------------------------------------------------------------------------------------
 
 
 def losing(*lost):
-    """Answers to (client, round) that never arrive; the sites have done their work."""
+    """Answers to (client, round) that are lost; the sites have done their work."""
 
     def change(node, letter, reply):
-        return None if letter.kind == "train" and (node - 100, letter.values["round"]) in lost else reply
+        return LOST if letter.kind == "train" and (node - 100, letter.values["round"]) in lost else reply
 
     return change
 
@@ -80,8 +85,33 @@ def test_weights_are_over_those_who_answered(tmp_path):
     three = fedfew.train(FEDERATION.take([0, 1, 3]), tiny, fedfew.FedAvg(), rounds=1, batch_size=8, lr=0.1, engine="sequential")
     for (_, a), (_, b) in zip(named_leaves(run.state.server), named_leaves(three.state.server), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-    assert run.state.events == ["round 1: client 2 is left out: no answer within the deadline"]
+    assert run.state.events == ["round 1: client 2 is left out: the site failed: state"]
     assert run.history.left_out.tolist() == [1]
+
+
+def test_a_site_that_hangs_is_asked_again_when_it_has_answered(tmp_path):
+    """It answers the letter of round 1 only while round 3 is under way; nobody waits for it in rounds 2 and 3."""
+    network = neighbourhood(tmp_path)
+    held = {}
+
+    def hang(node, letter, reply):
+        if letter.kind == "train" and node == 102 and letter.values["round"] == 1:
+            held[str(network.count)] = records.to_records(reply)
+            return None
+        if letter.kind == "train" and letter.values["round"] == 3:
+            network.answers.update(held)
+        return reply
+
+    network.change = hang
+    run = course(tmp_path, network, method="ditto", rounds=4, score_every=4).run()
+    assert run.state.events == [
+        "round 1: client 2 is left out: no answer within the deadline",
+        "round 2: client 2 is not asked: it has not answered an earlier letter yet",
+        "round 3: client 2 is not asked: it has not answered an earlier letter yet",
+    ]
+    assert [len(nodes) for kind, nodes in network.waves if kind == "train"] == [4, 3, 3, 4]
+    assert run.state.sites["last"] == [4, 4, 4, 4]
+    assert network.clock.now < 2 * 10
 
 
 def test_a_client_whose_reply_was_lost_begins_again_from_its_state_before(tmp_path):
@@ -103,7 +133,7 @@ def test_a_round_without_a_quorum_is_asked_for_again_and_ends_as_if_nothing_had_
     def lossy(node, letter, reply):
         if letter.kind == "train" and letter.values["round"] == 2:
             seen.append(node)
-            return reply if len(seen) > 4 else None
+            return reply if len(seen) > 4 else LOST
         return reply
 
     run = course(tmp_path, neighbourhood(tmp_path, change=lossy), method="apfl").run()

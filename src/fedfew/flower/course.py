@@ -228,6 +228,8 @@ class Course:
             if len(nodes) >= self._needed(self.plan.clients) or waited >= self.plan.deadline:
                 break
             self.post.pause(waited)
+        for client in self.post.busy():
+            self._note(f"round {number}: client {client} is not asked: it has not answered an earlier letter yet")
         there = torch.tensor(list(nodes), dtype=torch.int64)
         if len(there) < self._needed(self.plan.clients):
             self._note(f"round {number}: {len(there)} clients are there, {self._needed(self.plan.clients)} are needed")

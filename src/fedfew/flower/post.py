@@ -8,6 +8,8 @@ from typing import Protocol
 from fedfew.flower.letters import JOIN, Letter, RefusedError, Specs
 from fedfew.flower.roster import Member, Roster
 
+PATIENCE = 10  # deadlines after which Flower gives a letter up, and a node that has not answered it is asked again
+
 
 class Network(Protocol):
     """Nodes that letters can be sent to."""
@@ -43,20 +45,25 @@ class Post:
         self._note = note
         self._clock = clock
         self._joining: dict[str, int] = {}
+        self._late: dict[str, int] = {}  # letters that were not answered in time, and the nodes that are still busy with them
 
     def present(self) -> dict[int, int]:
-        """Node by client, of those who have joined and can be reached now."""
+        """Node by client, of those who have joined, can be reached now, and are not busy with an earlier letter."""
         nodes = self.network.nodes()
         self._ask_strangers(nodes)
         self._receive({})
         for client in self.roster.succeed(nodes):
             self._note(f"client {client} is back as another node")
-        return self.roster.present(nodes)
+        return self.roster.present(nodes - set(self._late.values()))
+
+    def busy(self) -> list[int]:
+        """The clients that have not answered an earlier letter yet: another one would only wait behind it."""
+        return sorted(self.roster.members[node].client for node in set(self._late.values()) if node in self.roster.members)
 
     def wave(self, letters: Mapping[int, Letter], expected: Specs) -> dict[int, Letter | RefusedError]:
         """Post letters by node and wait until all are answered or the deadline has passed; the answers by node."""
         begin = self._clock()
-        sent = self.network.send(letters, self.deadline)
+        sent = self.network.send(letters, PATIENCE * self.deadline)
         came: dict[int, Letter | RefusedError] = {}
         for node in letters.keys() - sent.values():
             came[node] = RefusedError("it cannot be sent to")
@@ -70,6 +77,7 @@ class Post:
                 break
             self.pause(waited)
             self._ask_strangers(self.network.nodes())
+        self._late |= {number: sent[number] for number in waiting}
         return came
 
     def pause(self, waited: float) -> None:
@@ -77,18 +85,22 @@ class Post:
 
     def _ask_strangers(self, nodes: set[int]) -> None:
         self._joining = {number: node for number, node in self._joining.items() if node in nodes}
+        self._late = {number: node for number, node in self._late.items() if node in nodes}
         strangers = self.roster.strangers(nodes) - set(self._joining.values())
         if strangers:
-            self._joining |= self.network.send({node: Letter(JOIN) for node in sorted(strangers)}, 10 * self.deadline)
+            self._joining |= self.network.send({node: Letter(JOIN) for node in sorted(strangers)}, PATIENCE * self.deadline)
 
     def _receive(self, waiting: Mapping[str, Specs]) -> list[tuple[str, Letter | RefusedError]]:
         """Answers to these letters; introductions that came in with them are dealt with here."""
-        if not waiting and not self._joining:
+        if not waiting and not self._joining and not self._late:
             return []
         answers = []
-        for number, answer in self.network.receive({**waiting, **{number: {} for number in self._joining}}):
+        others: dict[str, Specs] = {number: {} for number in (*self._joining, *self._late)}
+        for number, answer in self.network.receive({**waiting, **others}):
             if number in self._joining:
                 self._introduced(self._joining.pop(number), answer)
+            elif number in self._late:
+                del self._late[number]  # whatever it says, it comes too late, but the node is free again
             elif number in waiting:
                 answers.append((number, answer))
         return answers
