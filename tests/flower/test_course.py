@@ -16,7 +16,7 @@ from fedfew.cli import app
 from fedfew.flower import records
 from fedfew.flower.course import Course, TooFewError
 from fedfew.flower.generations import Generations
-from fedfew.flower.letters import FAILED, Letter
+from fedfew.flower.letters import FAILED, JOIN, Letter
 from fedfew.flower.plan import Plan
 from fedfew.methods import METHODS
 from fedfew.stack import named_leaves, take, tree_map
@@ -323,6 +323,25 @@ def test_a_folder_with_another_or_a_finished_run_is_refused(tmp_path):
         course(tmp_path, neighbourhood(tmp_path), method="fedavg").run()
     with pytest.raises(ValueError, match=r"belongs to another run: its lr is 0\.1, not 0\.2"):
         course(tmp_path, neighbourhood(tmp_path), method="fedavg", lr=0.2, rounds=9).run()
+
+
+def test_a_site_that_changed_its_data_is_turned_away_when_the_run_goes_on(tmp_path):
+    course(tmp_path, neighbourhood(tmp_path), method="fedavg", rounds=2).run()
+
+    def wider(node, letter, reply):
+        return Letter(JOIN, reply.values | {"classes": 9}) if letter.kind == JOIN and node == 101 else reply
+
+    run = course(tmp_path, neighbourhood(tmp_path, change=wider), method="fedavg", rounds=3).run()
+    assert run.state.events == ["node 101 cannot take part: it has 9 classes, the run 3", "resumed after round 2"]
+    assert np.isnan(run.history.losses[-1]).any(1).tolist() == [False, True, False, False]
+
+
+def test_sites_that_do_not_fit_together_cannot_begin(tmp_path):
+    def odd(node, letter, reply):
+        return Letter(JOIN, reply.values | {"pixels": "unit"}) if letter.kind == JOIN and node == 101 else reply
+
+    with pytest.raises(ValueError, match="pixels is symmetric for client 0, but unit for client 1"):
+        course(tmp_path, neighbourhood(tmp_path, change=odd), method="fedavg").run()
 
 
 def test_the_folder_can_be_shown_and_selected_from(tmp_path):

@@ -41,11 +41,21 @@ class Post:
         self.network = network
         self.roster = roster
         self.deadline = deadline
-        self.admit: Callable[[Member], None] = lambda member: None  # raises RefusedError for a site that does not fit the run
+        self._admit: Callable[[Member], None] = lambda member: None
         self._note = note
         self._clock = clock
         self._joining: dict[str, int] = {}
         self._late: dict[str, int] = {}  # letters that were not answered in time, and the nodes that are still busy with them
+
+    def admit_only(self, check: Callable[[Member], None]) -> None:
+        """From now on turn away sites, also those that have joined, for which ``check`` raises RefusedError."""
+        self._admit = check
+        for node, member in list(self.roster.members.items()):
+            try:
+                check(member)
+            except RefusedError as reason:
+                del self.roster.members[node]
+                self._turn_away(node, reason)
 
     def present(self) -> dict[int, int]:
         """Node by client, of those who have joined, can be reached now, and are not busy with an earlier letter."""
@@ -110,9 +120,12 @@ class Post:
             if isinstance(answer, RefusedError):
                 raise answer
             member = self.roster.read(answer)
-            self.admit(member)
+            self._admit(member)
             if not self.roster.welcome(node, member):
                 self._note(f"a second node says it is client {member.client}: it waits until the first is gone")
         except RefusedError as reason:
-            self.roster.turned_away[node] = str(reason)
-            self._note(f"node {node} cannot take part: {reason}")
+            self._turn_away(node, reason)
+
+    def _turn_away(self, node: int, reason: RefusedError) -> None:
+        self.roster.turned_away[node] = str(reason)
+        self._note(f"node {node} cannot take part: {reason}")
