@@ -152,10 +152,11 @@ class Demo:
         exported = self.fedfew("export", "run", "-o", "export")
         say(f"exported {exported['models']} models with their card")
         told = self.fedfew("select", "export", "--data", f"{NEWCOMER}.npz", "--adapt-epochs", "3")
+        taken = "the adapted one" if told["adapted"] else "the model as it came"
         say(
             f"a fifth site, upright digits, never took part: model {told['model']} fits it best, accuracy on "
             f"{told['validation_samples']} samples held out {told['before']['accuracy']:.1%} as it came, "
-            f"{told['after']['accuracy']:.1%} adapted"
+            f"{told['after']['accuracy']:.1%} adapted; by its loss it takes {taken}"
         )
 
     def rounds_trained(self, client: int) -> int:

@@ -20,7 +20,7 @@ from fedfew.checkpoint import State
 from fedfew.engines import Engine, Local
 from fedfew.federation import Federation
 from fedfew.methods import Method
-from fedfew.methods.base import Outcome, Reply
+from fedfew.methods.base import Outcome
 from fedfew.run import ModelFactory, Run
 from fedfew.stack import Tree, bytes_each, finite, leaves, put, take, to
 
@@ -222,7 +222,7 @@ def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:
     ok = finite({"losses": reply.losses, "update": reply.update, "own": outcome.own})
     at = ok.nonzero()[:, 0]
     if len(at) < len(ok):
-        reply = Reply(take(reply.update, at), reply.losses[at], reply.samples[at])
+        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
         outcome = Outcome(reply, take(outcome.own, at), outcome.adapted)
     return at.cpu(), outcome
 

@@ -39,7 +39,7 @@ def test_data_by_path(tmp_path):
     x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12) % 3
     np.savez(tmp_path / "whole.npz", x=x, y=y)
     one = sitedata.load(read(client=5, data=str(tmp_path / "whole.npz"), classes=4))
-    assert (one.ids.tolist(), one.classes, one.name) == ([5], 4, "whole")
+    assert (one.ids.tolist(), one.classes, one.name) == ([5], 4, "arrays")  # a file's name does not leave the site
     assert one.test.of(0)[1].tolist() == y[[3, 7, 11]].tolist()
     assert len(one.train.of(0)[1]) == 9
     np.savez(tmp_path / "cut.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])

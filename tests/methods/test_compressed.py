@@ -40,6 +40,16 @@ def test_bytes_up_are_those_that_travel() -> None:
     assert up == {"none": [4 * 2 * (72 + 4)], "bf16": [4 * 2 * (36 + 4)], "int8": [4 * 2 * (18 + 2 * 4 + 4)]}
 
 
+def test_a_client_left_out_is_not_counted_and_leaves_no_trace() -> None:
+    """Client 2's samples are not finite, and so its update is not."""
+    whole = federation()
+    whole.train.x[whole.train.rows(2)] = float("inf")
+    left = fedfew.train(whole, "linear", WithCompression(METHOD, "int8"), rounds=2, lr=0.1, engine="stacked")
+    assert left.history.left_out.tolist() == [1, 1]
+    assert left.history.bytes_up.tolist() == [3 * 2 * (18 + 2 * 4 + 4)] * 2
+    assert float(tensor(branch(left.state.own, "lost"), "1.weight")[2].abs().max()) == 0
+
+
 def test_what_was_lost_is_kept_per_client_and_changes_the_next_round() -> None:
     kept = run(WithCompression(METHOD, "int8"))
     lost = branch(kept.state.own, "lost")

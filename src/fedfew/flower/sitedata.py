@@ -134,7 +134,7 @@ def from_npz(path: Path, classes: int | None) -> Federation:
         raise ValueError(f"data is {path}, but there is no such file") from None
     except (KeyError, IndexError, OSError, EOFError) as error:
         raise ValueError(f"{path} must hold the arrays x and y, or x_train, y_train, x_test and y_test ({error})") from error
-    return Federation.from_arrays([train_pair], [test_pair], classes=classes, name=path.stem)
+    return Federation.from_arrays([train_pair], [test_pair], classes=classes)  # the file's name is nobody else's business
 
 
 def _made(module: str, name: str, given: dict[str, Any]) -> Federation:
