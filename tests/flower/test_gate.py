@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,25 @@ def test_nothing_else_does(authority: Path, method: str, path: str) -> None:
     answer, seen = ask(authority, method, path)
     assert answer.status_code == 403
     assert seen == []
+
+
+def test_a_web_socket_is_not_opened(authority: Path) -> None:
+    said = []
+
+    async def send(message):
+        said.append(message)
+
+    asyncio.run(gate.Gate("127.0.0.1:1", authority)({"type": "websocket", "raw_path": b"/v1/fleet/get-run"}, send, send))
+    assert said == []
+
+
+@pytest.mark.parametrize("command", ["gate", "certs"])
+def test_without_flowers_packages_the_commands_say_what_to_install(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"fedfew.flower.{command}", None)
+    monkeypatch.delattr(f"fedfew.flower.{command}")
+    result = CliRunner().invoke(app, ["flower", command])
+    assert result.exit_code == 2
+    assert "pip install 'fedfew[flower]'" in result.stderr
 
 
 def test_what_is_too_large_is_refused(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,10 @@ def test_a_client_that_drops_out_between_the_phases_is_left_out_as_in_a_plain_ru
 
 
 def test_a_client_that_drops_out_after_its_upload_still_counts(tmp_path):
-    hidden, open_ = runs(tmp_path, lost(REVEAL, 3, 2), None, method="fedfew:mu=0.1", rounds=2)
+    def change(node, letter, reply):
+        return Letter(FAILED, {"why": "state"}) if letter.kind == REVEAL and node == 103 else reply
+
+    hidden, open_ = runs(tmp_path, change, None, method="fedfew:mu=0.1", rounds=2)
     assert_same(hidden, open_)
     assert hidden.history["left_out"].tolist() == [0, 0]
 
@@ -160,6 +163,19 @@ def test_a_site_may_refuse_to_stand_alone_in_a_sum_and_the_server_says_who_would
     careful.sites[100 + alone] = site(tmp_path / "c" / "sites", alone, **{"most-weight": 0.5})
     run = course(tmp_path / "c", careful, **plan).run()
     assert f"round 1: client {alone} is left out: the site failed: request" in run.state.events
+    model = warned[0].split("model ")[1].split(",")[0]
+    assert f"round 1: model {model} stays as it is: those with nearly all of its weight dropped out" in run.state.events
+
+
+def test_a_client_with_keys_that_are_none_is_left_out(tmp_path):
+    def change(node, letter, reply):
+        if letter.kind == TRAIN and node == 101:
+            reply.values["keys"] = "00" * 96
+        return reply
+
+    run = course(tmp_path, neighbourhood(tmp_path, change=change), aggregation="masked", rounds=1, method="fedavg").run()
+    assert run.state.events == ["round 1: client 1 is left out: its keys are in use already"]  # both are zero
+    assert run.history["left_out"].tolist() == [1]
 
 
 def test_norms_are_clipped_at_home(tmp_path):

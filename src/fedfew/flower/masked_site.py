@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedfew.flower.checks import norm
 from fedfew.flower.letters import MASK, SHARE, Letter, RefusedError
+from fedfew.flower.lock import held
 from fedfew.flower.secure.party import Party, PublicKeys
 from fedfew.flower.secure.ring import Ring
 from fedfew.flower.secure.weighting import scaled
@@ -36,29 +37,31 @@ class Aside:
 
     def begin(self, client: int, session: str, update: Tree, longest: float) -> str:
         """Put an update aside, shortened to a norm (0: as it is); the keys that go out for it. What was here is deleted."""
-        self._delete()
         length = norm(update)
         if 0 < longest < length:
             update = tree_map(lambda t: t * (longest / length) if t.is_floating_point() else t, update)
         party = Party.begin(client, bytes.fromhex(session))
-        self.folder.mkdir(parents=True, mode=0o700)
-        self._write("update.safetensors", save({path: t.contiguous() for path, t in named_leaves(update)}))
-        self._keep(party)
+        with held(self.folder.parent):
+            self._delete()
+            self.folder.mkdir(mode=0o700)
+            self._write("update.safetensors", save({path: t.contiguous() for path, t in named_leaves(update)}))
+            self._keep(party)
         return party.public.dumps().hex()
 
     def answer(self, letter: Letter, most_weight: float) -> Tree:
         """What goes out for a letter of a later step; noted down before, so that no other process takes the step again."""
-        try:
-            party = Party.loads((self.folder / "party.json").read_text())
-        except FileNotFoundError:
-            raise RefusedError("nothing is put aside here") from None
-        if letter.text("session") != party.session.hex():
-            raise RefusedError("another session's update is put aside here")
-        if letter.kind == SHARE:
-            return self._share(party, letter)
-        if letter.kind == MASK:
-            return self._mask(party, letter, most_weight)
-        return self._reveal(party, letter)
+        with held(self.folder.parent):
+            try:
+                party = Party.loads((self.folder / "party.json").read_text())
+            except FileNotFoundError:
+                raise RefusedError("nothing is put aside here") from None
+            if letter.text("session") != party.session.hex():
+                raise RefusedError("another session's update is put aside here")
+            if letter.kind == SHARE:
+                return self._share(party, letter)
+            if letter.kind == MASK:
+                return self._mask(party, letter, most_weight)
+            return self._reveal(party, letter)
 
     def _share(self, party: Party, letter: Letter) -> Tree:
         known = dict(zip(_clients(letter), _rows(letter, "keys"), strict=True))

@@ -216,6 +216,13 @@ def test_sealed_shares_of_another_size_are_refused() -> None:
 # -- what the server refuses ---------------------------------------------------------------------------------------------------
 
 
+def test_shares_of_another_polynomial_are_noticed() -> None:
+    round = after("reveal")
+    round.adder._revealed[0] = dict(round.adder._revealed[0]) | {1: bytes(shamir.SHARE)}
+    with pytest.raises(ProtocolError, match="the shares of client 1's secret do not belong together: nothing is unmasked"):
+        round.adder.unmask()
+
+
 def test_false_shares_are_noticed_before_anything_is_unmasked() -> None:
     for gone, words in (({}, "own mask are wrong|do not belong"), ({3: "mask"}, "mask key are wrong|do not belong")):
         round = Round(random_values(4, 5), gone)
@@ -236,6 +243,12 @@ def test_the_server_refuses_what_does_not_fit() -> None:
     adder, shares = round.adder, round.party(0).reveal({0, 1, 2, 3})
     with pytest.raises(ProtocolError, match="client 0 has joined already"):
         adder.join(0, adder.roster[0])
+    fresh = Party.begin(9, adder.session).public
+    for copied in (replace(fresh, mask=adder.roster[0].channel), replace(fresh, channel=fresh.mask)):
+        with pytest.raises(ProtocolError, match="its keys are in use already"):
+            adder.join(9, copied)
+    with pytest.raises(ProtocolError, match="a public key is none"):
+        adder.join(9, replace(fresh, mask=bytes(32)))
     with pytest.raises(ProtocolError, match="are not for all others"):
         adder.share(0, {1: b""})
     with pytest.raises(ProtocolError, match="another size"):

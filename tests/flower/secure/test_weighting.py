@@ -92,9 +92,10 @@ def test_a_model_that_nobody_gives_weight_to_stays() -> None:
     assert not any(t[2].any() for t in leaves(mean.mean()))
 
 
-def test_a_model_whose_weight_has_dropped_out_stays_and_is_named() -> None:
-    """Client 0 has all but e⁻⁴⁰ of the third model's weight, and drops out: what is left is finer than the rounding."""
-    weights = Weights(list(range(3)), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -40.0], [0.0, 0.0, -40.0]]).double())
+@pytest.mark.parametrize("little", [-40.0, -4000.0])
+def test_a_model_whose_weight_has_dropped_out_stays_and_is_named(little: float) -> None:
+    """Client 0 has all but e⁻⁴⁰ of the third model's weight, and drops out: what is left is finer than the rounding, or zero."""
+    weights = Weights(list(range(3)), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, little], [0.0, 0.0, little]]).double())
     like: Tree = {"w": torch.ones(MODELS, 2)}
     total = sum(scaled(like, row) for row in weights.normalised.tolist()[1:])
     mean, lost = weights.mean(np.asarray(total), {1, 2}, like, Ring(64.0, 3))

@@ -33,9 +33,14 @@ class Adder:
         self._revealed: dict[int, Mapping[int, bytes]] = {}
 
     def join(self, client: int, public: PublicKeys) -> None:
-        """A client's keys, in the first step."""
+        """A client's keys, in the first step; with bad ones no other client would go on."""
         if client in self.roster:
             raise ProtocolError(f"client {client} has joined already")
+        taken = {key for known in self.roster.values() for key in (known.channel, known.mask)}
+        if public.channel == public.mask or taken & {public.channel, public.mask}:
+            raise ProtocolError("its keys are in use already")
+        for key in (public.channel, public.mask):
+            keys.seed_of_pair(keys.fresh(), key, self.session)  # raises where it is no key
         self.roster[client] = public
 
     def close(self) -> None:

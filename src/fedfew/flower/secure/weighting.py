@@ -66,7 +66,7 @@ class Weights:
     @property
     def normalised(self) -> Tensor:
         """[C, K]; each model's sum to one over clients, or are all zero where nobody gives it weight."""
-        return (self.log - _finite(self.log.logsumexp(0))).exp()
+        return (self.log - _finite(self.log.logsumexp(0))).exp().clamp(max=1.0)
 
     def mean(
         self, total: NDArray[np.float64], survivors: Collection[int], like: Tree, ring: Ring
@@ -76,7 +76,7 @@ class Weights:
         at = torch.tensor([position for position, client in enumerate(self.clients) if client in survivors])
         remaining = self.normalised[at].sum(0)
         log_total = self.log[at].logsumexp(0)
-        lost = (remaining > 0) & (ring.error > COARSEST * remaining)
+        lost = (log_total > -torch.inf) & (ring.error > COARSEST * remaining)
         inverse = torch.where((remaining > 0) & ~lost, 1 / remaining, 0.0)
         mean = WeightedMean(len(remaining))
         mean.add(log_total.masked_fill(lost, -torch.inf)[None], _as_tree(total, inverse, like))
