@@ -365,6 +365,13 @@ def mlp(data):
     return lambda: models.build("mlp", tuple(data["shape"]), data["classes"])
 
 
+@pytest.mark.parametrize("method", ["ditto", "apfl", "fedrep", "local", "fedamp", "fedmtl"])
+def test_the_server_does_not_pretend_to_know_models_that_sites_keep(method, tmp_path):
+    run = course(tmp_path, neighbourhood(tmp_path), method=method, rounds=1).run()
+    with pytest.raises(ValueError, match="client 2 keeps a model of its own at its site"):
+        run.model_of(2)
+
+
 # -- what a site shares ------------------------------------------------------------------------------------------------------
 
 
