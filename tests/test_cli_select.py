@@ -12,6 +12,7 @@ import torch
 import fedfew
 from fedfew import export, modelfile
 from fedfew.engines import LocalTraining
+from fedfew.run import Fit
 from tests.test_cli import SMALL, call, here, refused  # noqa: F401  # a fixture that is used by being there
 
 
@@ -99,6 +100,17 @@ def test_what_is_printed_for_people(exported: str) -> None:
         "The model: m.safetensors",
     ):
         assert words in out
+
+
+def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from fedfew.cli.select import _progress
+
+    with _progress(Console(force_terminal=True, width=100), 2) as on_epoch:
+        on_epoch(1, Fit(0.5, 1.0))
+        on_epoch(2, Fit(0.25, 1.0))
+    assert "adapting, loss 0.2500" in capsys.readouterr().out
 
 
 def test_adapting_that_makes_it_worse_is_said_plainly(exported: str) -> None:
