@@ -50,9 +50,12 @@ def check(
 
     Example: [cyan]fedfew flower check 'client=0 data="mine.npz" classes=10'[/cyan]
     """
-    from fedfew.flower import sitedata
-    from fedfew.flower.letters import JOIN, Letter
-    from fedfew.flower.site import Site
+    try:
+        from fedfew.flower import sitedata
+        from fedfew.flower.letters import JOIN, Letter
+        from fedfew.flower.site import Site
+    except ModuleNotFoundError as error:
+        raise ImportError(f"there is no {error.name} here, which a site needs: pip install 'fedfew[flower]'") from error
     from fedfew.report import tables
 
     site = Site(sitedata.SiteConfig.read(parse(config), {}), "mlp")
