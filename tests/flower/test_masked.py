@@ -86,6 +86,13 @@ def test_too_many_drop_outs_lose_the_round_and_it_is_asked_for_again(tmp_path):
     assert "round 2: asked for again (2 of 3)" in hidden.state.events
 
 
+def test_survivors_of_a_masked_round_must_be_a_quorum(tmp_path):
+    """Three of four are enough to unmask, but not for a quorum of all."""
+    plan = {"method": "fedavg", "aggregation": "masked", "rounds": 1, "quorum": 1.0, "attempts": 1}
+    with pytest.raises(RuntimeError, match="round 1 has no quorum after 1 attempts"):
+        course(tmp_path, neighbourhood(tmp_path, change=lost(MASK, 3, 1)), **plan).run()
+
+
 def test_a_run_that_never_gets_enough_stops_and_keeps_what_it_has(tmp_path):
     def change(node, letter, reply):
         return None if letter.kind == SHARE and letter.values["round"] == 2 and node > 101 else reply

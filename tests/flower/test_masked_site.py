@@ -70,6 +70,12 @@ def test_a_site_without_an_update_put_aside_refuses(tmp_path):
         Aside(tmp_path / "empty").answer(Letter(SHARE, {"session": "00"}), 1.0)
 
 
+def test_an_update_that_is_not_finite_stays_at_home(tmp_path):
+    with pytest.raises(ValueError, match="the update is not finite"):
+        Aside(tmp_path).begin(0, "ab" * 16, {"w": torch.tensor([[1.0, torch.nan]])}, 0.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_session_is_refused_and_a_new_one_replaces_the_old(tmp_path):
     here = Three(tmp_path)
     here.sites[0].begin(0, "ab" * 16, UPDATE, 0.0)

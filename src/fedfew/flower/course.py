@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,7 +25,6 @@ from fedfew.aggregation import Aggregation, PerClient
 from fedfew.flower import checks, wire
 from fedfew.flower.checks import Answer, Asked
 from fedfew.flower.letters import SCORE, TRAIN, Letter, RefusedError
-from fedfew.flower.masked_server import MaskedRound
 from fedfew.flower.plan import Plan
 from fedfew.flower.post import Network, Post
 from fedfew.flower.roster import Member, Roster
@@ -32,6 +32,9 @@ from fedfew.flower.standing import Factory, Standing
 from fedfew.rounds import DivergedError
 from fedfew.run import Run
 from fedfew.stack import tree_map
+
+if TYPE_CHECKING:
+    from fedfew.flower.masked_server import MaskedRound
 
 log = logging.getLogger("flwr.fedfew")  # Flower's logger prints it and sends it to whoever follows the run
 
@@ -134,14 +137,13 @@ class Course:
                 masks = self._masks(number, nodes)
                 answers, share, bytes_down = self._ask(number, scored, drawn, nodes, masks)
                 needed = self._needed(round(self.plan.participation * self.plan.clients))
-                if len(answers) >= min(needed, len(drawn)) and len(drawn) >= needed:
+                usable = len(answers)
+                if usable >= needed:
                     collected = self._combined(answers, share, scored, bytes_down, masks)
-                    if len(collected.answered):
+                    usable = len(collected.answered)  # under masks not all may be left
+                    if usable >= needed:
                         return collected, drawn
-                else:
-                    self._note(
-                        f"round {number}: {len(answers)} of {len(drawn)} clients asked gave a usable answer, {needed} are needed"
-                    )
+                self._note(f"round {number}: {usable} of {len(drawn)} clients asked gave a usable answer, {needed} are needed")
             if attempt < self.plan.attempts:
                 self._note(f"round {number}: asked for again ({attempt + 1} of {self.plan.attempts})")
         raise TooFewError(
@@ -209,6 +211,8 @@ class Course:
         """What hides this attempt's updates; None where the aggregation is plain."""
         if self.plan.aggregation == "plain":
             return None
+        from fedfew.flower.masked_server import MaskedRound  # brings in cryptography
+
         return MaskedRound(
             self._run.like, Asked(0, self._run.token, number, TRAIN, 0), self.plan.mask_clip, nodes, self.post, self._note
         )

@@ -26,7 +26,7 @@ from fedfew.flower.lock import held
 from fedfew.flower.secure.party import Party, PublicKeys
 from fedfew.flower.secure.ring import Ring
 from fedfew.flower.secure.weighting import scaled
-from fedfew.stack import Tree, from_named, named_leaves, tree_map
+from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 
 class Aside:
@@ -37,6 +37,8 @@ class Aside:
 
     def begin(self, client: int, session: str, update: Tree, longest: float) -> str:
         """Put an update aside, shortened to a norm (0: as it is); the keys that go out for it. What was here is deleted."""
+        if not all(bool(t.isfinite().all()) for t in leaves(update)):
+            raise ValueError("the update is not finite: it would spoil the sum, and nobody could tell whose it was")
         length = norm(update)
         if 0 < longest < length:
             update = tree_map(lambda t: t * (longest / length) if t.is_floating_point() else t, update)

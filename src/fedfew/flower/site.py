@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,13 +27,15 @@ from fedfew.federation import Federation
 from fedfew.flower import sitedata, wire
 from fedfew.flower.generations import Generations
 from fedfew.flower.letters import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter
-from fedfew.flower.masked_site import Aside
 from fedfew.flower.sitedata import SiteConfig
 from fedfew.flower.trouble import failing_as
 from fedfew.methods import Method
 from fedfew.run import ModelFactory
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import device_named, fresh_models
+
+if TYPE_CHECKING:
+    from fedfew.flower.masked_site import Aside
 
 Model = str | Callable[[], nn.Module]
 
@@ -118,14 +120,14 @@ class Site:
             if leaves(state):
                 self._generations(task.run).write(task.round, state, keep_from=min(keep, last))
             if task.settings["aggregation"] == "masked":  # the update stays at home for now
-                aside, longest = Aside(self.folder / task.run), task.settings["clip_norm"]
+                aside, longest = self._aside(task.run), task.settings["clip_norm"]
                 values["keys"], sent = aside.begin(self.config.client, letter.text("session"), sent, longest), {}
         return Letter(TRAIN, values, sent)
 
     def _under_masks(self, letter: Letter) -> Letter:
         """A further step of a round under masks, with the update that training has put aside."""
         with failing_as("request"):
-            sent = Aside(self.folder / _run(letter)).answer(letter, self.config.most_weight)
+            sent = self._aside(_run(letter)).answer(letter, self.config.most_weight)
             about: dict[str, Any] = {"client": self.config.client, "run": _run(letter), "round": letter.whole("round", 1)}
         return Letter(letter.kind, about, sent)
 
@@ -202,6 +204,11 @@ class Site:
         save_file(tensors, folder / "model.safetensors")
         about = {"choice": choice, "accuracy": accuracy, "loss": loss, "round": task.round, "settings": task.settings}
         (folder / "choice.json").write_text(json.dumps(about, indent=1))
+
+    def _aside(self, run: str) -> Aside:
+        from fedfew.flower.masked_site import Aside  # brings in cryptography
+
+        return Aside(self.folder / run)
 
     def _generations(self, run: str) -> Generations:
         return Generations(self.folder / run)
