@@ -211,6 +211,21 @@ def test_sites_that_do_not_fit_are_told_apart(tmp_path):
     assert "node 106 cannot take part: shape of its data is (6,), the run's is [5]" in run.state.events
 
 
+def test_a_round_counts_even_if_everyone_is_gone_when_it_is_scored(tmp_path):
+    network = neighbourhood(tmp_path)
+
+    def leave(node, letter, reply):
+        if letter.kind == "train" and node == 103:
+            network.sites.clear()
+        return reply
+
+    network.change = leave
+    run = course(tmp_path, network, method="fedavg", rounds=1).run()
+    assert run.round == 1
+    assert np.isnan(run.history.served_accuracy).all()
+    assert not np.isnan(run.history.losses).any()
+
+
 # -- what is wrong with an answer --------------------------------------------------------------------------------------------
 
 

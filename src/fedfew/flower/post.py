@@ -73,7 +73,7 @@ class Post:
     def wave(self, letters: Mapping[int, Letter], expected: Specs) -> dict[int, Letter | RefusedError]:
         """Post letters by node and wait until all are answered or the deadline has passed; the answers by node."""
         begin = self._clock()
-        sent = self.network.send(letters, PATIENCE * self.deadline)
+        sent = self.network.send(letters, PATIENCE * self.deadline) if letters else {}
         came: dict[int, Letter | RefusedError] = {}
         for node in letters.keys() - sent.values():
             came[node] = RefusedError("it cannot be sent to")
