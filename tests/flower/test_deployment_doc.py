@@ -236,6 +236,9 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     assert "flower" in extras
     installed = (machines.folder / "installed.txt").read_text().splitlines()
     assert {re.sub(r"/\S*/srv/", "", line) for line in installed} == {"install fedfew/fedfew[flower]"}
+    for site in SITES:  # the unit lets a site write to two folders; nothing has been written elsewhere
+        there = {path.name for path in machines.home(site).iterdir()}
+        assert there == {"fedfew", "venv", "certs", "data.npz", "state", "flwr"}, there
     again = tuple(f"fedfew-supernode-{site}" for site in SITES)  # stopped and started: let in at once, not refused
     activated = "SuperNode ID"
     machines.here.wait_for(
