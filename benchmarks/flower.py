@@ -5,13 +5,15 @@
 A SuperLink and four SuperNodes on this machine, one process a message, as between real sites; images of CIFAR-10's size with
 random pixels (neither time nor bytes depend on what they show). Beside the measured seconds and bytes stands the arithmetic: the
 same local work of one client in this process, and the bytes of the tensors that the method sends (fedfew.costs). Bytes on the
-wire are those that the loopback interface counted, of anybody's: let nothing else talk to itself on the machine meanwhile.
+wire are those that the loopback interface counted, of anybody's: let nothing else talk to itself on the machine meanwhile. An
+array crosses it up to three times (app to SuperLink, SuperLink to SuperNode, SuperNode to app); one is between machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
 import statistics
 import tempfile
 import time
@@ -27,7 +29,7 @@ from fedfew import models
 from fedfew.costs import cost
 from fedfew.engines import Local, LocalTraining, Sequential
 from fedfew.flower import template
-from fedfew.flower.localhost import Localhost, free_port
+from fedfew.flower.localhost import Localhost, ProgramError, free_port
 from fedfew.flower.plan import Plan
 from fedfew.methods import Method
 from fedfew.stack import Tree, take
@@ -75,6 +77,7 @@ def deployed(folder: Path, rounds: int, method: str) -> dict[str, Any]:
         connection = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         (folder / "flwr" / "config.toml").write_text(connection)
         here.start("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port))
+        here.wait_for(lambda: listening(port), "the SuperLink", alive=("superlink",))
         for i in range(SITES):
             node = f'client={i} data="{folder}/site-{i}.npz" classes={CLASSES} state="{folder}/sites" device="cpu"'
             here.start(
@@ -95,12 +98,19 @@ def deployed(folder: Path, rounds: int, method: str) -> dict[str, Any]:
             return here.programs["run"].poll() is not None
 
         here.wait_for(another, "the run's end", seconds=3600)
+        if len(marks) < rounds - 1:
+            raise ProgramError(f"the run ended early: {here.log('run').read_text(errors='replace')[-2000:]}")
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(marks)]
     return {
         "seconds": statistics.median(s for s, _ in steps),
         "wire_bytes": statistics.median(n for _, n in steps),
         "history": fedfew.load(run).history,
     }
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def loopback() -> int:
