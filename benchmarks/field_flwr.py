@@ -34,12 +34,12 @@ def at_home() -> tuple[Task, torch.nn.Module]:
     return task, task.model().to(task.device)
 
 
-@client_app.train()  # type: ignore[untyped-decorator]  # untyped where flwr is not installed
+@client_app.train()
 def train(message: Message, context: Context) -> Message:
     task, model = at_home()
-    config = message.content["config"]
-    user, number = config["user"], config["server-round"]
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    content: Any = message.content
+    user, number = content["config"]["user"], content["config"]["server-round"]
+    model.load_state_dict(content["arrays"].to_torch_state_dict())
     order = task.order(number, user)
     x = inputs(task.array("x")[user])[order].to(task.device)
     y = torch.from_numpy(task.array("y")[user].copy())[order].to(task.device)
@@ -55,7 +55,7 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
-class GivenCohorts(FedAvg):  # type: ignore[misc]  # untyped where flwr is not installed
+class GivenCohorts(FedAvg):
     """Flower's FedAvg on the task's cohorts."""
 
     def __init__(self, task: Task) -> None:
@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
     strategy = GivenCohorts(task)
     last: dict[str, Any] = {}
 
-    @server_app.main()  # type: ignore[untyped-decorator]  # as above
+    @server_app.main()
     def serve(grid: Any, context: Context) -> None:
         result = strategy.start(grid, ArrayRecord(task.model().state_dict()), num_rounds=task.rounds)
         last.update(result.arrays.to_torch_state_dict())

@@ -14,6 +14,7 @@ import torch
 
 import fedfew
 from fedfew import FedAvg, FedFew, LocalOnly, checkpoint, rounds
+from fedfew.aggregation import Aggregation
 from tests.helpers import federation, linear, same_run
 
 FEDERATION = federation()
@@ -98,14 +99,14 @@ def test_ctrl_c_in_the_middle_of_a_round_undoes_it(owner, name, tmp_path, monkey
 
 def test_ctrl_c_while_a_round_is_noted_down_comes_after_it(tmp_path, monkeypatch):
     """Held back until the round is complete, which is then not undone: neither on the server nor at the clients."""
-    original = rounds.RoundLoop._record
+    original = Aggregation.record
 
-    def interrupted(self, *arguments):
-        if self.state.round == 2:
+    def interrupted(self, state, *arguments):
+        if state.round == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        original(self, *arguments)
+        original(self, state, *arguments)
 
-    monkeypatch.setattr(rounds.RoundLoop, "_record", interrupted)
+    monkeypatch.setattr(Aggregation, "record", interrupted)
     with pytest.raises(fedfew.Interrupted, match="stopped after round 2"):
         train(tmp_path / "run", LocalOnly(), checkpoint_every=100)
     monkeypatch.undo()

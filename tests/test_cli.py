@@ -569,7 +569,7 @@ def test_show_nothing() -> None:
 def test_select_takes_the_model_with_the_least_loss(finished: Path) -> None:
     x, y = fedfew.data.digits(4).train.of(1)
     np.savez("mine.npz", x=x.numpy(), y=y.numpy())
-    document = json.loads(call("select", str(finished), "--data", "mine.npz", "--json").stdout)
+    document = json.loads(call("select", str(finished), "--data", "mine.npz", "--validation", "0", "--json").stdout)
     assert document["model"] == fedfew.select(fedfew.load(finished).models, x, y)
     losses = [model["loss"] for model in document["models"]]
     assert losses.index(min(losses)) == document["model"]

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from fedfew._version import __version__
 
 if TYPE_CHECKING:
-    from fedfew import data, scalarization
+    from fedfew import data, export, scalarization
     from fedfew.federation import Federation
     from fedfew.history import History
     from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
+    from fedfew.modelfile import load_model
+    from fedfew.newcomer import join
     from fedfew.rounds import DivergedError, Interrupted, Progress
     from fedfew.run import Run, load, select
     from fedfew.training import train
@@ -36,7 +38,10 @@ __all__ = [
     "Run",
     "__version__",
     "data",
+    "export",
+    "join",
     "load",
+    "load_model",
     "scalarization",
     "select",
     "train",
@@ -47,6 +52,8 @@ _HOME = {
     "federation": ["Federation"],
     "history": ["History"],
     "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],
+    "modelfile": ["load_model"],
+    "newcomer": ["join"],
     "run": ["Run", "load", "select"],
     "rounds": ["DivergedError", "Interrupted", "Progress"],
     "training": ["train"],
@@ -54,7 +61,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "scalarization"):
+    if name in ("data", "export", "scalarization"):
         return import_module(f"fedfew.{name}")
     for module, names in _HOME.items():
         if name in names:

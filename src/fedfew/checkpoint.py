@@ -41,6 +41,7 @@ class State:
     settings: dict[str, Any]
     events: list[str] = field(default_factory=list)
     left_out: int = 0  # clients left out since the last scored round
+    sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
 
 
 class CheckpointError(ValueError):
@@ -60,6 +61,7 @@ def write(folder: Path, state: State) -> Path:
         "settings": state.settings,
         "events": state.events,
         "left_out": state.left_out,
+        "sites": state.sites,
         "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
         "sha256": hashlib.sha256(data).hexdigest(),
     }
@@ -126,6 +128,7 @@ def read(path: Path) -> State:
             settings=about["settings"],
             events=about["events"],
             left_out=about["left_out"],
+            sites=about.get("sites", {}),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):

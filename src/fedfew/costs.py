@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedfew import methods, models
 from fedfew.engines.base import Engine, Local, LocalTraining, Objective, Pass, Projection, Scores, Through
 from fedfew.federation import Federation, Samples
-from fedfew.methods import Method
+from fedfew.methods import Method, Reply
 from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
 
 
@@ -75,6 +75,18 @@ def cost(
         inference_passes=count_bytes(candidates) / choices / model_bytes,
         selection_passes=choices if choices > 1 else 0,
     )
+
+
+def rehearsed(method: Method, module: nn.Module, server: Tree, own: Tree) -> Reply:
+    """A reply as one client's will be, all its numbers zero or as received: what a server can expect to get.
+
+    own: the private states of all clients, or of one.
+    """
+    counting = _Counting(module, LocalTraining(lr=1.0, batch_size=1), seed=0)
+    first = torch.tensor([0])
+    samples = Samples(torch.empty(0), torch.empty(0), torch.tensor([0]), torch.tensor([1]), 1)
+    local = Local(counting, samples, first, 1, torch.ones(1))
+    return method.client(method.dispatch(server, first), take(own, first), local).reply
 
 
 def _at_home(engine: Engine, federation: Federation) -> Local:

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedfew import checkpoint, counted
+from fedfew.aggregation import Aggregation, PerClient
 from fedfew.checkpoint import State
 from fedfew.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.engines import Engine, Local
 from fedfew.federation import Federation
 from fedfew.methods import Method
-from fedfew.methods.base import Outcome, Reply
+from fedfew.methods.base import Outcome
 from fedfew.run import ModelFactory, Run
-from fedfew.stack import Tree, WeightedMean, branch, bytes_each, finite, leaves, put, take, tensor, to
+from fedfew.stack import Tree, bytes_each, finite, leaves, put, take, to
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,8 @@ class RoundLoop:
         counts = train.count.cpu()
         share = torch.zeros(len(self.federation))
         share[present] = counts[present] / counts[present].sum()
-        seen = _Seen(len(self.federation))
-        mean: WeightedMean | None = None
+        collected = Aggregation(method, server, share)
         new: list[tuple[Tensor, Tree]] = []
-        noted: list[tuple[Tensor, Reply]] = []
         scoring = 0.0
         for clients in _chunks(self.group.share(present, counts[present]), self.chunk):
             received = method.dispatch(server, clients)
@@ -120,70 +118,33 @@ class RoundLoop:
                 share[clients].to(train.y.device),
             )
             outcome = method.client(received, self._own(clients), local)
-            seen.bytes_down += bytes_each(received) * len(clients)
+            collected.bytes_down += bytes_each(received) * len(clients)
             if scored:
                 before = time.perf_counter()
-                seen.adapted.put(clients, self._score(outcome.adapted, clients))
+                collected.adapted.put(clients, self._score(outcome.adapted, clients))
                 scoring += time.perf_counter() - before
             good, outcome = _finite_only(outcome)
             clients = clients[good]
             if len(clients) == 0:
                 continue
-            reply = outcome.reply
-            seen.add(clients, reply)
-            if reply.update:
-                mean = mean or WeightedMean(reply.losses.shape[1])
-                mean.add(method.log_weights(reply, share[clients], clients), reply.update)
-            if method.absorbs:
-                noted.append((clients, reply))
+            collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
-            del outcome, reply  # or this chunk's models would stay in memory until the next one's are trained
+            del outcome  # or this chunk's models would stay in memory until the next one's are trained
         if self.group.size > 1:
-            seen, mean, new, noted = self._exchanged(seen, mean, new, noted)
-        next_server = server
-        for clients, reply in noted:
-            next_server = method.absorb(next_server, clients, reply)
-        if mean is not None:
-            next_server = method.aggregate(next_server, mean)
-        answered = torch.cat([clients for clients, _ in new]) if new else present[:0]
-        if len(answered) == 0 or not all(bool(t.isfinite().all()) for t in leaves(next_server)):
+            new = collected.join(self.group, new, train.y.device)
+        next_server = collected.result()
+        if next_server is None:
             raise self._diverged(number)
         self._seconds.append(time.perf_counter() - begin - scoring)
         with self._own_replaced(new, number):
             served = self._served(next_server) if scored else None
             with _uninterrupted():
                 self.state.server, self.state.round = next_server, number
-                self._note_left_out(number, present, answered)
+                self._note_left_out(number, present, collected.answered)
                 if served is not None:
-                    self._record(seen, served, share, answered)
-        assert seen.losses is not None
-        return float(seen.losses[answered].amin(1).mean())
-
-    def _exchanged(
-        self, seen: _Seen, mean: WeightedMean | None, new: list[tuple[Tensor, Tree]], noted: list[tuple[Tensor, Reply]]
-    ) -> tuple[_Seen, WeightedMean | None, list[tuple[Tensor, Tree]], list[tuple[Tensor, Reply]]]:
-        """The same of all processes' clients, and the same in all of them."""
-        for each in (everyones := self.group.everyones(seen))[1:]:
-            everyones[0].merge(each)
-        mine: Tree = {"mean": {} if mean is None else mean.parts()}
-        for i, (clients, own) in enumerate(new):
-            mine[f"new{i}"] = {"clients": clients, "own": own}
-        for i, (clients, reply) in enumerate(noted):
-            mine[f"noted{i}"] = {"clients": clients, "update": reply.update, "losses": reply.losses, "samples": reply.samples}
-        total: WeightedMean | None = None
-        all_new, all_noted = [], []
-        for theirs in self.group.everyones_trees(mine, self.federation.train.y.device):
-            for name in theirs:
-                part = branch(theirs, name)
-                if name.startswith("new"):
-                    all_new.append((tensor(part, "clients").cpu(), branch(part, "own")))
-                elif name.startswith("noted"):
-                    reply = Reply(branch(part, "update"), tensor(part, "losses"), tensor(part, "samples"))
-                    all_noted.append((tensor(part, "clients").cpu(), reply))
-                else:
-                    total = total or WeightedMean(len(tensor(part, "total")))
-                    total.merge(part)
-        return everyones[0], total, all_new, all_noted
+                    collected.record(self.state, served, sum(self._seconds) / len(self._seconds))
+                    self._seconds = []
+        return collected.loss
 
     def _own(self, clients: Tensor) -> Tree:
         return take(self.state.own, clients.to(self.federation.train.y.device))
@@ -203,10 +164,10 @@ class RoundLoop:
                         put(self.state.own, clients, own)
             raise
 
-    def _served(self, server: Tree) -> _PerClient:
+    def _served(self, server: Tree) -> PerClient:
         """Scores of the model that every client, present or not, would be handed now."""
         everyone = torch.arange(len(self.federation))
-        scores = _PerClient(len(everyone))
+        scores = PerClient(len(everyone))
         for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.serve(self.method.dispatch(server, clients), self._own(clients))
             scores.put(clients, self._score(candidates, clients))
@@ -234,30 +195,6 @@ class RoundLoop:
             event = f"round {number}: left out, their loss or update is not finite: clients {names}"
             self.events.append(event)
             self.state.events.append(event)
-
-    def _record(self, seen: _Seen, served: _PerClient, share: Tensor, answered: Tensor) -> None:
-        assert seen.losses is not None
-        columns: dict[str, Any] = {}
-        for name, value in self.method.diagnose(seen.losses[answered], share[answered], answered).items():
-            columns[name] = value.cpu().float()
-            if value.ndim:
-                columns[name] = torch.full((len(share), *value.shape[1:]), torch.nan)
-                columns[name][answered] = value.cpu().float()
-        self.state.history.append(
-            round=self.state.round,
-            served_accuracy=served.accuracy,
-            served_loss=served.loss,
-            adapted_accuracy=seen.adapted.accuracy,
-            adapted_loss=seen.adapted.loss,
-            choice=served.choice,
-            losses=seen.losses,
-            seconds=sum(self._seconds) / len(self._seconds),
-            bytes_up=seen.bytes_up,
-            bytes_down=seen.bytes_down,
-            left_out=self.state.left_out,
-            **columns,
-        )
-        self._seconds, self.state.left_out = [], 0
 
     def _diverged(self, number: int) -> DivergedError:
         lr = self.state.settings["lr"]
@@ -288,50 +225,6 @@ class RoundLoop:
         return Run(on_cpu, self.factory, self.method)
 
 
-class _PerClient:
-    """Choice, accuracy and loss of each of M clients, NaN where there is none yet."""
-
-    def __init__(self, clients: int) -> None:
-        self.choice = torch.full((clients,), -1)
-        self.accuracy = torch.full((clients,), torch.nan)
-        self.loss = torch.full((clients,), torch.nan)
-
-    def put(self, clients: Tensor, scores: tuple[Tensor, Tensor, Tensor]) -> None:
-        self.choice[clients], self.accuracy[clients], self.loss[clients] = scores
-
-    def merge(self, other: _PerClient) -> None:
-        """Take in the scores of other clients."""
-        theirs = (other.choice >= 0).nonzero()[:, 0]
-        self.put(theirs, (other.choice[theirs], other.accuracy[theirs], other.loss[theirs]))
-
-
-class _Seen:
-    """What a round's clients reported, put together chunk by chunk."""
-
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self.adapted = _PerClient(clients)
-        self.losses: Tensor | None = None
-        self.bytes_up = 0
-        self.bytes_down = 0
-
-    def add(self, clients: Tensor, reply: Reply) -> None:
-        if self.losses is None:
-            self.losses = torch.full((self.clients, reply.losses.shape[1]), torch.nan)
-        self.losses[clients] = reply.losses.cpu().float()
-        self.bytes_up += reply.bytes_each * len(clients)
-
-    def merge(self, other: _Seen) -> None:
-        """Take in what other clients reported."""
-        self.adapted.merge(other.adapted)
-        if self.losses is None or other.losses is None:
-            self.losses = other.losses if self.losses is None else self.losses
-        else:
-            self.losses = torch.where(other.losses.isnan(), self.losses, other.losses)
-        self.bytes_up += other.bytes_up
-        self.bytes_down += other.bytes_down
-
-
 def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
     """So many clients at a time; of none, none."""
     return clients.split(size) if len(clients) else ()
@@ -343,7 +236,7 @@ def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:
     ok = finite({"losses": reply.losses, "update": reply.update, "own": outcome.own})
     at = ok.nonzero()[:, 0]
     if len(at) < len(ok):
-        reply = Reply(take(reply.update, at), reply.losses[at], reply.samples[at])
+        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
         outcome = Outcome(reply, take(outcome.own, at), outcome.adapted)
     return at.cpu(), outcome
 

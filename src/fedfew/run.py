@@ -59,8 +59,13 @@ class Run:
         """The model that a client uses, in evaluation mode."""
         here = torch.tensor([client])
         received = self.method.dispatch(self.state.server, here)
-        candidates = take(self.method.serve(received, take(self.state.own, here)), 0)
-        return self._modules(candidates)[int(self.choice[client])]
+        try:
+            candidates = take(self.method.serve(received, take(self.state.own, here)), 0)
+            return self._modules(candidates)[int(self.choice[client])]
+        except (IndexError, KeyError):
+            if not self.state.sites or self.state.own:
+                raise
+            raise ValueError(f"client {client} keeps a model of its own at its site, which the server does not know") from None
 
     def save(self, folder: str | Path) -> Path:
         """Write the run to a folder; :func:`fedfew.load` reads it back."""

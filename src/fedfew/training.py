@@ -91,7 +91,7 @@ def train(
     check_augment(augment, federation.train)
     check_precision(precision)
     group = distributed.group()
-    where = distributed.device_of(group, _device(device))
+    where = distributed.device_of(group, device_named(device))
     outcome_settings: dict[str, Any] = {
         "federation": {
             "name": federation.name,
@@ -124,7 +124,7 @@ def train(
         engine = resumed.settings["engine"] if engine == "auto" else engine
         chunk = resumed.settings["chunk"] if chunk is None else chunk
     factory, chosen = normalisation.with_policy(batch_norm, factory, chosen)
-    fresh = _fresh(factory, seed, where)
+    fresh = fresh_models(factory, seed, where)
     here = federation.to(where, stream=_too_large(federation, where))
     training = LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision)
     worker = engines.make(engine, factory().to(where), training, seed, here.train, chosen.replicas)
@@ -151,7 +151,7 @@ def train(
     return loop.run()
 
 
-def _fresh(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[int], Tree]:
+def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[int], Tree]:
     """fresh(k): the k-th initialisation of the module, a function of the seed alone."""
 
     def fresh(k: int) -> Tree:
@@ -199,7 +199,7 @@ def _too_large(federation: Federation, device: torch.device) -> bool:
     return bool(features > torch.cuda.get_device_properties(device).total_memory // 3)
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -70,9 +70,9 @@ def bench(
     from fedfew.bench.tables import LEGEND, measured
     from fedfew.bench.workloads import WORKLOADS, find
     from fedfew.report.tables import print_json
-    from fedfew.training import _device
+    from fedfew.training import device_named
 
-    where = _device(device)
+    where = device_named(device)
     names = list(WORKLOADS) if workloads == [ALL] else workloads or list(DEFAULT)
     chosen = [find(name, where.type, quick, clients=clients, models=models, samples=samples) for name in names]
     every = ways(where, engine, precision)

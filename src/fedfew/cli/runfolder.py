@@ -130,7 +130,8 @@ def _or_none(value: float) -> float | None:
 
 def _about(federation: Federation) -> dict[str, Any]:
     train, groups = federation.train, federation.groups
-    about = {"train": train.count.tolist(), "test": federation.test.count.tolist(), "pixels": train.pixels}
+    about: dict[str, Any] = {"train": train.count.tolist(), "test": federation.test.count.tolist(), "pixels": train.pixels}
+    about["dtype"] = str(train.x.dtype).removeprefix("torch.")
     return about if groups is None else about | {"groups": groups.tolist()}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, runfolder
-from fedfew.cli.show import OwnModel, RunFolder, load
+from fedfew.cli import errors, flags, newcomers
+from fedfew.cli.show import OwnModel
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fedfew.run import Run
+    from fedfew.newcomer import Joined
+    from fedfew.run import Fit
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,54 +25,117 @@ def add_to(app: typer.Typer) -> None:
 
 @errors.readable
 def select(
-    folder: RunFolder,
-    data: Annotated[Path, typer.Option(help="A .npz file with the arrays x (samples) and y (labels).")],
+    folder: Annotated[Path, typer.Argument(metavar="EXPORT_OR_RUN", help="The folder of an export, or of a run.")],
+    data: Annotated[
+        Path, typer.Option(help="A .npz file with the arrays x (samples), y (labels), and perhaps groups (whose sample it is).")
+    ],
+    validation: Annotated[
+        float, typer.Option(help="Share of the samples held out for the scores; 0: none, and no scores.")
+    ] = 0.2,
+    adapt_epochs: Annotated[int, typer.Option(min=0, help="Go on training the model chosen, for so many epochs.")] = 0,
+    lr: Annotated[float | None, typer.Option(help="Learning rate (that of the training).", show_default=False)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples in a step (as in the training).", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Draws what is held out, and the batches.")] = 0,
+    keep_adapted: Annotated[bool, typer.Option("--keep-adapted", help="Take the adapted model even where it is worse.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the model to this file (.safetensors).", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file where there is one already.")] = False,
     model: OwnModel = None,
     json: flags.Json = False,
 ) -> None:
-    """Which of a run's models fits new data best: how a client that never took part chooses.
+    """Which model fits new data best, and how well: how a site that never took part gets its model.
 
-    Example: [cyan]fedfew select runs/digits-fedfew-0 --data mine.npz[/cyan]
+    Works offline, and nothing leaves this machine. Some of the samples are held out (all samples of a group on one side, where
+    the file has groups); the others choose the model and, with --adapt-epochs, train it further. The scores are of those held
+    out. A model that adapting made worse is not used.
+
+    Example: [cyan]fedfew select digits-models --data mine.npz --adapt-epochs 3 -o model.safetensors[/cyan]
     """
-    from fedfew.report import tables
-    from fedfew.run import fit
+    from fedfew.newcomer import join
 
-    run = load(folder, model)
-    x, y = _read(data, run)
-    pixels = runfolder.about_data(folder).get("pixels", "symmetric")
-    if not run.models:
-        raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to choose from")
-    fits = fit(run.models, x, y, pixels=pixels)
-    best = min(range(len(fits)), key=lambda k: fits[k].loss)
-    if json:
-        tables.print_json({"model": best, "samples": len(y), "models": [asdict(one) for one in fits]})
-        return
-    table = tables.empty(f"{len(y)} samples", "model", "mean loss", "accuracy, %")
-    for k, one in enumerate(fits):
-        mark = "[bold]{}[/bold]" if k == best else "{}"
-        table.add_row(*(mark.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.accuracy))))
-    console = Console()
-    console.print(table)
-    console.print(f"Model {best} fits best.", highlight=False)
-
-
-def _read(path: Path, run: Run) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The samples in a file, checked against what the run was trained on."""
-    import numpy as np
-
-    try:
-        arrays = np.load(path, allow_pickle=False)
-        x, y = arrays["x"], arrays["y"]
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
-    except (KeyError, IndexError, ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} must be a .npz file with the arrays x and y ({error})") from error
-    shape, classes = tuple(run.settings["federation"]["shape"]), run.settings["federation"]["classes"]
-    if x.ndim == 0 or x.shape[1:] != shape or len(x) == 0 or y.shape != (len(x),):
-        raise ValueError(
-            f"{path}: x must be samples of shape {list(shape)}, one row each, and y their labels; "
-            f"they are {list(x.shape)} and {list(y.shape)}"
+    newcomers.check_output(output, force)
+    source = newcomers.find(folder, model)
+    x, y, groups = newcomers.read(data, source.about)
+    training = source.training(adapt_epochs, lr, batch_size) if adapt_epochs else None
+    console = Console(stderr=json, highlight=False, soft_wrap=True)
+    with _progress(console, adapt_epochs) as on_epoch:
+        joined = join(
+            source.models,
+            x,
+            y,
+            validation=validation,
+            groups=groups,
+            training=training,
+            keep_adapted=keep_adapted,
+            pixels=source.about["pixels"],
+            seed=seed,
+            on_epoch=on_epoch,
         )
-    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= classes:
-        raise ValueError(f"{path}: y must be whole numbers from 0 to {classes - 1}")
-    return x, y.astype(np.int64)
+    document = _document(joined, len(y)) | {"source": source.name, "training": None if training is None else asdict(training)}
+    if output is not None:
+        newcomers.write(output, joined, source, document)
+    if json:
+        from fedfew.report import tables
+
+        tables.print_json(document | {"file": None if output is None else str(output)})
+        return
+    _show(console, joined, output)
+
+
+def _document(joined: Joined, samples: int) -> dict[str, Any]:
+    return {
+        "model": joined.model,
+        "samples": samples,
+        "models": [asdict(one) for one in joined.fits],
+        "validation_samples": joined.held_out,
+        "before": None if joined.before is None else asdict(joined.before),
+        "after": None if joined.after is None else asdict(joined.after),
+        "adapted": joined.adapted,
+    }
+
+
+def _show(console: Console, joined: Joined, output: Path | None) -> None:
+    from fedfew.report import tables
+
+    table = tables.empty(f"{joined.chosen_by} samples", "model", "mean loss", "accuracy, %")
+    for k, one in enumerate(joined.fits):
+        mark = "[bold]{}[/bold]" if k == joined.model else "{}"
+        table.add_row(*(mark.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.accuracy))))
+    console.print(table)
+    console.print(f"Model {joined.model} fits best.")
+    if joined.before is not None:
+        scores = tables.empty(f"model {joined.model} on {joined.held_out} samples held out", "", "mean loss", "accuracy, %")
+        for label, score in (("as it came", joined.before), ("adapted", joined.after)):
+            if score is not None:
+                scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.accuracy))
+        console.print(scores)
+        console.print(f"One sample is {100 / joined.held_out:.2g} points of accuracy here.")
+    if joined.worse:
+        used = "It is used all the same (--keep-adapted)." if joined.adapted else "The model is used as it came."
+        console.print(f"[yellow]Adapting made it worse[/yellow]: the loss on the samples held out did not fall. {used}")
+    elif joined.before is not None and joined.after is not None:
+        less = joined.after.accuracy < joined.before.accuracy
+        aside = " (its accuracy fell as well, but the loss decides)" if less else ""
+        console.print(f"Adapting lowered the loss{aside}: the adapted model is used.")
+    if output is not None:
+        console.print(f"The model: [bold]{output}[/bold]")
+
+
+@contextmanager
+def _progress(console: Console, epochs: int) -> Iterator[Callable[[int, Fit], None]]:
+    """A line an epoch, at most twenty; where the console is a terminal, a bar instead."""
+    from rich.progress import Progress
+
+    if not console.is_terminal or not epochs:
+        yield (
+            lambda epoch, one: (
+                console.print(f"epoch {epoch}/{epochs}: loss on the samples held out {one.loss:.4f}")
+                if epoch * 20 // epochs > (epoch - 1) * 20 // epochs
+                else None
+            )
+        )
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("adapting", total=epochs)
+        yield lambda epoch, one: bar.update(task, completed=epoch, description=f"adapting, loss {one.loss:.4f}")

@@ -1,0 +1,1 @@
+"""A federation of sites on Flower, trained by fedfew."""

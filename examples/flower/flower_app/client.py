@@ -1,0 +1,5 @@
+"""What every site runs. Its number and its data come from ``flower-supernode --node-config``."""
+
+from fedfew.flower import client_app
+
+app = client_app()  # client_app(make) for a model of your own; make() returns an nn.Module that gives logits

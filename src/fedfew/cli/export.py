@@ -1,0 +1,45 @@
+"""``fedfew export``, which is ``fedfew flower export`` as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags, runfolder
+from fedfew.cli.show import OwnModel, RunFolder, load
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(help=flags.flowing(export.__doc__))(export)
+
+
+@errors.readable
+def export(
+    folder: RunFolder,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to make.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there already.")] = False,
+    model: OwnModel = None,
+    json: flags.Json = False,
+) -> None:
+    """Write a run's models for others: safetensors, and a card with settings, scores and hashes.
+
+    The folder holds models/model-0.safetensors and so on, card.json, and README.md, the model card for people. It holds no
+    samples, and of the clients' data only counts. 'fedfew select' finds the model that fits new data.
+
+    Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
+    """
+    from fedfew import export as exports
+    from fedfew.report import tables
+
+    place = exports.write(load(folder, model), output, about=runfolder.about_data(folder), force=force)
+    sha256, models = exports.sha256_of_card(place), sorted(place.glob("models/*"))
+    size = sum(path.stat().st_size for path in models)
+    if json:
+        tables.print_json({"folder": str(place), "models": len(models), "bytes": size, "card_sha256": sha256})
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{len(models)} models, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
+    console.print(f"SHA-256 of card.json, to pass on by another way: {sha256}")

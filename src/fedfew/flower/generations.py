@@ -1,0 +1,58 @@
+"""A client's own state on the site's disk: one file a round, kept until the server has no use for an older one.
+
+A round may fail after a site has trained: its reply is lost, comes too late or is refused. The server therefore says which round
+of a client counted last, and the site starts from its state after that one, as if what came since had not been.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedfew.stack import Tree, from_named, named_leaves
+
+
+class Generations:
+    """States by the round after which they were."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def rounds(self) -> list[int]:
+        """The rounds there is a state of, ascending."""
+        found = (re.fullmatch(r"own-(\d+)\.safetensors", path.name) for path in self.folder.glob("own-*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def read(self, round: int) -> Tree | None:
+        """The state after a round; None where there is none, or it is damaged."""
+        try:
+            with safe_open(self._path(round), "pt") as file:
+                names = json.loads(file.metadata()["names"])
+                return from_named({name: file.get_tensor(name) for name in names})
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+            return None
+
+    def write(self, round: int, state: Tree, keep_from: int) -> None:
+        """Write a state, whole or not at all, and drop those older than ``keep_from``."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {path: t.detach().cpu().contiguous() for path, t in named_leaves(state)}
+        partial = self.folder / f".partial-{os.getpid()}-{uuid.uuid4().hex}"
+        with open(partial, "wb") as file:
+            file.write(save(tensors, {"names": json.dumps(list(tensors))}))  # which safetensors sorts
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self._path(round))
+        for old in self.rounds():
+            if old < keep_from:
+                self._path(old).unlink(missing_ok=True)
+        for leftover in self.folder.glob(".partial-*"):
+            leftover.unlink(missing_ok=True)
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"own-{round:06d}.safetensors"

@@ -1,0 +1,110 @@
+"""Letters: what the server and a site write to each other, and the words for what can be wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedfew.stack import Tree, count_bytes, named_leaves
+
+Value: TypeAlias = bool | int | float | str | list[int] | list[float]
+
+JOIN, TRAIN, SCORE = "join", "train", "score"
+SHARE, MASK, REVEAL = "share", "mask", "reveal"  # the further steps of a round under masks
+FAILED = "failed"  # a site's answer where it could not do what it was asked
+
+
+class RefusedError(ValueError):
+    """A letter that cannot be used, and why in a few words; what it holds is never quoted."""
+
+
+@dataclass
+class Letter:
+    """A kind, some values by name, and a tree of tensors (without the axis of clients: a letter is of or for one)."""
+
+    kind: str
+    values: dict[str, Value] = field(default_factory=dict)
+    tree: Tree = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its tensors."""
+        return count_bytes(self.tree)
+
+    def whole(self, name: str, least: int = 0, most: int | None = None) -> int:
+        """A whole number of this name within bounds."""
+        value = self.values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+            bounds = f"from {least}" + ("" if most is None else f" to {most}")
+            raise RefusedError(f"{name} is not a whole number {bounds}")
+        return value
+
+    def number(self, name: str) -> float:
+        """A finite number of this name."""
+        return self.numbers(name, 1)[0] if isinstance(self.values.get(name), list) else self._finite(name, self.values.get(name))
+
+    def numbers(self, name: str, count: int) -> list[float]:
+        """So many finite numbers of this name."""
+        values = self.values.get(name)
+        if not isinstance(values, list) or len(values) != count:
+            raise RefusedError(f"{name} is not a list of {count} numbers")
+        return [self._finite(name, value) for value in values]
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str):
+            raise RefusedError(f"{name} is not a text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        return self.values.get(name) is True
+
+    @staticmethod
+    def _finite(name: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+            raise RefusedError(f"{name} is not finite")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and type of a tensor that is expected."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Spec:
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+
+Specs: TypeAlias = Mapping[str, Spec]
+
+
+def specs(tree: Tree) -> dict[str, Spec]:
+    """What a tree looks like: shape and type by path."""
+    return {path: Spec.of(t) for path, t in named_leaves(tree)}
+
+
+def check_tree(tree: Tree, expected: Specs) -> None:
+    """Refuse a tree with other names, shapes or types than expected, or with a number that is not finite."""
+    found = dict(named_leaves(tree))
+    check_names(found, expected)
+    for path, tensor in found.items():
+        if Spec.of(tensor) != expected[path]:
+            raise RefusedError(f"{path} has shape {list(tensor.shape)} of {tensor.dtype}, not {list(expected[path].shape)} of "
+                          f"{expected[path].dtype}")  # fmt: skip
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RefusedError(f"{path} is not finite")
+
+
+def check_names(found: Mapping[str, object], expected: Specs) -> None:
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise RefusedError(f"{len(missing)} tensors are missing, the first is {missing[0]}")
+    if len(found) > len(expected):
+        raise RefusedError(f"{len(found) - len(expected)} tensors too many")

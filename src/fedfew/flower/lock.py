@@ -1,0 +1,27 @@
+"""One server at a time in a run's folder."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def held(folder: str | Path, patience: float = 30.0) -> Iterator[None]:
+    """Hold a folder for as long as what is within runs; the lock goes with the process, however that ends."""
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / ".lock", "w") as file:
+        begin = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - begin >= patience:
+                    raise ValueError(f"another server is at work in {place}: stop it, or choose another folder") from None
+                time.sleep(0.5)
+        yield

@@ -1,0 +1,100 @@
+"""A method's weights under masks: clients scale their updates before they add up, the server divides by who remained.
+
+In plain aggregation the server takes the mean of the updates by ω[i, k]. Here it hands client i its ω[i, k], divided by their sum
+over clients for each model k, and the masked sum is the mean. Where clients drop out afterwards the weights of the others sum to
+less than one; the server knows them and divides by what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.flower.secure.ring import Ring
+from fedfew.methods.base import Method, Reply
+from fedfew.stack import Tree, WeightedMean, from_named, leaves, named_leaves
+
+COARSEST = 1e-5  # a mean that may be off by more is not used
+
+
+def check_method(method: Method) -> None:
+    """Refuse a method that needs to see single updates."""
+    inner: object = method
+    while isinstance(inner, Method):  # a method may wrap another one, and pass on what it does not change
+        if not hasattr(inner, "method") and type(inner).absorb is not Method.absorb:
+            raise ValueError(
+                f"aggregation = 'masked' cannot be used with {method.name}: its server keeps something of every client's update, "
+                "which masks are there to hide. Use aggregation = 'plain', or a method that needs the mean alone (as fedfew does)"
+            )
+        inner = getattr(inner, "method", None)
+
+
+def numbers_in(like: Tree, models: int) -> int:
+    """How many numbers a client uploads: for every model all of an update that looks ``like`` this ``[K or 1, …]``."""
+    return sum(models * t[0].numel() for t in leaves(like))
+
+
+def scaled(update: Tree, weights: Sequence[float]) -> NDArray[np.float64]:
+    """ω[k] · update[k] for every model, as one row of numbers. ``update`` is ``[K, …]``, or ``[1, …]`` where every model takes
+    from the same."""
+    omega = torch.tensor(weights, dtype=torch.float64)
+    rows = []
+    for _, t in sorted(named_leaves(update)):  # by name: server and site must agree on the order
+        flat = t.detach().cpu().double().reshape(len(t), -1)
+        rows.append((omega[:, None] * flat).reshape(-1))
+    return torch.cat(rows).numpy()
+
+
+@dataclass(frozen=True)
+class Weights:
+    """ω of the clients that were told theirs."""
+
+    clients: list[int]
+    log: Tensor  # [C, K]: log ω, without normalisation
+
+    @classmethod
+    def of(cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, share: Tensor) -> Weights:
+        """By the losses ``[C, K]``, numbers of samples ``[C]`` and shares ``[C]`` of these clients."""
+        log = method.log_weights(Reply({}, losses, samples), share, torch.tensor(clients))
+        return cls(clients, log.double())
+
+    @property
+    def normalised(self) -> Tensor:
+        """[C, K]; each model's sum to one over clients, or are all zero where nobody gives it weight."""
+        return (self.log - _finite(self.log.logsumexp(0))).exp().clamp(max=1.0)
+
+    def mean(
+        self, total: NDArray[np.float64], survivors: Collection[int], like: Tree, ring: Ring
+    ) -> tuple[WeightedMean, list[int]]:
+        """The weighted mean over the survivors, whose sum this is; and the models for which those who had nearly all the weight
+        dropped out, so that too little of the sum is left to divide by: they are given no mean."""
+        at = torch.tensor([position for position, client in enumerate(self.clients) if client in survivors])
+        remaining = self.normalised[at].sum(0)
+        log_total = self.log[at].logsumexp(0)
+        lost = (log_total > -torch.inf) & (ring.error > COARSEST * remaining)
+        inverse = torch.where((remaining > 0) & ~lost, 1 / remaining, 0.0)
+        mean = WeightedMean(len(remaining))
+        mean.add(log_total.masked_fill(lost, -torch.inf)[None], _as_tree(total, inverse, like))
+        return mean, lost.nonzero()[:, 0].tolist()
+
+
+def _as_tree(total: NDArray[np.float64], scale: Tensor, like: Tree) -> Tree:
+    """The numbers as a stack [1, K, …] of models, each model's multiplied by its scale."""
+    models, begin = len(scale), 0
+    found: dict[str, Tensor] = {}
+    for path, t in sorted(named_leaves(like)):
+        shape = (models, *t.shape[1:])
+        count = models * t[0].numel()
+        numbers = torch.from_numpy(total[begin : begin + count]).reshape(models, -1) * scale[:, None]
+        found[path] = numbers.reshape(1, *shape).to(t.dtype if t.is_floating_point() else torch.float64)
+        begin += count
+    return from_named({path: found[path] for path, _ in named_leaves(like)})
+
+
+def _finite(log: Tensor) -> Tensor:
+    return log.masked_fill(log == -torch.inf, 0.0)

@@ -1,0 +1,123 @@
+"""An app to start from: what ``fedfew flower init`` writes, and what lies in ``examples/flower``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from fedfew.flower.plan import Plan
+
+HERE = {"method": "fedfew:models=3", "batch_size": 10, "lr": 0.1}  # what suits the digits that the app begins with
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "Few models for many clients, trained by sites that keep their data"
+license = "Apache-2.0"
+dependencies = []  # torch, flwr and fedfew come with the environments of the server and of every site
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "fedfew"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server:app"
+clientapp = "{package}.client:app"
+
+[tool.flwr.app.config]
+{settings}
+# Read by the nodes of a simulation only, which have no configuration of their own:
+data = "digits"
+partition = "rotation"
+data-seed = 0
+"""
+CLIENT = '''\
+"""What every site runs. Its number and its data come from ``flower-supernode --node-config``."""
+
+from fedfew.flower import client_app
+
+app = client_app()  # client_app(make) for a model of your own; make() returns an nn.Module that gives logits
+'''
+SERVER = '''\
+"""What the server runs, as the configuration in pyproject.toml says."""
+
+from fedfew.flower import server_app
+
+app = server_app()  # server_app(make) for a model of your own, the same as the sites'
+'''
+README = """\
+# {name}
+
+A federation of sites that keep their data, trained by fedfew on Flower. Settings are in `pyproject.toml`; `flwr run` changes them
+with `--run-config`.
+
+## On one machine, simulated
+```
+pip install 'fedfew[simulation]'
+flwr run . local --stream --federation-config "num-supernodes=4"
+```
+
+## Between real sites
+```
+pip install 'fedfew[flower]'                                                             # everywhere
+flower-superlink --insecure                                                              # the server
+flower-supernode --insecure --superlink SERVER:8000 --node-config 'client=0 data="mine.npz" classes=10'   # site 0, and so on
+flwr run . SUPERLINK --stream                                                            # a connection of `flwr config list`
+```
+`--insecure` is for a first try: `fedfew flower certs` writes keys and certificates, and says how to use them.
+
+A site's data is a file (`.npz` with x and y, or x_train, y_train, x_test and y_test; a prepared `.fed`), a data set's name, or
+`module:function` of your own, which gets the node's configuration as a dict and returns a `fedfew.Federation` of one client.
+`fedfew flower check 'client=0 data="mine.npz"'` says whether it can be used. `~/.fedfew/sites` (or `state=` in the configuration)
+holds what a site keeps: its own models, the log of what left it, and the model it chose in the end.
+
+The server writes the run to `folder`; if it is stopped, run the app again and it goes on. `fedfew show runs/flower` shows it.
+"""
+
+
+def write(folder: Path) -> list[Path]:
+    """Write an app into a folder that is not there yet, or empty; returns its files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already and not empty: choose another folder")
+    paths = []
+    for name, text in files(folder.resolve().name).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def files(name: str) -> dict[str, str]:
+    """The app's files by path; ``name`` is what it is called."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "app"
+    plain = plain if plain[0].isalpha() else f"app-{plain}"
+    package = f"{plain.replace('-', '_')}_app"
+    return {
+        "pyproject.toml": PYPROJECT.format(name=plain, package=package, settings=settings()),
+        f"{package}/__init__.py": '"""A federation of sites on Flower, trained by fedfew."""\n',
+        f"{package}/client.py": CLIENT,
+        f"{package}/server.py": SERVER,
+        "README.md": README.format(name=plain),
+    }
+
+
+def settings() -> str:
+    """Every setting of a plan with its value and what it means, in TOML."""
+    lines = []
+    for one in fields(Plan):
+        value = HERE.get(one.name, one.default)
+        lines.append((f"{one.name.replace('_', '-')} = {_toml(value)}", one.metadata["about"]))
+    width = max(len(line) for line, _ in lines)
+    return "\n".join(f"{line:<{width}}  # {about}" for line, about in lines)
+
+
+def _toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,120 @@
+"""Weights under masks: the masked sum is the weighted mean of plain aggregation, whoever drops out, for every method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("cryptography")
+
+from fedfew import methods
+from fedfew.flower.secure.ring import Ring
+from fedfew.flower.secure.weighting import Weights, check_method, numbers_in, scaled
+from fedfew.methods import IFCA, FedAMP, FedAvg, FedFew, FedProx, Method, Reply
+from fedfew.methods.local_norm import LocalNorm
+from fedfew.stack import Tree, WeightedMean, leaves, named_leaves, take, tree_map
+from tests.flower.secure.rounds import Round
+
+CLIENTS, MODELS = 6, 3
+RING = Ring(64.0, CLIENTS)
+
+
+def replies(models_sent: int, seed: int = 0) -> Reply:
+    draw = torch.Generator().manual_seed(seed)
+    update: Tree = {
+        "w": torch.randn(CLIENTS, models_sent, 4, 2, generator=draw),
+        "batches": torch.randint(1, 50, (CLIENTS, models_sent), generator=draw),
+    }
+    losses = 0.5 + torch.rand(CLIENTS, MODELS, generator=draw)
+    return Reply(update, losses, torch.tensor([10, 20, 30, 40, 50, 60]))
+
+
+def masked(method: Method, reply: Reply, absent: dict[int, str]) -> tuple[WeightedMean, list[int]]:
+    """The mean as it comes out of a whole round under masks."""
+    share = reply.samples / reply.samples.sum()
+    joined = [client for client in range(CLIENTS) if absent.get(client) != "share"]
+    models = reply.losses.shape[1]
+    weights = Weights.of(method, joined, reply.losses[joined], reply.samples[joined], share[joined])
+    like = take(reply.update, 0)
+    row = dict(zip(joined, weights.normalised.tolist(), strict=True))
+    values = {c: RING.encode(scaled(take(reply.update, c), row.get(c, [0.0] * models))) for c in range(CLIENTS)}
+    assert len(values[0]) == numbers_in(like, models)
+    round = Round(values, absent)
+    total = RING.decode(round.run())
+    return weights.mean(total, round.adder.survivors, like, RING)
+
+
+def plain(method: Method, reply: Reply, who: list[int]) -> WeightedMean:
+    at = torch.tensor(who)
+    share = reply.samples / reply.samples.sum()
+    mean = WeightedMean(reply.losses.shape[1])
+    some = Reply(take(reply.update, at), reply.losses[at], reply.samples[at])
+    mean.add(method.log_weights(some, share[at], at), tree_map(lambda t: t.double(), some.update))
+    return mean
+
+
+@pytest.mark.parametrize("absent", [{}, {1: "share"}, {4: "mask"}, {0: "reveal"}, {1: "mask"}])
+@pytest.mark.parametrize("method", [FedFew(mu=0.1), IFCA(), FedAvg(), FedProx()], ids=lambda m: m.name)
+def test_the_mean_is_that_of_plain_aggregation_over_those_who_remain(method: Method, absent: dict[int, str]) -> None:
+    models = getattr(method, "models", 1)
+    reply = replies(1 if method.name == "ifca" else models)
+    reply.losses = reply.losses[:, :models]
+    mean, lost = masked(method, reply, absent)
+    who = [client for client in range(CLIENTS) if absent.get(client) not in ("share", "mask")]
+    expected = plain(method, reply, who)
+    assert lost == []
+    torch.testing.assert_close(mean.log_total, expected.log_total)
+    for (path, a), (_, b) in zip(named_leaves(mean.mean()), named_leaves(expected.mean()), strict=True):
+        assert a.dtype == (torch.float32 if path == "w" else torch.float64)
+        torch.testing.assert_close(a.double(), b, rtol=1e-6, atol=1e-6)
+
+
+def test_the_error_is_within_the_rings_bound_divided_by_the_weight_that_is_left() -> None:
+    method, reply = FedFew(mu=0.1), replies(MODELS)
+    reply.update = tree_map(lambda t: t.double(), reply.update)
+    mean, _ = masked(method, reply, {4: "mask"})
+    expected = plain(method, reply, [0, 1, 2, 3, 5])
+    share = reply.samples / reply.samples.sum()
+    left = Weights.of(method, list(range(CLIENTS)), reply.losses, reply.samples, share).normalised[[0, 1, 2, 3, 5]].sum(0)
+    for a, b in zip(leaves(mean.mean()), leaves(expected.mean()), strict=True):
+        off = (a - b).reshape(MODELS, -1).abs().amax(1)
+        assert (off > 0).any()
+        assert (off <= RING.error / left + 1e-13).all()
+
+
+def test_a_model_that_nobody_gives_weight_to_stays() -> None:
+    reply = replies(1)
+    reply.losses[:, 2] = 9.0  # nobody joins the third cluster
+    mean, lost = masked(IFCA(), reply, {})
+    assert lost == []
+    assert mean.log_total[2] == -torch.inf
+    assert not any(t[2].any() for t in leaves(mean.mean()))
+
+
+@pytest.mark.parametrize("little", [-40.0, -4000.0])
+def test_a_model_whose_weight_has_dropped_out_stays_and_is_named(little: float) -> None:
+    """Client 0 has all but e⁻⁴⁰ of the third model's weight, and drops out: what is left is finer than the rounding, or zero."""
+    weights = Weights(list(range(3)), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, little], [0.0, 0.0, little]]).double())
+    like: Tree = {"w": torch.ones(MODELS, 2)}
+    total = sum(scaled(like, row) for row in weights.normalised.tolist()[1:])
+    mean, lost = weights.mean(np.asarray(total), {1, 2}, like, Ring(64.0, 3))
+    assert lost == [2]
+    torch.testing.assert_close(mean.mean()["w"], torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
+    assert mean.log_total.tolist() == pytest.approx([np.log(2), np.log(2), -np.inf])
+
+
+def test_normalised_weights_sum_to_one_over_clients() -> None:
+    weights = Weights([0, 1], torch.tensor([[1e3, -torch.inf, -1e3], [1e3, -torch.inf, -2e3]]).double())
+    torch.testing.assert_close(weights.normalised, torch.tensor([[0.5, 0.0, 1.0], [0.5, 0.0, 0.0]]).double())
+
+
+@pytest.mark.parametrize("method", [FedAMP(), LocalNorm(FedAMP(), ())], ids=["fedamp", "wrapped"])
+def test_methods_that_keep_single_updates_are_refused(method: Method) -> None:
+    with pytest.raises(ValueError, match="aggregation = 'masked' cannot be used with fedamp: its server keeps something"):
+        check_method(method)
+
+
+@pytest.mark.parametrize("name", [name for name in methods.METHODS if name != "fedamp"])
+def test_all_others_are_not(name: str) -> None:
+    check_method(methods.make(name))

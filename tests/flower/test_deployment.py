@@ -1,0 +1,141 @@
+"""A real SuperLink with four real SuperNodes on loopback: failures, parity, restarts; in this order, on the same nodes."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import fedfew
+from fedfew.flower.letters import FAILED, Letter
+from fedfew.methods import METHODS
+from fedfew.stack import named_leaves, tree_map
+from tests.flower.processes import APP, Deployment, wait_for
+from tests.flower.small import course, neighbourhood, simulated, site, tiny
+from tests.flower.test_course import same_as_simulated
+
+pytestmark = pytest.mark.deploy
+SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py
+FAULTS = "0:1:raise,1:1:nan,0:2:shape,0:3:huge,0:4:hang"
+WRONG = {"nan": lambda t: t * float("nan"), "shape": lambda t: t[..., None], "huge": lambda t: t * 1e6}
+
+
+def config(client: int) -> str:
+    return f'client={client} data="tests.flower.small:make"'
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    with Deployment(tmp_path_factory.mktemp("deployment")) as deployment:
+        deployment.nodes = {i: deployment.node(i, config(i)) for i in range(3)}  # the fourth is late
+        yield deployment
+
+
+def test_sites_that_fail_die_or_come_late(here, tmp_path):
+    """Round 1: client 0 raises, 1 sends NaN. 2: wrong shapes. 3: an absurd update. 4: 0 hangs, 2 is killed and started again."""
+    folder = here.folder / "faults"
+    settings = {"rounds": 5, "quorum": 0.25, "deadline": 75.0, "gather": 30.0, "folder": str(folder), "test.score": False}
+    process = here.start_run(APP, settings | {"test.faults": FAULTS})
+    wait_for(lambda: "round 1 of 5" in process.text(), 200, process.text)
+    here.nodes[3] = here.node(3, config(3))
+    wait_for(lambda: "round 3 of 5" in process.text(), 200, process.text)
+    time.sleep(1)
+    here.nodes[2].kill()
+    here.nodes[2] = here.node("2-again", config(2))
+    wait_for(lambda: not process.running(), 300, process.text)
+    run = fedfew.load(folder, tiny)
+    answered = ~np.isnan(run.history.losses).any(2)
+    late = answered[:, 3].tolist()  # when it joined is a matter of seconds
+    assert late in ([False, False, True, True, True], [False, False, False, True, True]), process.text()
+    assert answered[:, 0].tolist() == [False] * 5
+    assert answered[:, 1].tolist() == [False, True, True, True, True]
+    assert answered[:, 2].tolist() == [True, True, True, False, True]
+    about_2 = [event for event in run.state.events if "client 2" in event]
+    assert about_2 == [
+        "a second node says it is client 2: it waits until the first is gone",
+        "round 4: client 2 is left out: the node is gone",
+        "client 2 is back as another node",
+    ]
+    others = [event for event in run.state.events if event not in about_2]
+    expected = [
+        "begun without client 3",
+        "round 1: client 0 is left out: the site failed: training",
+        "round 1: client 1 is left out: 0.weight is not finite",
+        "round 2: client 0 is left out: 0.weight has shape [1, 6, 5, 1] of torch.float32, not [1, 6, 5] of torch.float32",
+        "round 3: client 0 is left out: its update is",
+        "round 4: client 0 is left out: no answer within the deadline",
+        "round 5: client 0 is not asked: it has not answered an earlier letter yet",
+    ]
+    assert len(others) == len(expected), others
+    for event, beginning in zip(others, expected, strict=True):
+        assert event.startswith(beginning)
+        assert event in process.text()
+    same_as_in_this_process(run, late.index(True), tmp_path)
+
+    home = here.folder / "sites" / "client-0"
+    assert SECRET in (home / "trouble.log").read_text()
+    for log in (here.link.text(), process.text(), (folder / "round-000005" / "state.json").read_text()):
+        assert SECRET not in log
+    left = [json.loads(line) for line in (home / "left.jsonl").read_text().splitlines()]
+    assert [line["values"] for line in left if line["kind"] == "failed"] == [{"why": "training"}]
+
+
+def same_as_in_this_process(run, late, folder):
+    """The same faults without a network: the weights are over the same clients, so the parameters are the same."""
+    planned = {(int(c), int(r)): what for c, r, what in (fault.split(":") for fault in FAULTS.split(","))}
+    planned[2, 4] = "killed"
+    network = neighbourhood(folder, clients=3)
+
+    def fail(node, letter, reply):
+        if letter.kind != "train":
+            return reply
+        if letter.values["round"] == late:
+            network.sites.setdefault(103, site(folder / "sites", 3))
+        fault = planned.get((node - 100, letter.values["round"]), "")
+        if fault in WRONG:
+            reply.tree = tree_map(WRONG[fault], reply.tree)
+        if fault in ("raise", "killed"):
+            return Letter(FAILED, {"why": "training"})
+        return None if fault == "hang" else reply
+
+    network.change = fail
+    oracle = course(folder, network, method="fedavg", rounds=5, quorum=0.25, score_every=5).run()
+    for (name, a), (_, b) in zip(named_leaves(run.state.server), named_leaves(oracle.state.server), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_every_method_between_real_nodes(here):
+    here.nodes[0].kill()  # it hangs since the last test
+    here.nodes[0] = here.node("0-again", config(0))
+    runs, methods = here.folder / "methods", list(METHODS)
+    settings = {"test.methods": ";".join(methods), "test.score": False, "score-every": 2, "folder": str(runs)}
+    output = here.run(APP, settings, seconds=900)
+    for number, method in enumerate(methods):
+        assert (runs / str(number)).is_dir(), output[-3000:]
+        run = fedfew.load(runs / str(number), tiny)
+        oracle = simulated(method=method, rounds=2, score_every=2)
+        for name in ("served_accuracy", "served_loss", "choice"):  # not asked for here
+            run.history._columns[name] = oracle.history._columns[name]
+        same_as_simulated(run, oracle, here.folder / "sites")
+
+
+def test_a_killed_superlink_loses_at_most_the_round_under_way(here):
+    """Ditto, whose sites keep models of their own: the resumed run ends as one that was never stopped."""
+    folder = here.folder / "killed"
+    settings = {"method": "ditto", "rounds": 3, "folder": str(folder), "score-every": 3}
+    before = here.start_run(APP, settings)
+    wait_for(lambda: "round 1 of 3" in before.text(), 300, before.text)
+    time.sleep(2)  # into round 2
+    here.link.crash()
+    before.end()
+    assert fedfew.load(folder, tiny).round == 1
+    here.start_link()
+    for i, node in here.nodes.items():  # a SuperLink without its memory refuses them: they end, and are started again
+        node.end()
+        here.nodes[i] = here.node(f"{i}-restarted", config(i))
+    output = here.run(APP, settings)
+    run = fedfew.load(folder, tiny)
+    assert run.round == 3, output[-3000:]
+    assert run.state.events == ["resumed after round 1"]
+    same_as_simulated(run, simulated(method="ditto", rounds=3, score_every=3), here.folder / "sites")

@@ -1,0 +1,125 @@
+"""Letters through Flower's records: what comes out is what went in, and nothing that should not come in does."""
+
+import io
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedfew.flower.letters import Letter, RefusedError, specs
+from fedfew.flower.records import ARRAYS, NUMBERS, WORDS, to_letter, to_records
+from fedfew.stack import named_leaves
+
+TREE = {
+    "body": {"weight": torch.arange(6.0).reshape(1, 2, 3)},
+    "count": torch.tensor([[3]]),
+    "half": torch.ones(2, dtype=torch.float16),
+    "mask": torch.tensor([True, False]),
+}
+VALUES = {"round": 3, "share": 0.1, "losses": [0.5, 0.25], "scored": True, "run": "abc", "shape": [1, 8, 8]}
+
+
+def test_a_letter_comes_out_as_it_went_in():
+    letter = to_letter(to_records(Letter("train", VALUES, TREE)), specs(TREE))
+    assert letter.kind == "train"
+    assert letter.values == VALUES
+    assert [name for name, _ in named_leaves(letter.tree)] == [name for name, _ in named_leaves(TREE)]
+    for (_, a), (_, b) in zip(named_leaves(letter.tree), named_leaves(TREE), strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    assert letter.bytes == 6 * 4 + 8 + 4 + 2
+
+
+def test_losses_keep_every_bit():
+    losses = torch.rand(7).tolist()
+    assert to_letter(to_records(Letter("train", {"losses": losses}))).values["losses"] == losses
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("it was unpickled",))
+
+
+def array(data: bytes, name: str = "numpy.ndarray") -> RecordDict:
+    record = to_records(Letter("train", {}, {"x": torch.ones(2)}))
+    record[ARRAYS] = ArrayRecord({"x": Array("float32", (2,), name, data)})
+    return record
+
+
+def saved(value, **options) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, value, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Bomb()),
+        saved(np.array([Bomb(), 1], dtype=object), allow_pickle=True),
+        saved(np.ones(2, dtype=">f4")),
+        saved(np.array(["ab", "cd"])),
+        saved(np.ones(2, dtype=np.complex64)),
+        saved(np.ones(2, dtype=np.float32))[:-1],
+        saved(np.ones(2, dtype=np.float32)) + b"more",
+        saved(np.ones(2, dtype=np.float32)).replace(b"(2,)", b"(9,)"),
+        saved(np.ones(2, dtype=np.float32)).replace(b"(2,)", b"(-2,)".ljust(4)),
+        b"\x93NUMPY\x01\x00\xff\xff",
+        b"PK\x03\x04",
+        b"",
+    ],
+)
+def test_what_is_no_plain_array_is_refused_and_never_unpickled(data):
+    with pytest.raises(RefusedError, match="x cannot be read as an array"):
+        to_letter(array(data))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r: r.pop(WORDS), "not one of fedfew's letters"),
+        (lambda r: r.update({WORDS: MetricRecord({})}), "not one of fedfew's letters"),
+        (lambda r: r.update({WORDS: ConfigRecord({})}), "not one of fedfew's letters"),
+        (lambda r: r.update({NUMBERS: MetricRecord({"losses": [0.0] * 1001})}), "not one of fedfew's letters"),
+    ],
+)
+def test_other_messages_are_refused(change, reason):
+    record = to_records(Letter("train", VALUES, TREE))
+    change(record)
+    with pytest.raises(RefusedError, match=reason):
+        to_letter(record)
+
+
+def test_size_is_looked_at_before_anything_is_read():
+    expected = specs({"x": torch.ones(2)})
+    with pytest.raises(RefusedError, match="x is larger than it should be"):
+        to_letter(array(b"\0" * 10_000), expected)
+    with pytest.raises(RefusedError, match="x has shape"):
+        to_letter(array(saved(np.ones((2, 1), dtype=np.float32))), expected)
+    with pytest.raises(RefusedError, match="1 tensors are missing, the first is y"):
+        to_letter(array(saved(np.ones(2, dtype=np.float32))), expected | {"y": replace(expected["x"])})
+
+
+def test_words_for_wrong_values():
+    letter = Letter("train", {"n": 3, "yes": True, "nan": float("nan"), "few": [1.0], "word": "x"})
+    assert letter.whole("n", 1, 3) == 3
+    assert letter.number("n") == 3.0
+    assert letter.number("few") == 1.0
+    assert letter.text("word") == "x"
+    assert letter.flag("yes")
+    assert not letter.flag("n")
+    for ask in (
+        lambda: letter.whole("n", 4),
+        lambda: letter.whole("n", 0, 2),
+        lambda: letter.whole("yes"),
+        lambda: letter.number("nan"),
+        lambda: letter.number("yes"),
+        lambda: letter.number("absent"),
+        lambda: letter.numbers("few", 2),
+        lambda: letter.text("n"),
+    ):
+        with pytest.raises(RefusedError):
+            ask()
