@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from fedfew import engines
 from fedfew.bench import machine
 from fedfew.bench.workloads import SEED, Workload
-from fedfew.engines import LocalTraining, cross_entropy
+from fedfew.engines import LocalTraining, Precision, cross_entropy
 from fedfew.engines.choice import ENGINES
 from fedfew.federation import Samples
 from fedfew.spelling import unknown
 from fedfew.stack import Tree, named_leaves, stack, take, to, tree_map
 from fedfew.training import _clients_that_fit
 
-ORACLE_ENGINE, PLAIN = "sequential", "fp32"
+ORACLE_ENGINE = "sequential"
+PLAIN: Precision = "fp32"
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Way:
     """How a round is done."""
 
     engine: str
-    precision: str = PLAIN
+    precision: Precision = PLAIN
 
     def __str__(self) -> str:
         return f"{self.engine} {self.precision}"
@@ -36,10 +35,9 @@ class Way:
 ORACLE = Way(ORACLE_ENGINE)
 
 
-def precisions(device: torch.device) -> tuple[str, ...]:
+def precisions(device: torch.device) -> tuple[Precision, ...]:
     """The precisions that the engines know on this device; a CPU has fp32 alone."""
-    known = tuple(getattr(engines, "PRECISIONS", (PLAIN,)))
-    return known if device.type == "cuda" and _setting_of() is not None else (PLAIN,)
+    return engines.PRECISIONS if device.type == "cuda" else (PLAIN,)
 
 
 def ways(device: torch.device, engine: str | None, precision: str | None) -> list[Way]:
@@ -48,8 +46,9 @@ def ways(device: torch.device, engine: str | None, precision: str | None) -> lis
         raise unknown("engine", engine, ENGINES)
     if precision is not None and precision not in precisions(device):
         raise ValueError(f"precision must be {' or '.join(precisions(device))} on this device, not {precision!r}")
-    chosen_engines = list(ENGINES) if engine is None else [engine]
-    chosen_precisions = precisions(device) if precision is None else (precision,)
+    on_device = [name for name in ENGINES if device.type == "cpu" or name != "threaded"]  # which is one a core
+    chosen_engines = on_device if engine is None else [engine]
+    chosen_precisions = [p for p in precisions(device) if precision in (None, p)]
     every = [Way(e, p) for p in chosen_precisions for e in sorted(chosen_engines, key=lambda e: e != ORACLE_ENGINE)]
     return [ORACLE, *(way for way in every if way != ORACLE)]
 
@@ -64,10 +63,8 @@ class Contender:
         module = workload.module().to(self.device)
         state: Tree = dict(module.state_dict())
         self._initial = tree_map(lambda t: t.detach().clone()[None, None], state)
-        settings: dict[str, Any] = {} if _setting_of() is not LocalTraining else {"precision": way.precision}
-        training = LocalTraining(workload.lr, workload.batch_size, **settings)
-        given: dict[str, Any] = {"precision": way.precision} if _setting_of() is engines.make else {}
-        self._engine = engines.make(way.engine, module, training, SEED, samples, workload.models, **given)
+        training = LocalTraining(workload.lr, workload.batch_size, precision=way.precision)
+        self._engine = engines.make(way.engine, module, training, SEED, samples, workload.models)
         self.models = workload.models
         self.chunk = _clients_that_fit(self._engine, samples, workload.models)
 
@@ -103,10 +100,3 @@ class Contender:
             apart = float((tensor.double() - right[path].double()).norm())
             worst = max(worst, apart / moved if moved else apart)
         return worst
-
-
-def _setting_of() -> Any:
-    """Whose setting ``precision`` is: the local training's, the choice of an engine's, or nobody's yet."""
-    if any(f.name == "precision" for f in fields(LocalTraining)):
-        return LocalTraining
-    return engines.make if "precision" in inspect.signature(engines.make).parameters else None

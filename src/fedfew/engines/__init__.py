@@ -11,16 +11,19 @@ from fedfew.engines.base import (
     cross_entropy,
 )
 from fedfew.engines.choice import make
+from fedfew.engines.precision import PRECISIONS, Precision
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked import Stacked
 from fedfew.engines.threaded import Threaded
 
 __all__ = [
+    "PRECISIONS",
     "Engine",
     "Local",
     "LocalTraining",
     "Loss",
     "Objective",
+    "Precision",
     "Scores",
     "Sequential",
     "Stacked",
