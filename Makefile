@@ -35,7 +35,7 @@ deploy-demo: $(VENV)/installed-flower
 
 test: lint types
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest -m "not deploy"
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -m "not deploy" -n 2 --dist worksteal
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 

@@ -60,6 +60,7 @@ class Settings:
     engine: str = _setting(
         "auto", WHERE, "stacked (all replicas at once), threaded (one a core), sequential, or auto: the fastest in a short trial."
     )
+    precision: str = _setting("tf32", WHERE, "Of the factors of products on a GPU: tf32, fp32 (half as fast), or bf16.")
     device: str = _setting("auto", WHERE, "cpu, cuda, cuda:N, or auto.")
     chunk: int | None = _setting(None, WHERE, "Clients processed at once (chosen to fit in memory).")
     score_every: int = _setting(1, WHERE, "Score all clients every so many rounds.")

@@ -29,6 +29,7 @@ from fedfew.stack import Tree, leaves, named_leaves, tree_map
 if TYPE_CHECKING:
     from fedfew.engines.stacked import Stacked
 
+Work = Callable[[], None]
 KEPT = 256  # graphs; one objective needs one for each number of clients that are still in an epoch
 
 
@@ -51,20 +52,34 @@ class Space:
     within: Tensor  # 0 … B − 1; a graph keeps nothing alive that it reads, so even this lies here
     mean_loss: dict[Objective, Tensor] = field(default_factory=dict)
     seen: set[Hashable] = field(default_factory=set)
-    graphs: OrderedDict[Hashable, torch.cuda.CUDAGraph] = field(default_factory=OrderedDict)
+    graphs: OrderedDict[Hashable, Work] = field(default_factory=OrderedDict)
 
     def fits(self, clients: int, steps: int) -> bool:
         return clients <= self.clients and steps <= self.steps
 
 
+class CudaGraphs:
+    """Captures work as CUDA graphs, which replay one after the other and so may share their memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> Work:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        return graph.replay
+
+
 class CapturedTraining:
     """What :class:`Stacked` does on a GPU for training."""
 
-    def __init__(self, engine: Stacked) -> None:
+    def __init__(self, engine: Stacked, capture: Callable[[Work], Work] | None = None) -> None:
+        """capture: makes of a piece of work, which has run before, one that does the same again; a CUDA graph unless given."""
         self.engine = engine
         self.batch_size = engine.training.batch_size
+        self._capture = capture or CudaGraphs()
         self._spaces: dict[Hashable, Space] = {}
-        self._pool = torch.cuda.graph_pool_handle()
 
     def train(
         self,
@@ -154,7 +169,7 @@ class CapturedTraining:
         graph = space.graphs.get(key)
         if graph is not None:
             space.graphs.move_to_end(key)
-            graph.replay()
+            graph()
             return
         if key not in space.seen:
             space.seen.add(key)
@@ -162,16 +177,13 @@ class CapturedTraining:
             return
         work = self._work(space, active, models, objective, project, recorded=True)
         work()  # once more as it is, now from the recording: a capture must find everything compiled
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            work()
-        space.graphs[key] = graph
+        space.graphs[key] = self._capture(work)
         if len(space.graphs) > KEPT:
             space.graphs.popitem(last=False)
 
     def _work(
         self, space: Space, active: int, models: int, objective: Objective, project: Projection | None, recorded: bool
-    ) -> Callable[[], None]:
+    ) -> Work:
         """One step of the first ``active`` clients, as a function of nothing but the buffers."""
         engine, training, replicas = self.engine, self.engine.training, active * models
         weights = tree_map(lambda t: t[:replicas], space.weights)
@@ -201,7 +213,7 @@ class CapturedTraining:
             if project is not None:
                 project(weights)
             if objective not in space.mean_loss:  # in the first step of all, which is not captured
-                space.mean_loss[objective] = torch.zeros(space.clients, *reported.shape[1:], device=reported.device)
+                space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])
             space.mean_loss[objective][:active] += reported * share.reshape(-1, *[1] * (reported.ndim - 1))
             space.step += 1
 
