@@ -8,13 +8,47 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from fedfew import counted
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import Engine, Objective, Pass, Projection, Scores, Through, evaluation_batches, forward
+from fedfew.engines.base import Engine, LocalTraining, Objective, Pass, Projection, Scores, Through, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
+
+
+class _Descent:
+    """``torch.optim.SGD`` by the function that it calls itself: the class loads PyTorch's compiler, which takes a second that a
+    site on a network would spend on every message."""
+
+    def __init__(self, parameters: list[Tensor], training: LocalTraining) -> None:
+        self._parameters = parameters
+        self._velocities: list[Tensor | None] = [None] * len(parameters)
+        self._training = training
+
+    def forget(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        moved = [(i, parameter, parameter.grad) for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        parameters, velocities = [parameter for _, parameter, _ in moved], [self._velocities[i] for i, _, _ in moved]
+        sgd(
+            parameters,
+            [gradient for _, _, gradient in moved],
+            velocities,
+            foreach=bool(parameters) and parameters[0].is_cuda,  # as the class does
+            weight_decay=self._training.weight_decay,
+            momentum=self._training.momentum,
+            lr=self._training.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for (i, _, _), velocity in zip(moved, velocities, strict=True):
+            self._velocities[i] = velocity
 
 
 class Sequential(Engine):
@@ -72,7 +106,7 @@ class Sequential(Engine):
         """Train one replica in place; the mean loss reported over the last epoch."""
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
-        sgd = torch.optim.SGD(trained, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+        descent = _Descent(trained, settings)
         rows = samples.rows(i)
         mean_loss = torch.zeros((), device=rows.device)
         for epoch in epochs:
@@ -89,14 +123,14 @@ class Sequential(Engine):
                 ) -> Tensor:
                     return F.cross_entropy(forward(self.module, weights, inputs, through), labels)
 
-                sgd.zero_grad()
+                descent.forget()
                 if epoch.dropout is None:
                     minimised, reported = objective(loss, params, context)
                 else:
                     with keyed(counted.count(epoch.dropout, step)):
                         minimised, reported = objective(loss, params, context)
                 minimised.backward()
-                sgd.step()
+                descent.step()
                 if project is not None:
                     with torch.no_grad():
                         project(params)
