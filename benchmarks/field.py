@@ -3,8 +3,8 @@
     python benchmarks/field.py --data-dir DATA --pfl-python A/bin/python --flwr-python B/bin/python
     PYTHONPATH=folder-with-pfl python benchmarks/field.py --only pfl,fedfew --device cuda --synthetic
 
-Each tool runs in a process of its own, given the same cohorts, batch orders and first model (``field_task.py``): first for two
-rounds without dropout, after which the models must be the same but for rounding, then timed with the benchmark's dropout.
+Each tool runs in a process of its own, given the same cohorts, batch orders and first model (``field_task.py``): first for one
+round without dropout, after which the models must be the same but for rounding, then timed with the benchmark's dropout.
 Start-up is told apart from seconds a round. pfl and flwr must be importable by the python given for them (pip install pfl,
 flwr[simulation]).
 """
@@ -28,7 +28,7 @@ from field_task import BEGUN, CLASSES, EACH, USERS, WARM_UP, Task
 
 HERE = Path(__file__).parent
 TOOLS = ("pfl", "flwr", "fedfew")
-CHECK_ROUNDS = 2
+CHECK_ROUNDS = 1
 KEEP = {"test_x", "test_y", "x", "y"}
 
 
@@ -96,7 +96,7 @@ def compare(arrays: dict[str, np.ndarray], tools: dict[str, str], options: argpa
         Task.write(folder, arrays, rounds=CHECK_ROUNDS, dropout=False, **settings)
         checked = [tool for tool, python in tools.items() if run_tool(tool, python, folder, options.threads)]
         differs = {tool: apart(folder, tool, "fedfew") for tool in checked if "fedfew" in checked}
-        print(f"after {CHECK_ROUNDS} rounds without dropout the models differ from fedfew's by {differs}", file=sys.stderr)
+        print(f"after {CHECK_ROUNDS} round without dropout the models differ from fedfew's by {differs}", file=sys.stderr)
         Task.write(folder, arrays, rounds=WARM_UP + options.rounds + 1, dropout=True, **settings)
         for number in range(options.passes):
             for tool in checked:
