@@ -67,6 +67,7 @@ def test_adapting_reports_before_and_after_and_writes_the_model(exported: str) -
         "momentum": 0.0,
         "weight_decay": 0.0,
         "augment": "none",
+        "precision": "tf32",
     }
     assert told["adapted"] == (told["after"]["loss"] < told["before"]["loss"])
     x, y = np.load("mine.npz")["x"], np.load("mine.npz")["y"]

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedfew import Federation, FedFew, train
 from fedfew.costs import cost
-from fedfew.engines import Local, LocalTraining, Sequential
+from fedfew.engines import Local, LocalTraining, Sequential, sequential
 from fedfew.methods import METHODS, FedAvg
 from fedfew.methods.base import Outcome, Reply
 from fedfew.stack import stack, subtract, take, tree_map
@@ -132,12 +132,12 @@ class _Counted(nn.Module):
 def test_work_is_that_of_a_real_engine(method, federation, monkeypatch):
     steps = 0
 
-    def step(self, real=torch.optim.SGD.step):
+    def step(self, real=sequential._Descent.step):
         nonlocal steps
         steps += 1
         return real(self)
 
-    monkeypatch.setattr(torch.optim.SGD, "step", step)
+    monkeypatch.setattr(sequential._Descent, "step", step)
     monkeypatch.setattr(_Counted, "rows", {})
     chosen = method()
     everyone = torch.arange(len(COUNTS))
