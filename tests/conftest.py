@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run without a GPU; Triton asks for it when they are first imported
+
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # as in what a script starts with &: the processes that tests stop by Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit it
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 
