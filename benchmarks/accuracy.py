@@ -1,11 +1,11 @@
-"""Does the fast way of training end where the plain one does? FedFew trained by both, round by round, and by the fast one with other seeds.
+"""Does the fast way of training end where the plain one does? FedFew by both, and by the fast one with other seeds.
 
     python benchmarks/accuracy.py                                                    rotated digits, some minutes on a CPU
     python benchmarks/accuracy.py --dataset cifar10 --device cuda --rounds 50        the paper's CNN, 20 clients × 3 models
 
-The plain way is the sequential engine in fp32. In the first rounds the two agree to rounding; training then amplifies what rounding
-decided, as it amplifies a change of seed. So the last rounds are held against the spread over seeds of the fast way: the same data,
-other initial models and batches.
+The plain way is the sequential engine in fp32. In the first rounds the two agree to rounding; training then amplifies what
+rounding decided, as it amplifies a change of seed. So the last rounds are held against the spread over seeds of the fast way: the
+same data, other initial models and batches.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def shown_as_text(found: dict[str, Any], plain: Settings, fast: Settings) -> str
         row = found[score]
         lines.append(
             f"{score:>8}: plain {row['plain']:.2f} %, fast {row['fast_same_seed']:.2f} % (same seed), {row['fast_mean']:.2f} ± "
-            f"{row['fast_std_over_seeds']:.2f} % over seeds: {row['apart_in_stds']:.1f} standard deviations apart; first rounds apart by "
-            + ", ".join(f"{x:.2f}" for x in row["first_rounds_apart"])
+            f"{row['fast_std_over_seeds']:.2f} % over seeds: {row['apart_in_stds']:.1f} standard deviations apart; "
+            "first rounds apart by " + ", ".join(f"{x:.2f}" for x in row["first_rounds_apart"])
         )
     return "\n".join(lines)
 
