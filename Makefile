@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test test-deploy coverage lint types bench clean help
+.PHONY: demo deploy-demo test test-deploy lint types bench clean help
 
 help:
 	@echo "make demo   watch three ways of federated learning on rotated digits (under a minute after set-up)"
@@ -40,11 +40,7 @@ test: lint types
 	$(BIN)/python -m coverage report
 
 test-deploy: $(VENV)/installed-dev
-	$(BIN)/python -m coverage run -m pytest -m deploy
-	$(BIN)/python -m coverage combine --quiet --append
-
-coverage: $(VENV)/installed-dev  # of all tests that have run
-	$(BIN)/python -m coverage report
+	$(BIN)/python -m pytest -m deploy --durations 0 --durations-min 5
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
