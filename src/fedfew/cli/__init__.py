@@ -9,7 +9,7 @@ import typer
 
 from fedfew import cli_data
 from fedfew._version import __version__
-from fedfew.cli import bench, compare, demo, errors, export, flower, methods, run, select, show
+from fedfew.cli import bench, compare, demo, errors, export, flower, methods, run, select, show, study
 
 app = typer.Typer(
     name="fedfew",
@@ -54,6 +54,7 @@ for module in (run, compare, show, export, select, methods, demo, bench):
     module.add_to(app)
 app.add_typer(cli_data.app, name="data")
 app.add_typer(flower.app, name="flower")
+app.add_typer(study.app, name="study")
 
 
 def main() -> None:

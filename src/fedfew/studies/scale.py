@@ -1,0 +1,43 @@
+"""A study made shorter: fewer rounds, but still enough scored ones to draw a curve through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import lcm
+
+from fedfew.settings import Settings
+
+FEWEST_ROUNDS = 2
+SCORED = 10  # rounds that are scored at the least, where there are so many
+CHECKPOINTS = 20  # of a run, unless its settings say otherwise
+
+
+def check(scale: float) -> None:
+    if not 0 < scale <= 1:
+        raise ValueError(f"--scale must be a number above 0 and at most 1 (0.05: a twentieth of the rounds), not {scale:g}")
+
+
+def rounds(settings: Settings, scale: float, side_by_side: Iterable[int] = ()) -> int:
+    """So many rounds remain.
+
+    side_by_side: local epochs of runs that this one is compared with at equal updates (rounds × local epochs), its own among
+    them: updates become a multiple of all of these, so that they stay equal.
+    """
+    if scale == 1:
+        return settings.rounds
+    step = lcm(settings.local_epochs, *side_by_side)
+    updates = max(FEWEST_ROUNDS, round(settings.rounds * settings.local_epochs * scale / step)) * step
+    return updates // settings.local_epochs
+
+
+def shortened(settings: Settings, rounds: int) -> Settings:
+    """The settings with so many rounds instead, and scored often enough for them."""
+    if rounds == settings.rounds:
+        return settings
+    return replace(settings, rounds=rounds, score_every=max(1, min(settings.score_every, rounds // SCORED)))
+
+
+def checkpoint_every(rounds: int) -> int:
+    """A kill costs a twentieth of a run at most; Ctrl-C costs nothing, for it writes a checkpoint of its own."""
+    return max(1, rounds // CHECKPOINTS)
