@@ -17,7 +17,7 @@ from fedfew.studies import render_words
 from fedfew.studies.render_words import Words
 from fedfew.studies.tabledata import TableData
 
-BETWEEN = 2  # blanks between columns
+BETWEEN = 3  # blanks between columns
 RANKS = {1: "bold", 2: "underline"}
 
 
@@ -38,7 +38,7 @@ class Fitted:
 
     def _blocks(self, rows: Sequence[tuple[Text, list[Text]]], room: int) -> Iterator[range]:
         """Columns in as few blocks as fit, of about as many columns each."""
-        room -= max((cell_len(label.plain) for label, _ in rows), default=0) + BETWEEN
+        room -= max((cell_len(label.plain) for label, _ in rows), default=0) + 2  # and a blank at either end
         widths = [_width(head, [cells[i] for _, cells in rows]) + BETWEEN for i, head in enumerate(self.table.heads)]
         count = len(widths)
         for blocks in range(1, count + 1):

@@ -43,7 +43,7 @@ def _table(view: View, spec: Mapping[str, Any], name: str, score: str, column: s
     return TableData(
         name=wording.name(spec, view, score, column),
         title=f"{wording.title(spec, view, [name], score)}: {column}, each method against the best",
-        caption=_caption(view, column, measure),
+        caption=_caption(view, column),
         protocol=view.protocol,
         columns=HEADS,
         rows=rows,
@@ -78,15 +78,15 @@ def _row(seeds: Seeds, best: bool, test: Paired | None, t_test: float | None, fl
     )
     if test is None:
         why = "the best" if best else f"{len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
-        return (mean, *(Cell(None, note=why) for _ in HEADS[1:]))
+        return (mean, Cell(None, note=why), *(Cell(None) for _ in HEADS[2:]))
     numbers = (test.difference, test.low, test.high, test.t_test, t_test, test.sign_flips, flips)
     return (mean, *(Cell(n, seeds=test.seeds, note="" if n is not None else "no spread") for n in numbers))
 
 
-def _caption(view: View, column: str, measure: Measure) -> str:
+def _caption(view: View, column: str) -> str:
     facts = wording.facts(run for run in view.runs if run["column"] == column)
     return (
-        f"{facts}; last round. {wording.PROTOCOLS.get(view.protocol, f'Protocol {view.protocol}.')} {measure.head} over seeds; "
+        f"{facts}; last round. {wording.PROTOCOLS.get(view.protocol, f'Protocol {view.protocol}.')} Mean over seeds; "
         "difference to the best method, with its 95 % interval by Student's t, over the seeds that both have. p: two-sided, of "
         "the paired t-test and of the sign-flip permutation test. Holm: corrected for all comparisons of this table."
     )
