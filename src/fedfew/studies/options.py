@@ -24,14 +24,14 @@ def _names(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(_text, value))
 
 
-def _one_of(words: tuple[str, ...]) -> Option:
+def one_of(*words: str) -> Option:
     return Option(f"one of {', '.join(words)}", lambda value: value in words)
 
 
 TEXT = Option("a text", _text)
 NAMES = Option("a list of names", _names)
-SCORE = _one_of((*SCORES, "both"))
-MEASURE = _one_of(tuple(MEASURES))
+SCORE = one_of(*SCORES, "both")
+MEASURE = one_of(*MEASURES)
 SOME_MEASURES = Option(
     f"a list of some of {', '.join(MEASURES)}", lambda value: _names(value) and all(name in MEASURES for name in value)
 )
