@@ -24,10 +24,6 @@ class Sweep:
     at: tuple[Any, ...]  # values of the axis, ascending
     lines: tuple[Line, ...]  # one for each
 
-    @property
-    def positions(self) -> Array:
-        return np.array(self.at, dtype=np.float64)
-
 
 def sweeps(view: View, axis: str) -> tuple[list[Sweep], list[Line]]:
     """Lines that lie along ``axis``, gathered by method and what else differs; and those that know nothing of it."""

@@ -46,9 +46,13 @@ def of_lines(rows: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _style(place: int) -> dict[str, Any]:
-    """Neighbours differ in colour, dashes and marker; no two of the first thirty are alike in all three."""
-    dashes = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
-    return {"color": COLOURS[place % len(COLOURS)], "ls": dashes, "marker": MARKS[place % len(MARKS)], "ms": 4.5}
+    """Neighbours differ in colour, dashes and marker; no two of the first forty have the same dashes and marker."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "ls": DASHES[place % len(DASHES)],
+        "marker": MARKS[place % len(MARKS)],
+        "ms": 4.5,
+    }
 
 
 def along(count: int) -> list[dict[str, Any]]:

@@ -39,6 +39,8 @@ def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> li
     """A picture a data and method that lies along the axis."""
     by = spec.get("by", "mu")
     along, _ = sweeps(view, by)
+    if not along:
+        return [Drawing(wording.name(spec, view), 6.0, 2.4, partial(_none, spec=spec, view=view, by=by))]
     several = {"column": len(view.columns) > 1, "sweep": len(along) > 1}
     drawings = []
     for column in view.columns:
@@ -47,6 +49,11 @@ def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> li
             about = partial(paint, spec=spec, view=view, column=column, sweep=sweep, by=by)
             drawings.append(Drawing(wording.name(spec, view, *more), width, height, about))
     return drawings
+
+
+def _none(figure: Any, spec: Spec, view: View, by: str) -> None:
+    nothing(figure.subplots(), f"no run lies along {AXES.get(by, by)}")
+    headline(figure, spec, view, spec["kind"], view.runs)
 
 
 def _fairness(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
