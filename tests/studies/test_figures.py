@@ -160,6 +160,16 @@ def test_accuracy_by_epochs_names_epochs_and_rounds(epochs: Book) -> None:
     assert line(axis, "the paper")[1].tolist() == [88.3, 87.8]
 
 
+def test_a_grid_of_two_axes_has_a_line_for_each_value_of_the_other() -> None:
+    book = Book("k")
+    for K in KS:
+        for m in (0.01, 0.1):
+            made_up.plausible(book, "FedFew", 0, point={"models": K, "mu": m})
+    axis = painted(book, "accuracy-by-k").axes[0]
+    assert axis.get_legend_handles_labels()[1] == ["μ = 0.01", "μ = 0.1"]
+    assert line(axis, "μ = 0.1")[1] == pytest.approx([stored(book, "served_mean", models=K, mu=0.1)[0] for K in KS])
+
+
 def test_fairness_by_mu(mu: Book) -> None:
     figure = painted(mu, "fairness-by-mu")
     std, jain, cv, against = figure.axes
