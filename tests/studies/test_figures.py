@@ -293,6 +293,12 @@ def test_curves(table1: Book) -> None:
     assert "worst client" in worst.get_suptitle()
 
 
+def test_bands_over_seeds_only_where_they_can_be_told_apart(table1: Book) -> None:
+    few = painted(table1, "curves", columns=["cifar10-dir-20"], rows=["IFCA", "FedFew"])
+    many = painted(table1, "curves", columns=["cifar10-dir-20"])
+    assert [len(figure.axes[0].collections) for figure in (few, many)] == [2, 0]
+
+
 def test_curves_of_seeds_that_were_scored_in_different_rounds_keep_what_all_have() -> None:
     book = Book()
     for seed in (0, 1):

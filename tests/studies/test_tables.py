@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -390,3 +391,15 @@ def by_hand_with_costs() -> Book:
     for run in book.runs:
         run["cost"] = json.dumps(made_up.COST)
     return book
+
+
+def test_the_page_names_every_kind_option_and_measure() -> None:
+    from fedfew.studies import figures, measures, options
+
+    page = (Path(__file__).parents[2] / "docs" / "tables-and-figures.md").read_text(encoding="utf-8")
+    for kinds in (tables.OPTIONS, figures.OPTIONS):
+        for kind, own in kinds.items():
+            rows = [row for row in page.splitlines() if row.startswith(f"| `{kind}` |")]
+            assert any(re.findall(r"`([a-z_]+)`", row.rpartition(" | ")[2]) == list(own) for row in rows), kind
+    for name in (*measures.MEASURES, *options.COMMON):
+        assert f"`{name}`" in page

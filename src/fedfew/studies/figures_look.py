@@ -82,7 +82,8 @@ def foot(figure: Any, axes: Iterable[Any], notes: str) -> None:
     width = figure.get_figwidth()
     text = "\n".join(textwrap.wrap(notes, int(15 * width)))
     if handles:
-        columns = max(1, min(len(handles), int(width / 1.75)))
+        widest = 0.6 + 0.078 * max(map(len, handles))  # inches, about
+        columns = max(1, min(len(handles), int(width / widest)))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, title=text, title_fontsize=7.5)
     elif text:
         figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=QUIET)

@@ -27,6 +27,7 @@ from fedfew.studies.view import AXES, Line, View, said
 
 Spec = Mapping[str, Any]
 HEIGHT = 3.4  # inches of a panel
+MOST_BANDS = 5  # lines; bands of more would hide each other
 
 
 def g_over_rounds(spec: Spec, view: View) -> list[Drawing]:
@@ -68,7 +69,7 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
         for (line, found), style in zip(drawn.items(), along(len(drawn)), strict=True):
             factor = _epochs(view, column, line) if updates else 1
             name = line.label if several or not line.point else said((axis, v) for axis, v in line.point if axis != "rounds")
-            ends.append(_line(axis, found, factor, style, name))
+            ends.append(_line(axis, found, factor, style, name, len(drawn) <= MOST_BANDS))
         if len(view.columns) > 1:
             axis.set_title(column)
         if not drawn:
@@ -101,10 +102,12 @@ def _epochs(view: View, column: str, line: Line) -> int:
     return epochs
 
 
-def _line(axis: Any, found: Curve, factor: float, style: Mapping[str, Any], name: str) -> tuple[float, float, str, Any]:
-    """The mean of the seeds, a band from the lowest to the highest; gives back where it ends."""
+def _line(
+    axis: Any, found: Curve, factor: float, style: Mapping[str, Any], name: str, band: bool
+) -> tuple[float, float, str, Any]:
+    """The mean of the seeds, with a band from the lowest to the highest; gives back where it ends."""
     x = factor * found.rounds
-    if (found.high > found.low).any():
+    if band and (found.high > found.low).any():
         axis.fill_between(x, found.low, found.high, color=style["color"], alpha=0.15, lw=0)
     axis.plot(x, found.mean, label=name, markevery=max(1, len(x) // 8), **style)
     return float(x[-1]), float(found.mean[-1]), name, style["color"]
@@ -116,7 +119,7 @@ def _curves(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[s
     for axis, score in zip(axes, scores, strict=True):
         for line, style in zip(view.lines, of_lines([line.row for line in view.lines]), strict=True):
             if found := curve(view, column, line, field, score, factor=100):
-                _line(axis, found, 1, style, line.label)
+                _line(axis, found, 1, style, line.label, len(view.lines) <= MOST_BANDS)
         if not axis.get_lines():
             nothing(axis, "no run is done yet")
         axis.set_title(MEANING[score])

@@ -15,8 +15,8 @@ from fedfew.studies.tabledata import Cell, TableData
 from fedfew.studies.tables_scores import labels
 from fedfew.studies.view import Line, View, views
 
-HEADS = ("mean", "less the best", "95 % from", "95 % to", "p, t-test", "Holm", "p, sign flips", "Holm, flips")
-SHORT = ("less the best", "95 %, ±", "p, t-test, Holm", "p, sign flips, Holm")  # where there are several data
+HEADS = ("mean", "less the best", "95 % from", "95 % to", "t-test p", "t-test Holm", "sign-flip p", "sign-flip Holm")
+SHORT = ("less the best", "95 %, ±", "t-test Holm", "sign-flip Holm")  # where there are several data
 Seeds = dict[int, float]
 
 
