@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -242,11 +243,86 @@ def test_significance_needs_three_seeds_and_says_so() -> None:
     assert dict(table.rows)["IFCA"][1] == Cell(None, note="1 seed")
     assert "A test needs 3 seeds; fewer: IFCA (1), Local (1)." in table.notes
     alone = Book()
-    alone.scored(alone.add("FedAvg"), [0.5], [0.5])
+    for seed in range(3):
+        alone.scored(alone.add("FedAvg", seed), [0.5], [0.5])
     alone.add("IFCA", status="missing")
     (empty,) = tables.made([{"kind": "significance", "score": "served"}], alone.results(), "table1")
     assert [row[0].note for _, row in empty.rows] == ["", "not run"]
     assert not any("sign-flip" in note for note in empty.notes)
+    one = Book()
+    one.scored(one.add("FedAvg"), [0.5], [0.5])
+    assert tables.made([{"kind": "significance"}], one.results(), "table1") == []
+
+
+def test_significance_of_several_data_in_one_table_or_in_one_each() -> None:
+    book = made_up.table1(columns=("femnist-20", "cifar10-dir-20"))
+    (short,) = tables.made([{"kind": "significance", "score": "adapted"}], book.results(), "table1")
+    full = tables.made([{"kind": "significance", "score": "adapted", "each": True}], book.results(), "table1")
+    assert [t.name for t in full] == ["significance-fair-adapted-femnist-20", "significance-fair-adapted-cifar10-dir-20"]
+    assert short.groups == ("femnist-20",) * 4 + ("cifar10-dir-20",) * 4
+    for (label, row), (_, whole) in zip(short.rows, full[1].rows, strict=True):
+        difference, half, t_test, flips = row[4:]
+        assert (difference.value, t_test.value, flips.value) == (whole[1].value, whole[5].value, whole[7].value), label
+        if difference.value is not None:
+            assert difference.value + half.value == pytest.approx(whole[3].value)
+    assert dict(short.rows)["FedProx"][0].note == "not run"
+    assert any("FedProx on femnist-20 (0), APFL on cifar10-dir-20 (2)" in note for note in short.notes)
+
+
+def test_seeds_of_no_difference_in_spread_are_said_to_have_none() -> None:
+    book = Book()
+    for seed in range(3):
+        book.scored(book.add("FedAvg", seed), [0.5], [0.5])
+        book.scored(book.add("IFCA", seed), [0.75], [0.75])
+    (table,) = tables.made([{"kind": "significance", "score": "served"}], book.results(), "table1")
+    assert [c.note for c in dict(table.rows)["FedAvg"][2:6]] == ["no spread"] * 4
+    assert dict(table.rows)["FedAvg"][6].value == 0.25
+
+
+def test_many_seeds_are_drawn_and_that_is_told() -> None:
+    book = Book()
+    for seed in range(13):
+        book.scored(book.add("FedAvg", seed), [0.5 + seed / 100], [0.5])
+        book.scored(book.add("IFCA", seed), [0.7 - seed / 100], [0.7])
+    (table,) = tables.made([{"kind": "significance", "score": "served"}], book.results(), "table1")
+    assert any("Beyond 12 seeds" in note for note in table.notes)
+    assert not any("however large" in note for note in table.notes)
+
+
+def test_a_run_that_left_no_row_is_missed_all_the_same() -> None:
+    """A runner may write down only what was begun."""
+    book = by_hand()
+    book.runs.remove(next(run for run in book.runs if run["row"] == "FedAvg" and run["seed"] == 2))
+    served, _ = made(book)
+    assert cell(served, "FedAvg", "cifar10-dir-20").note == "2 of 3 seeds"
+    assert cell(served, "FedFew", "cifar10-dir-20").note == ""
+
+
+def test_reasons_are_told_once_for_all_measures_and_many_rows() -> None:
+    book = Book("table2")
+    for row in ("FedAvg", "FedProx", "IFCA", "Ditto"):
+        book.add(row, column="kvasir", status="missing", error="kvasir is not here")
+        book.scored(book.add(row, column="fedisic"), [0.5], [0.5])
+    served, _ = tables.made([{"kind": "medical"}], book.results(), "table2")
+    assert cell(served, "IFCA", "kvasir worst client").note == "not run: kvasir is not here"
+    assert served.notes[0] == "4 rows, kvasir: not run: kvasir is not here"
+    assert sum("kvasir is not here" in note for note in served.notes) == 1
+
+
+def test_many_reasons_are_cut_short_but_counted() -> None:
+    book = by_hand()
+    for i in range(15):
+        book.add("IFCA", column=f"data-{i}", status="failed", error=f"reason {i}: {'long ' * 50}")
+    served, _ = made(book)
+    assert "… and 3 more." in served.notes
+    assert served.notes[0].endswith("…")
+
+
+def test_columns_without_a_number_of_the_papers_are_not_compared_in_length() -> None:
+    book = by_hand()
+    book.scored(book.add("FedAvg", column="mine", rounds=7), [0.5], [0.5])
+    served, _ = made(book)
+    assert not any("these runs for 7" in note for note in served.notes)
 
 
 def test_holm_counts_all_comparisons_of_a_table() -> None:
@@ -315,3 +391,15 @@ def by_hand_with_costs() -> Book:
     for run in book.runs:
         run["cost"] = json.dumps(made_up.COST)
     return book
+
+
+def test_the_page_names_every_kind_option_and_measure() -> None:
+    from fedfew.studies import figures, measures, options
+
+    page = (Path(__file__).parents[2] / "docs" / "tables-and-figures.md").read_text(encoding="utf-8")
+    for kinds in (tables.OPTIONS, figures.OPTIONS):
+        for kind, own in kinds.items():
+            rows = [row for row in page.splitlines() if row.startswith(f"| `{kind}` |")]
+            assert any(re.findall(r"`([a-z_]+)`", row.rpartition(" | ")[2]) == list(own) for row in rows), kind
+    for name in (*measures.MEASURES, *options.COMMON):
+        assert f"`{name}`" in page

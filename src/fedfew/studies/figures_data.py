@@ -24,10 +24,6 @@ class Sweep:
     at: tuple[Any, ...]  # values of the axis, ascending
     lines: tuple[Line, ...]  # one for each
 
-    @property
-    def positions(self) -> Array:
-        return np.array(self.at, dtype=np.float64)
-
 
 def sweeps(view: View, axis: str) -> tuple[list[Sweep], list[Line]]:
     """Lines that lie along ``axis``, gathered by method and what else differs; and those that know nothing of it."""
@@ -38,8 +34,8 @@ def sweeps(view: View, axis: str) -> tuple[list[Sweep], list[Line]]:
         if value is None:
             apart.append(line)
             continue
-        coupled = ("rounds",) if axis == "local_epochs" else ()  # they follow
-        others = Line(line.row, tuple(pair for pair in line.point if pair[0] not in (axis, *coupled)))
+        followers = _followers(view, line.row, axis)
+        others = Line(line.row, tuple(pair for pair in line.point if pair[0] not in (axis, *followers)))
         found.setdefault(others, {})[value] = line
     several = len({others.row for others in found}) > 1
     result = []
@@ -48,6 +44,15 @@ def sweeps(view: View, axis: str) -> tuple[list[Sweep], list[Line]]:
         name = others.label if several or len(found) == 1 else said(others.point)
         result.append(Sweep(others.row, name, at, tuple(lines[value] for value in at)))
     return result, apart
+
+
+def _followers(view: View, row: str, axis: str) -> set[str]:
+    """Axes that have one value for each of this one's: the rounds, where rounds × local epochs are the same throughout."""
+    points = [dict(line.point) for line in view.lines if line.row == row and line.at(axis) is not None]
+    others = {name for point in points for name in point} - {axis}
+    pairs = {name: {(point[axis], point.get(name)) for point in points} for name in others}
+    own = {point[axis] for point in points}
+    return {name for name, found in pairs.items() if len(own) == len(found) > 1}
 
 
 def values(view: View, column: str, line: Line, measure: str, score: str) -> Array:
@@ -88,8 +93,7 @@ def curve(view: View, column: str, line: Line, field: str, score: str = "", fact
     seeds: list[Mapping[int, float]] = []
     for run in view.done(column, line):
         name = field.format(score=score_of(run, score))
-        rows = view.of_key(view.results.rounds, run["key"], "round")
-        if known := {row["round"]: row[name] for row in rows if row[name] is not None}:
+        if known := view.of_key(view.results.rounds, run["key"], "round", name):
             seeds.append(known)
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
     if not rounds:
@@ -103,6 +107,5 @@ def clients(view: View, column: str, line: Line, field: str, score: str = "") ->
     found = []
     for run in view.done(column, line):
         name = field.format(score=score_of(run, score))
-        rows = view.of_key(view.results.clients, run["key"], "client")
-        found.append(np.array([row[name] for row in rows if row[name] is not None], dtype=np.float64))
+        found.append(np.array(list(view.of_key(view.results.clients, run["key"], "client", name).values()), dtype=np.float64))
     return [seed for seed in found if len(seed)]

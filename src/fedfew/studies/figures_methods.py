@@ -15,11 +15,13 @@ from fedfew.studies.figures_look import (
     PAPER,
     QUIET,
     Drawing,
+    ends_of,
+    foot,
     headline,
     label_ends,
     missing,
     nothing,
-    of_method,
+    of_lines,
     percent_limits,
 )
 from fedfew.studies.measures import AS_PUBLISHED, SCORES, published_score
@@ -49,9 +51,8 @@ def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> Non
     for axis in axes[len(view.columns) :]:
         axis.set_visible(False)
     what = {"mean": "mean over clients", "min": "worst client"}[spec.get("measure", "mean")]
-    headline(figure, spec, view, f"Methods: {what}, bars: std over seeds", view.runs, missing(view, view.columns))
-    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
+    headline(figure, spec, view, f"Methods: {what}, bars: std over seeds", view.runs)
+    foot(figure, axes, missing(view, view.columns))
 
 
 def _dots(axis: Any, view: View, column: str, lines: Sequence[Line], scores: Sequence[str], measure: str) -> None:
@@ -101,25 +102,24 @@ def per_client(spec: Spec, view: View) -> list[Drawing]:
 def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:
     axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     for axis, score in zip(axes, scores, strict=True):
-        for position, line in enumerate(view.lines):
+        for line, style in zip(view.lines, of_lines([line.row for line in view.lines]), strict=True):
             seeds = clients(view, column, line, "{score}_accuracy", score)
             if not seeds:
                 continue
             share, accuracy = ranked(seeds)
-            style = of_method(line.row, position)
             axis.plot(share, 100 * accuracy, label=line.label, markevery=max(1, len(share) // 10), **style)
         if not axis.get_lines():
             nothing(axis, "no run is done yet")
         axis.set_title(MEANING[score])
         axis.set_xlabel("clients from worst to best, %")
         axis.tick_params(labelleft=True)
-    percent_limits(axes[0])
+    percent_limits(axes)
     for axis in axes:
-        ends = [(line.get_xdata()[-1], line.get_ydata()[-1], line.get_label(), line.get_color()) for line in axis.get_lines()]
-        label_ends(axis, ends, 3.6)
+        label_ends(axis, ends_of(axis), 3.6)
     axes[0].set_ylabel("test accuracy, %")
     runs = [run for run in view.runs if run["column"] == column]
-    headline(figure, spec, view, "Client by client, mean over seeds of equal rank", runs, missing(view, [column]))
+    headline(figure, spec, view, "Client by client, mean over seeds of equal rank", runs)
+    foot(figure, [], missing(view, [column]))
 
 
 def ranked(seeds: Sequence[Any]) -> tuple[Any, Any]:

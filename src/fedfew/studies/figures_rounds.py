@@ -10,11 +10,24 @@ import numpy as np
 
 from fedfew.studies import wording
 from fedfew.studies.figures_data import Curve, curve
-from fedfew.studies.figures_look import MEANING, Drawing, along, headline, label_ends, missing, nothing, of_method, percent_limits
+from fedfew.studies.figures_look import (
+    MEANING,
+    Drawing,
+    along,
+    ends_of,
+    foot,
+    headline,
+    label_ends,
+    missing,
+    nothing,
+    of_lines,
+    percent_limits,
+)
 from fedfew.studies.view import AXES, Line, View, said
 
 Spec = Mapping[str, Any]
 HEIGHT = 3.4  # inches of a panel
+MOST_BANDS = 5  # lines; bands of more would hide each other
 
 
 def g_over_rounds(spec: Spec, view: View) -> list[Drawing]:
@@ -56,7 +69,7 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
         for (line, found), style in zip(drawn.items(), along(len(drawn)), strict=True):
             factor = _epochs(view, column, line) if updates else 1
             name = line.label if several or not line.point else said((axis, v) for axis, v in line.point if axis != "rounds")
-            ends.append(_line(axis, found, factor, style, name))
+            ends.append(_line(axis, found, factor, style, name, len(drawn) <= MOST_BANDS))
         if len(view.columns) > 1:
             axis.set_title(column)
         if not drawn:
@@ -65,11 +78,15 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
             axis.set_yscale("log")
         axis.set_xlabel("local updates (rounds × local epochs)" if updates else "communication rounds")
         axis.set_ylabel("g (STCH-Set), training")
-        label_ends(axis, ends, HEIGHT - 0.5)
+        if len({x for x, _, _, _ in ends}) > 1:  # lines of different lengths end anywhere
+            axis.legend(loc="upper right")
+        else:
+            label_ends(axis, ends, HEIGHT - 0.5)
     by = [AXES.get(name, name) for name in dict.fromkeys(name for line in lines for name, _ in line.point) if name != "rounds"]
     what = f"The objective g over {'updates' if updates else 'rounds'}{f', by {by[0]}' if by else ''}"
     with_g = [run for run in view.runs if run["g"] is not None]
-    headline(figure, spec, view, what, with_g or view.runs, missing(view, view.columns))
+    headline(figure, spec, view, what, with_g or view.runs)
+    foot(figure, [], missing(view, view.columns))
 
 
 def _ordered(lines: Sequence[Line], by: str | None) -> list[Line]:
@@ -85,10 +102,12 @@ def _epochs(view: View, column: str, line: Line) -> int:
     return epochs
 
 
-def _line(axis: Any, found: Curve, factor: float, style: Mapping[str, Any], name: str) -> tuple[float, float, str, Any]:
-    """The mean of the seeds, a band from the lowest to the highest; gives back where it ends."""
+def _line(
+    axis: Any, found: Curve, factor: float, style: Mapping[str, Any], name: str, band: bool
+) -> tuple[float, float, str, Any]:
+    """The mean of the seeds, with a band from the lowest to the highest; gives back where it ends."""
     x = factor * found.rounds
-    if (found.high > found.low).any():
+    if band and (found.high > found.low).any():
         axis.fill_between(x, found.low, found.high, color=style["color"], alpha=0.15, lw=0)
     axis.plot(x, found.mean, label=name, markevery=max(1, len(x) // 8), **style)
     return float(x[-1]), float(found.mean[-1]), name, style["color"]
@@ -98,20 +117,19 @@ def _curves(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[s
     axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     field = "{score}_" + spec.get("measure", "mean").replace("weighted_mean", "weighted")
     for axis, score in zip(axes, scores, strict=True):
-        ends = []
-        for position, line in enumerate(view.lines):
+        for line, style in zip(view.lines, of_lines([line.row for line in view.lines]), strict=True):
             if found := curve(view, column, line, field, score, factor=100):
-                ends.append(_line(axis, found, 1, of_method(line.row, position), line.label))
-        if not ends:
+                _line(axis, found, 1, style, line.label, len(view.lines) <= MOST_BANDS)
+        if not axis.get_lines():
             nothing(axis, "no run is done yet")
         axis.set_title(MEANING[score])
         axis.set_xlabel("round")
         axis.tick_params(labelleft=True)
-    percent_limits(axes[0])
+    percent_limits(axes)
     for axis in axes:
-        ends = [(line.get_xdata()[-1], line.get_ydata()[-1], line.get_label(), line.get_color()) for line in axis.get_lines()]
-        label_ends(axis, ends, 3.6)
+        label_ends(axis, ends_of(axis), 3.6)
     axes[0].set_ylabel("test accuracy, %")
     runs = [run for run in view.runs if run["column"] == column]
     what = {"mean": "mean over clients", "min": "worst client", "weighted_mean": "mean weighted by samples"}
-    headline(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", runs, missing(view, [column]))
+    headline(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", runs)
+    foot(figure, [], missing(view, [column]))

@@ -15,11 +15,12 @@ from fedfew.studies.figures_look import (
     MEANING,
     PAPER,
     Drawing,
+    foot,
     headline,
     label_ends,
     missing,
     nothing,
-    of_method,
+    of_lines,
     percent_limits,
 )
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
@@ -55,45 +56,54 @@ def _accuracy(spec: Spec, view: View, by: str) -> list[Drawing]:
 
 def _paint(figure: Any, spec: Spec, view: View, by: str, panels: Sequence[tuple[str, str]], shape: tuple[int, int]) -> None:
     axes = figure.subplots(*shape, squeeze=False, sharey="row").ravel()
-    for axis, (column, score) in zip(axes, panels, strict=False):
-        panel(axis, view, column, score, by, spec.get("measure", "mean"))
+    measure = spec.get("measure", "mean")
+    drawn = list(zip(axes, panels, strict=False))
+    for axis, (column, score) in drawn:
+        panel(axis, view, column, score, by, measure)
         where = f"{column}, " if len(view.columns) > 1 else ""
         axis.set_title(f"{where}{MEANING[score]}")
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    what = MEASURES[spec.get("measure", "mean")].head
-    headline(figure, spec, view, f"Accuracy by {AXES.get(by, by)}: {what}", view.runs, missing(view, view.columns))
-    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 5))
+    percent_limits(axis for axis, _ in drawn)
+    for axis, (column, score) in drawn:
+        label_ends(axis, _levels(axis, view, column, score, by, measure), PANEL - 0.6)
+    headline(figure, spec, view, f"Accuracy by {AXES.get(by, by)}: {MEASURES[measure].head}", view.runs)
+    foot(figure, axes, missing(view, view.columns))
 
 
 def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str) -> None:
     """Mean over clients with its spread over seeds; a band from the worst to the best client where there is one line only."""
-    along, apart = sweeps(view, by)
+    along, _ = sweeps(view, by)
     place = placed(along, by)
-    ends = []
-    for position, sweep in enumerate(along):
-        style = of_method(sweep.row, position) if len({s.row for s in along}) == len(along) else of_method("", position)
+    for sweep, style in zip(along, of_lines([sweep.row for sweep in along]), strict=True):
         x = [place[value] for value in sweep.at]
         y, over_seeds = (f(view, column, sweep.lines, measure, score) for f in (means, stds))
         if len(along) == 1:
             worst, best = (means(view, column, sweep.lines, name, score) for name in ("min", "max"))
             axis.fill_between(x, worst, best, color="#dddddd", lw=0, label="worst to best client")
             axis.plot(x, worst, color="#777777", ls=":", marker="v", ms=4, lw=1, label="worst client")
-        axis.errorbar(x, y, yerr=over_seeds, capsize=2.5, elinewidth=1, label=f"{sweep.label}, ± over seeds", **style)
+        spread = over_seeds if over_seeds.any() else None
+        label = f"{sweep.label}{'' if spread is None else ', ± over seeds'}"
+        axis.errorbar(x, y, yerr=spread, capsize=2.5, elinewidth=1, label=label, **style)
         _papers(axis, column, score, by, measure, sweep, place)
-    for position, line in enumerate(apart):
-        level = mean(values(view, column, line, measure, score))
-        if not np.isnan(level):
-            colour = COLOURS[1 + position % (len(COLOURS) - 1)]
-            axis.axhline(level, color=colour, ls="--", lw=1.4)
-            ends.append((1.0, level, line.row, colour))
+    for _, level, _, colour in _levels(axis, view, column, score, by, measure):
+        axis.axhline(level, color=colour, ls="--", lw=1.4)
     if not any(len(values(view, column, line, measure, score)) for line in view.lines):
         nothing(axis, "no run is done yet")
     _finish(axis, place, by, along)
-    edge = axis.get_xlim()[1]
-    label_ends(axis, [(edge, level, name, colour) for _, level, name, colour in ends], PANEL - 0.6)
+
+
+def _levels(axis: Any, view: View, column: str, score: str, by: str, measure: str) -> list[tuple[float, float, str, str]]:
+    """Methods that know nothing of the axis: where at the right edge, how high, name, colour."""
+    found = []
+    for position, line in enumerate(sweeps(view, by)[1]):
+        level = mean(values(view, column, line, measure, score))
+        printed = paper.number(measure, column, line.row)
+        alike = score in (AS_PUBLISHED, published_score(line.row.lower()))
+        name = f"{line.row}\n(paper: {printed.value:g})" if printed and alike else line.row
+        if not np.isnan(level):
+            found.append((axis.get_xlim()[1], level, name, COLOURS[1 + position % (len(COLOURS) - 1)]))
+    return found
 
 
 def placed(along: Sequence[Sweep], by: str) -> dict[Any, float]:
@@ -111,7 +121,6 @@ def _finish(axis: Any, place: Mapping[Any, float], by: str, along: Sequence[Swee
     axis.set_xlabel(NAMES.get(by, by))
     axis.set_ylabel("test accuracy, %")
     axis.tick_params(labelleft=True)
-    percent_limits(axis)
 
 
 def log_axis(axis: Any, place: Mapping[Any, float], by: str) -> None:

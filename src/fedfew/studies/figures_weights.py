@@ -10,7 +10,7 @@ import numpy as np
 
 from fedfew.studies import paper, wording
 from fedfew.studies.figures_data import Sweep, clients, means, stds, sweeps
-from fedfew.studies.figures_look import PAPER, QUIET, Drawing, headline, missing, nothing
+from fedfew.studies.figures_look import PAPER, QUIET, Drawing, foot, headline, missing, nothing
 from fedfew.studies.figures_sweeps import NAMES, log_axis, placed
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
@@ -39,6 +39,8 @@ def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> li
     """A picture a data and method that lies along the axis."""
     by = spec.get("by", "mu")
     along, _ = sweeps(view, by)
+    if not along:
+        return [Drawing(wording.name(spec, view), 6.0, 2.4, partial(_none, spec=spec, view=view, by=by))]
     several = {"column": len(view.columns) > 1, "sweep": len(along) > 1}
     drawings = []
     for column in view.columns:
@@ -47,6 +49,11 @@ def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> li
             about = partial(paint, spec=spec, view=view, column=column, sweep=sweep, by=by)
             drawings.append(Drawing(wording.name(spec, view, *more), width, height, about))
     return drawings
+
+
+def _none(figure: Any, spec: Spec, view: View, by: str) -> None:
+    nothing(figure.subplots(), f"no run lies along {AXES.get(by, by)}")
+    headline(figure, spec, view, spec["kind"], view.runs)
 
 
 def _fairness(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
@@ -60,7 +67,7 @@ def _fairness(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by
     axes[0, 1].set_ylabel("Jain's index  (more is fairer)")
     axes[1, 0].set_ylabel("CV of α over clients")
     _head(figure, spec, view, column, sweep, f"Fairness and variation of α by {AXES.get(by, by)}")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    foot(figure, axes.flat, missing(view, [column]))
 
 
 def _weights(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
@@ -80,8 +87,7 @@ def _weights(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by:
         axes[1].set_ylim(-0.05, 1.15 * np.log(K) + 0.05)
         axes[2].set_ylim(0, 1.08)
     _head(figure, spec, view, column, sweep, f"How {AXES.get(by, by)} shapes α and w")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    foot(figure, axes, missing(view, [column]))
 
 
 def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, name: str, score: str) -> None:
@@ -90,8 +96,9 @@ def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, nam
     y, over_seeds = (f(view, column, sweep.lines, name, score) for f in (means, stds))
     if np.isnan(y).all():
         nothing(axis, f"no run has {MEASURES[name].head}")
-    label = f"{score or 'mean'}, ± over seeds" if len(view.done(column, sweep.lines[0])) > 1 else score or "one seed"
-    axis.errorbar(x, y, yerr=over_seeds, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=label, **LOOKS[score])
+    spread = over_seeds if over_seeds.any() else None
+    label = f"{score or sweep.label}{'' if spread is None else ', ± over seeds'}"
+    axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=label, **LOOKS[score])
     _stars(axis, column, sweep, by, name, score, place)
     log_axis(axis, place, by)
     axis.set_xlabel(NAMES.get(by, by))
@@ -108,24 +115,28 @@ def _against_variation(axis: Any, view: View, column: str, sweep: Sweep, by: str
     variation = means(view, column, sweep.lines, "alpha_cv", "")
     for score in scores:
         spread = means(view, column, sweep.lines, "std", score)
-        axis.plot(variation, spread, lw=1, **LOOKS[score] | {"ls": ":"})
-        for at, x, y in zip(sweep.at, variation, spread, strict=True):
-            if np.isfinite(x) and np.isfinite(y) and score == scores[-1]:
-                axis.annotate(f"{AXES.get(by, by)} = {at:g}", (x, y), (4, 5), textcoords="offset points", fontsize=8, color=QUIET)
+        axis.plot(variation, spread, lw=1, ms=5.5, **LOOKS[score] | {"ls": ":"})
+    for place, i in enumerate(np.argsort(variation)):
+        if np.isfinite(variation[i]) and np.isfinite(spread[i]):
+            offset = (7, 4) if place % 2 else (7, -10)  # neighbours are named above and below
+            name = f"{AXES.get(by, by)} = {sweep.at[i]:g}"
+            axis.annotate(name, (variation[i], spread[i]), offset, textcoords="offset points", fontsize=8, color=QUIET)
     axis.set_xlabel("CV of α over clients")
     axis.set_ylabel("std over clients, %")
-    axis.margins(x=0.2, y=0.15)
+    axis.margins(x=0.25, y=0.15)
+    if np.isfinite(variation).any():
+        axis.set_xlim(left=-0.06 * np.nanmax(variation))
 
 
 def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
     """Boxes over all clients and seeds, with the clients themselves where they are few; times M, so that 1 is like all others."""
-    drawn = []
+    drawn: list[float] = []
     for position, line in enumerate(sweep.lines):
         seeds = clients(view, column, line, "alpha")
         if not seeds:
             continue
         relative = np.concatenate([len(alpha) * alpha for alpha in seeds])
-        drawn.append(position)
+        drawn += relative.tolist()
         axis.boxplot(
             relative,
             positions=[position],
@@ -140,17 +151,23 @@ def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
     axis.set_xlim(-0.6, len(sweep.at) - 0.4)
     axis.set_xlabel(NAMES.get(by, by))
     axis.set_ylabel("M × α of each client")
-    if drawn:
-        _level(axis, 1.0, "1: all clients alike")
-    else:
+    if not drawn:
         nothing(axis, "no run has α")
+        return
+    _level(axis, 1.0, "1: all clients alike", "right")
+    if min(drawn) > 0 and max(drawn) > 8 * min(drawn):
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _level(axis: Any, level: float, name: str) -> None:
+def _level(axis: Any, level: float, name: str, side: str = "left") -> None:
     axis.axhline(level, color=QUIET, ls="--", lw=1)
-    axis.annotate(
-        name, (0.02, level), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8, color=QUIET
-    )
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "fontsize": 8, "color": QUIET}
+    axis.annotate(name, (0.02 if side == "left" else 0.98, level), (0, 5), ha=side, **place)
 
 
 def _models(view: View, column: str, sweep: Sweep) -> int | None:
@@ -161,4 +178,4 @@ def _models(view: View, column: str, sweep: Sweep) -> int | None:
 
 def _head(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, what: str) -> None:
     runs = [run for line in sweep.lines for run in view.planned(column, line)]
-    headline(figure, spec, view, f"{what}, {sweep.label}", runs, missing(view, [column]))
+    headline(figure, spec, view, f"{what}, {sweep.label}", runs)

@@ -25,7 +25,7 @@ OPTIONS: dict[str, options.Options] = {
     "medical": {"score": options.SCORE},
     "jain": {"score": options.SCORE},
     "by-point": {"score": options.SCORE, "measures": options.SOME_MEASURES},
-    "significance": {"score": options.SCORE, "measure": options.MEASURE},
+    "significance": {"score": options.SCORE, "measure": options.MEASURE, "each": options.YES_OR_NO},
     "costs": {},
 }
 

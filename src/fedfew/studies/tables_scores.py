@@ -104,20 +104,22 @@ def _cell(view: View, column: str, line: Line, name: str, score: str) -> Cell:
         seeds=len(values),
         paper=printed.value if printed else None,
         paper_over_clients=printed_spread.value if printed and printed_spread else None,
-        note=_note(planned, done, len(values)),
+        note=_note(planned, done, len(values), view.seeds),
         paper_alike=not measure.scored or score in (AS_PUBLISHED, published_score(method)),
     )
 
 
-def _note(planned: Sequence[Run], done: Sequence[Run], values: int) -> str:
+def _note(planned: Sequence[Run], done: Sequence[Run], values: int, seeds: int) -> str:
     """Why there is no value, or one of fewer seeds than planned."""
     errors = [wording.short_error(run["error"]) for run in planned if run["status"] == "failed"]
     if not done:
-        return f"failed: {errors[0]}" if errors else "not run"
+        reasons = [wording.short_error(run["error"]) for run in planned if run["error"]]
+        return f"failed: {errors[0]}" if errors else f"not run: {reasons[0]}" if reasons else "not run"
     if not values:
         return "has none"
-    if values < len(planned):
-        return f"{values} of {len(planned)} seeds" + (f", {len(errors)} failed: {errors[0]}" if errors else "")
+    if values < max(len(planned), seeds):
+        few = f"{values} of {max(len(planned), seeds)} seeds"
+        return f"{few}, {len(errors)} failed: {errors[0]}" if errors else few
     return ""
 
 

@@ -47,6 +47,7 @@ class View:
     protocol: str
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
+    seeds: int  # of the protocol; a run that was not begun may have left no row at all
     results: Results
     _runs: Mapping[tuple[str, Line], tuple[Run, ...]]
 
@@ -67,10 +68,11 @@ class View:
             return (AS_PUBLISHED,)
         return SCORES if wanted == "both" else (wanted,)
 
-    def of_key(self, table: pa.Table, key: str, order: str) -> list[Run]:
-        """The rows of ``clients`` or ``rounds`` that belong to a run, sorted by ``order``, each once."""
-        rows = table.filter(pc.equal(table["key"], key)).to_pylist()
-        return [row for _, row in sorted({row[order]: row for row in rows}.items())]
+    def of_key(self, table: pa.Table, key: str, order: str, column: str) -> dict[int, float]:
+        """A column of ``clients`` or ``rounds``, those of one run, by client or by round; without what is null."""
+        rows = table.filter(pc.equal(table["key"], key)).select([order, column])
+        pairs = zip(rows[order].to_pylist(), rows[column].to_pylist(), strict=True)
+        return dict(sorted((place, value) for place, value in pairs if value is not None))
 
 
 def views(spec: Spec, results: Results, study: str) -> list[View]:
@@ -96,7 +98,8 @@ def _view(spec: Spec, results: Results, study: str, protocol: str, runs: Sequenc
             found.setdefault((run["column"], line), {})[run["key"]] = run
         lines += [] if of_row else [Line(row)]
     by_seed = {where: tuple(sorted(runs.values(), key=lambda run: run["seed"])) for where, runs in found.items()}
-    return View(study, protocol, tuple(columns), tuple(_in_order(lines)), results, by_seed)
+    seeds = len({run["seed"] for run in runs})
+    return View(study, protocol, tuple(columns), tuple(_in_order(lines)), seeds, results, by_seed)
 
 
 def _idle_axes(runs: Sequence[Run]) -> set[str]:

@@ -73,16 +73,35 @@ def caption(view: View, table: TableData, score: str) -> str:
 
 def notes(view: View, table: TableData, names: Sequence[str]) -> tuple[str, ...]:
     """What is missing and why, and where the paper's numbers are not quite comparable."""
-    cells = [(label, column, cell) for label, row in table.rows for column, cell in zip(table.columns, row, strict=True)]
-    missing = [f"{label}, {column}: {cell.note}" for label, column, cell in cells if cell.note not in ("", "has none", "not run")]
-    absent = sum(cell.note == "not run" for _, _, cell in cells)
-    found = missing[:SHOWN_NOTES]
-    found += [f"… and {len(missing) - SHOWN_NOTES} more."] if len(missing) > SHOWN_NOTES else []
-    found += [f"Not run yet: {absent} of {len(cells)} cells."] if absent else []
-    found += [NOT_ALIKE] if any(cell.paper is not None and not cell.paper_alike for _, _, cell in cells) else []
-    if any(cell.paper is not None for _, _, cell in cells):
-        found += _shorter(view)
-    return (*found, *_ranges(view, names))
+    found = _missing(view, table, names)
+    compared = [cell for cell in table.cells() if cell.paper is not None]
+    found += [NOT_ALIKE] if any(not cell.paper_alike for cell in compared) else []
+    found += _shorter(view) if compared else []
+    return (*found, *_ranges(view, names), *_remarks(view))
+
+
+def _missing(view: View, table: TableData, names: Sequence[str]) -> list[str]:
+    """A line for each reason and data, not for each of its measures."""
+    places = [column for column in view.columns for _ in names]
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for label, cells in table.rows:
+        for place, cell in zip(places, cells, strict=True):
+            if cell.note not in ("", "has none", "not run"):
+                found.setdefault((place, cell.note), {})[label] = None
+    lines = [f"{_some(list(rows))}, {place}: {note}" for (place, note), rows in found.items()]
+    more = [f"… and {len(lines) - SHOWN_NOTES} more."] if len(lines) > SHOWN_NOTES else []
+    absent = sum(cell.note == "not run" for cell in table.cells())
+    return [*lines[:SHOWN_NOTES], *more, *([f"Not run yet: {absent} of {len(table.cells())} cells."] if absent else [])]
+
+
+def _some(rows: Sequence[str]) -> str:
+    return ", ".join(rows) if len(rows) <= 3 else f"{len(rows)} rows"
+
+
+def _remarks(view: View) -> list[str]:
+    """What the runs themselves have to say, such as that their data were not whole."""
+    told = dict.fromkeys((run["column"], run["notes"]) for run in view.runs if run.get("notes"))
+    return [f"{column}: {short_error(remark)}" for column, remark in told][:SHOWN_NOTES]
 
 
 def _shorter(view: View) -> list[str]:
