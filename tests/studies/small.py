@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
         "sample": 80,
         "clients": 3,
         "model": "linear",
-        "engine": "stacked",
+        "engine": "sequential",  # the quickest to start
         "device": "cpu",
         "batch_size": 20,
     },

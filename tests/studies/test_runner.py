@@ -21,7 +21,7 @@ from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
 from tests.studies.small import Heard, begun, command, outcome, study, text, until
 
-LONG = {"base": {"rounds": 400, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
+LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
 
 
 def conducted(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[conduct.Prepared, runner.Report, Heard]:
@@ -178,14 +178,18 @@ def test_a_worker_that_cannot_even_start_is_an_error(tmp_path, monkeypatch):
 def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
     file = tmp_path / "tiny.yaml"
     file.write_text(text(seeds=4, base={"rounds": 20}))
-    both = [command(file, tmp_path, "--workers", "1") for _ in range(2)]
-    outs = [process.communicate(timeout=100) for process in both]
-    assert [process.returncode for process in both] == [0, 0], outs
-    keys = [cell.key for cell in cells(study(seeds=4, base={"rounds": 20}))]
+    found = study(seeds=4, base={"rounds": 20})
+    other = command(file, tmp_path, "--workers", "1")
+    until(lambda: (tmp_path / "tiny" / "plan.json").exists())
+    _, report, heard = conducted(found, tmp_path)
+    out, err = other.communicate(timeout=100)
+    assert other.returncode == 0, err
+    keys = [cell.key for cell in cells(found)]
     assert len(keys) == 8
     assert [len(begun(tmp_path, key)) for key in keys] == [1] * 8
     assert all(RunFolder.of(tmp_path, key).finished for key in keys)
-    assert all("8/8" in out for out, _ in outs)
+    assert "8/8" in out
+    assert sorted(report.done) == sorted(keys)
 
 
 def test_a_run_that_another_runner_holds_is_waited_for_and_picked_up(tmp_path, monkeypatch):
@@ -246,6 +250,10 @@ def test_workers_keep_their_data_and_take_the_longest_first():
 
 def test_how_many_workers(monkeypatch):
     monkeypatch.setattr(runner, "cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert runner.default_workers("cpu") == 8
+    assert [runner.threads(workers) for workers in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert [runner.threads(workers) for workers in (1, 8)] == [2, 1]
     monkeypatch.setattr("fedfew.training.device_named", lambda name: type("D", (), {"type": "cuda"}))
     assert runner.default_workers("cuda") == 1
