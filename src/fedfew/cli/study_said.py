@@ -62,8 +62,8 @@ def announce(prepared: Prepared, console: Console) -> None:
         console.print(f"[yellow]not here[/yellow]: {dataset}, {left_out} runs left out. {why}", highlight=False, soft_wrap=True)
     everywhere = len({cell.column for cell in prepared.cells})
     for change, columns in prepared.unlike_stated.items():
-        where = "everywhere" if len(columns) == everywhere else ", ".join(columns)
-        console.print(f"[dim]{change} in {where}[/dim]", highlight=False, soft_wrap=True)
+        where = "everywhere" if len(columns) == everywhere else f"in {', '.join(columns)}"
+        console.print(f"[dim]{change}, {where}[/dim]", highlight=False, soft_wrap=True)
     if prepared.new:
         total = prepared.estimate.total(prepared.workers)
         long = "it cannot be said how long that takes" if total is None else f"about {in_words(total)}"

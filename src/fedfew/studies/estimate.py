@@ -60,9 +60,8 @@ class Estimate:
 
 def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimate:
     """An estimate for these runs, by key."""
-    from fedfew.studies.runner import cores
+    from fedfew.studies.runner import threads
 
-    threads = max(1, cores() // workers)
     measured = _measured(root)
     seconds: dict[str, float | None] = {}
     from_runs = from_steps = 0
@@ -70,7 +69,7 @@ def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimat
         kind = _kind(settings)
         if kind in measured:
             rate, from_runs = measured[kind], from_runs + 1
-        elif (timed := _timed(kind, threads)) is not None:
+        elif (timed := _timed(kind, threads(workers))) is not None:
             rate, from_steps = timed, from_steps + 1
         else:
             seconds[key] = None

@@ -89,7 +89,10 @@ def cells(study: Study, options: Options = Options()) -> list[Cell]:  # noqa: B0
 
 def _points(study: Study, protocol: str, column: str, row: str, options: Options) -> list[Cell]:
     """A run for every point of the grid that means something to the row, seed 0."""
-    own = axes_of(study.rows[row])
+    try:
+        own = axes_of(study.rows[row])
+    except ValueError as error:
+        raise study.error(f"rows → {row}", error) from None
     found: list[Cell] = []
     for whole in study.points:
         point = {name: value for name, value in whole.items() if name in own}

@@ -69,6 +69,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads(workers: int) -> int:
+    """Threads of each of so many workers: they share the cores; never more than OMP_NUM_THREADS, where that is set."""
+    share, most = max(1, cores() // workers), os.environ.get("OMP_NUM_THREADS", "")
+    return min(share, int(most)) if most.isdigit() and int(most) > 0 else share
+
+
 def run(
     root: Path,
     jobs: list[Job],
@@ -82,7 +88,7 @@ def run(
 ) -> Report:
     """Make all these runs. finished: called after each."""
     count = max(1, min(workers, len(jobs)))
-    given = {"root": str(root), "keep_models": keep_models, "code": code, "threads": max(1, cores() // count)}
+    given = {"root": str(root), "keep_models": keep_models, "code": code, "threads": threads(count)}
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as written:
         runner = _Runner(root, jobs, watcher, finished, given, written)
