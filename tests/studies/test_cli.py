@@ -87,7 +87,7 @@ def test_a_dry_run_lists_the_runs_and_makes_none(here):
     out = call(
         "run", "tiny.yaml", "--dry-run", "--seeds", "2", "--only", "iid", "--protocol", "published", "--scale", "0.9"
     ).stdout
-    # Nine tenths of three rounds are three, and FedAvg's published preset is FedAvg: seed 0 has been made, and has failed, before.
+    # Nine tenths of three rounds are three, and FedAvg's published preset is FedAvg: seed 0 was made, and failed, before.
     assert "6 runs: 4 to make, 1 done already, 1 failed before" in out
     assert "published: the method's published preset, everywhere" in out
     lines = [line for line in out.splitlines() if "(published, seed" in line]

@@ -130,10 +130,10 @@ def _list_failed(failed: dict[str, str], console: Console) -> None:
     from rich.text import Text
 
     table = Table(title=f"{len(failed)} runs failed (--retry-failed tries them again)", title_style="red", title_justify="left")
-    table.add_column("run", overflow="fold")
-    table.add_column("why", overflow="fold")
-    for label, why in failed.items():
-        table.add_row(Text(label), Text(why))
+    table.add_column("why", overflow="fold", ratio=3)
+    table.add_column("runs", overflow="fold", ratio=2)
+    for why in dict.fromkeys(failed.values()):
+        table.add_row(Text(why), Text("\n".join(label for label, reason in failed.items() if reason == why)))
     console.print(table)
 
 
