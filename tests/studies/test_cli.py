@@ -70,7 +70,7 @@ def test_run_tells_what_it_will_do_what_it_does_and_what_failed(here):
     assert out.count("✓") == 2
     assert "1 runs failed (--retry-failed tries them again)" in out
     assert "sample is 5000, but there are only 1797 rows" in out
-    assert "results in studies/tiny: clients.parquet, rounds.parquet, runs.parquet" in out
+    assert "results in studies/tiny: clients, rounds, runs (parquet)" in out
     assert (here / "studies" / "tiny" / "study.yaml").read_text() == (here / "tiny.yaml").read_text()
     runs = store.read(here / "studies" / "tiny").runs.to_pylist()
     assert sorted(row["status"] for row in runs) == ["done", "done", "failed", "missing", "missing", "missing"]
@@ -168,9 +168,9 @@ def test_a_study_that_calls_a_function(here, monkeypatch):
     assert "good trains nothing: it calls called:good" in call("run", "good.yaml", "--dry-run").stdout
     out = call("run", "good.yaml").stdout
     assert "called" in out
-    assert "results in studies/good: x.json" in out
+    assert "results in studies/good: x (json)" in out
     assert (here / "studies" / "good" / "x.json").read_text() == "0"
-    assert "x.json" in call("show", "good.yaml").stdout
+    assert "x (json)" in call("show", "good.yaml").stdout
     call("run", "bad.yaml", code=1)
     assert "absent.yaml, call: called has no function 'absent'" in refused("run", "absent.yaml")
     (here / "nomodule.yaml").write_text("name: n\ncall: no_such_module:f\n")
@@ -180,7 +180,7 @@ def test_a_study_that_calls_a_function(here, monkeypatch):
 def test_the_study_of_costs():
     out = call("run", "costs").stdout
     assert out.count("holds") == 5
-    assert "costs.json" in call("show", "costs").stdout
+    assert "results in studies/costs: costs (json)" in call("show", "costs").stdout
 
 
 def test_names_are_completed():
