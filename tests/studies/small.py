@@ -93,3 +93,15 @@ def command(file: Path, root: Path, *flags: str) -> subprocess.Popen[str]:
 
 def as_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def made(found: Study, root: Path, **options: Any) -> list[Any]:
+    """All runs of a study, made in this process; its cells."""
+    from fedfew.studies.plan import Options, cells
+    from fedfew.studies.worker import Worker
+
+    planned = cells(found, Options(**options))
+    worker = Worker(root, keep_models=False, code="abc", tell=lambda event: None)
+    for cell in planned:
+        worker.make(cell.key, cell.settings)
+    return planned

@@ -152,7 +152,10 @@ MISTAKES = {
         "rows → R: there is no setting 'mu'; it belongs",
     ),
     "impossible setting": ({"rows": {"R": {"method": {"name": "fedfew", "mu": -1}}}}, "rows → R: fedfew: mu must be"),
-    "unknown model": ({"rows": {"R": {"method": "fedavg", "model": "cmm"}}}, "rows → R: there is no model 'cmm' (there is: linear"),
+    "unknown model": (
+        {"rows": {"R": {"method": "fedavg", "model": "cmm"}}},
+        "rows → R: there is no model 'cmm' (there is: linear",
+    ),
     "model not importable": ({"base": {"model": "nowhere:net"}}, "base: model is 'nowhere:net', but the module nowhere cannot"),
     "rounds zero": ({"base": {"rounds": 0}}, "base: rounds must be ≥ 1, not 0"),
     "lr zero": ({"base": {"lr": 0}}, "base: lr must be a finite number > 0, not 0"),

@@ -139,7 +139,7 @@ def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbe
 def test_a_second_ctrl_c_kills(tmp_path, monkeypatch):
     """A worker in a long round hears of nothing; the runner does not wait for it."""
     heard, reports = Heard(), []
-    slow = "import sys; print('{\"event\": \"ready\"}', flush=True); sys.stdin.readline(); import time; time.sleep(600)"
+    slow = 'import sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); import time; time.sleep(600)'
     monkeypatch.setattr(runner.sys, "executable", _script(tmp_path, slow))
     job = runner.Job("abc", "slow", Settings())
 
@@ -162,7 +162,7 @@ def _script(folder: Path, program: str) -> str:
 
 
 def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path, monkeypatch):
-    dies = "import os, sys; print('{\"event\": \"ready\"}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    dies = 'import os, sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)'
     monkeypatch.setattr(runner.sys, "executable", _script(tmp_path, dies))
     report = runner.run(tmp_path, [runner.Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
     assert "its process died 3 times (signal 9, SIGKILL); too little memory" in report.failed["abc"]
@@ -181,7 +181,7 @@ def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
     found = study(seeds=4, base={"rounds": 20})
     other = command(file, tmp_path, "--workers", "1")
     until(lambda: (tmp_path / "tiny" / "plan.json").exists())
-    _, report, heard = conducted(found, tmp_path)
+    _, report, _ = conducted(found, tmp_path)
     out, err = other.communicate(timeout=100)
     assert other.returncode == 0, err
     keys = [cell.key for cell in cells(found)]

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors
-from fedfew.studies.folder import DEFAULT
+from fedfew.studies.folder import DEFAULT, PLAN
 
 if TYPE_CHECKING:
     from fedfew.studies.conduct import Prepared
@@ -130,10 +130,10 @@ def _list_failed(failed: dict[str, str], console: Console) -> None:
     from rich.text import Text
 
     table = Table(title=f"{len(failed)} runs failed (--retry-failed tries them again)", title_style="red", title_justify="left")
-    table.add_column("run", overflow="fold")
-    table.add_column("why", overflow="fold")
-    for label, why in failed.items():
-        table.add_row(Text(label), Text(why))
+    table.add_column("why", overflow="fold", ratio=3)
+    table.add_column("runs", overflow="fold", ratio=2)
+    for why in dict.fromkeys(failed.values()):
+        table.add_row(Text(why), Text("\n".join(label for label, reason in failed.items() if reason == why)))
     console.print(table)
 
 
@@ -192,17 +192,17 @@ def show_results(study: Study, results: Results, folder: Path, console: Console)
 
 def say_where(folder: Path, console: Console) -> None:
     """Where everything lies."""
-    parts = {
-        "results": sorted(folder.glob("*.parquet")) + sorted(folder.glob("*.json")),
-        "tables": sorted(folder.glob("tables/*")),
-        "figures": sorted(folder.glob("figures/*.png")) + sorted(folder.glob("*.png")),
-    }
     if not folder.is_dir():
         raise ValueError(f"there is nothing in {folder} yet: 'fedfew study run {folder.name}' makes it")
-    for what, files in parts.items():
-        names = [str(path.relative_to(folder)) for path in files if path.name != "plan.json"]
-        if names:
-            console.print(f"{what} in [bold]{folder}[/bold]: {', '.join(names)}", soft_wrap=True, highlight=False)
+    results = [path for path in sorted([*folder.glob("*.parquet"), *folder.glob("*.json")]) if path.name != PLAN]
+    drawn = [path for path in sorted(folder.glob("*")) if path.suffix in (".png", ".svg")]
+    parts = {"results": (folder, results), "tables": (folder / "tables", sorted(folder.glob("tables/*")))}
+    parts["figures"] = (folder, drawn) if drawn else (folder / "figures", sorted(folder.glob("figures/*")))
+    for what, (place, files) in parts.items():
+        if files:
+            stems = ", ".join(dict.fromkeys(path.stem for path in files))
+            endings = ", ".join(dict.fromkeys(path.suffix[1:] for path in files))
+            console.print(f"{what} in [bold]{place}[/bold]: {stems} ({endings})", soft_wrap=True, highlight=False)
 
 
 def as_text(study: Study, results: Results, format: str) -> str:

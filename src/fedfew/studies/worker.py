@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedfew.run import Run
 
 OF_THE_DATA = ("dataset", "partition", "clients", "data_seed", "sample", "data_dir")
+TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of a run's progress
 NEWS_EVERY = 0.1  # seconds
 
 
@@ -110,7 +111,7 @@ class Worker:
         def on_round(progress: Progress) -> None:
             if progress.done or time.perf_counter() - told[0] >= NEWS_EVERY:
                 told[0] = time.perf_counter()
-                self.tell({"event": "round", "key": key} | asdict(progress))
+                self.tell({"event": "round", "key": key} | {name: getattr(progress, name) for name in TOLD})
             if self.stopping.is_set() and not progress.done:
                 raise KeyboardInterrupt
 
