@@ -83,9 +83,9 @@ def _show(place: Path, finished: Run, federation: Federation, console: Console, 
         console.print(f"'fedfew show {place}' shows it client by client.", soft_wrap=True)
 
 
-def load_data(settings: Settings, console: Console) -> Federation:
+def load_data(settings: Settings, console: Console, val_share: float = 0.0) -> Federation:
     """The federation; what there is to say about it is said."""
-    federation, notes = make_federation(settings)
+    federation, notes = make_federation(settings, val_share)
     for note in notes:
         console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     return federation
