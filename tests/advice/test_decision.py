@@ -49,6 +49,7 @@ def test_fit_of_a_root() -> None:
     assert fit == pytest.approx(1.0)
     assert statistical_fit({1: 0.4, 4: 0.1})[1] < 0  # it falls
     assert math.isnan(statistical_fit({1: 0.2})[1])
+    assert statistical_fit({1: -0.1, 2: -0.2})[0] == 0  # no statistical error to be seen
 
 
 def cost(K: int) -> Cost:
@@ -84,7 +85,7 @@ def test_what_is_not_stable_or_at_the_end_is_said() -> None:
     assert "seeds alone say 3, 1: the choice is not stable" in found.sentences()[1].lower()
     largest = advice({1: [1.0], 3: [0.2]}, in_use=2)
     assert "It is the largest K tried: more may be better still (--ks 1-4)" in largest.sentences()[0]
-    assert "Of 3 models 2 are in use, the others help to find them" in largest.sentences()[1]
+    assert "Of 3 models 2 are in use: those that nobody uses need not be kept" in largest.sentences()[1]
     assert "one seed only" in largest.sentences()[1]
 
 
@@ -104,6 +105,8 @@ def test_the_bound_by_hand() -> None:
     assert alike.coverage(1) == 0
     assert alike.by_theory == 1
     assert "too loose to choose by" in alike.sentences()[3]
+    assert "others' models serve it better than its own" in alike.sentences()[3]
+    assert "(1 − K/M)·0 + " in alike.sentences()[3]
 
 
 def test_values_are_plain() -> None:

@@ -56,10 +56,10 @@ def statistical_fit(gaps: Mapping[int, float]) -> tuple[float, float]:
     """(s, R²) of the least-squares fit s·√K to the gap between validation and training loss, K by K.
 
     The theorem's statistical error is c·√(K d / n) with c and the effective d unknown: s is all of c·√(d/n), fitted. R² says how
-    well the form fits: below 0, worse than a constant.
+    well the form fits: below 0, worse than a constant. s is 0 where validation losses are below training losses.
     """
     K, gap = np.array(list(gaps), dtype=np.float64), np.array(list(gaps.values()))
-    s = float((np.sqrt(K) @ gap) / K.sum())
+    s = max(0.0, float((np.sqrt(K) @ gap) / K.sum()))
     spread = float(np.square(gap - gap.mean()).sum())
     return s, 1 - float(np.square(gap - s * np.sqrt(K)).sum()) / spread if spread > 0 else float("nan")
 
@@ -153,7 +153,7 @@ class Advice:
         used = self.in_use(K)
         text = f"Of {K} models {used:.3g} are in use" + (" (mean over seeds)" if len(alone) > 1 else "")
         if used < K:
-            text += ", the others help to find them and need not be kept"
+            text += ": those that nobody uses need not be kept"
         return f"{text}; {stability}."
 
     def _cost(self, d: Decision) -> str:
@@ -170,9 +170,10 @@ class Advice:
             f"Theory: with another's model a client loses {r.mean:.3g} on average (Δ_het, the maximum: {r.largest:.3g}; measured"
         )
         text += f" on {len(r.clients)} of {r.total} clients" if len(r.clients) < r.total else ""
+        text += "; others' models serve it better than its own" if r.mean < 0 else ""
         text += f"); {s:.2g}·√K is fitted to the gap between validation and training loss"
         text += "" if fit >= 0.5 else f", which does not grow so (R² {fit:.2g})" if fit == fit else ""
-        text += f". The bound (1 − K/M)·{r.mean:.3g} + {s:.2g}·√K is least at K = {self.by_theory}"
+        text += f". The bound (1 − K/M)·{max(0.0, r.mean):.3g} + {s:.2g}·√K is least at K = {self.by_theory}"
         if self.by_theory != self.decision.chosen:
             text += "; being a bound, it is too loose to choose by"
         return text + "."

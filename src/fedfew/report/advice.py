@@ -29,7 +29,7 @@ def table(advice: Advice, title: str) -> Table:
         cost = advice.costs[K]
         cells = [f"{d.mean[at]:.4f}", f"{d.worse[at]:.4f} ± {d.error[at]:.4f}", f"{100 * advice.accuracy(K):.1f}"]
         cells += [f"{advice.in_use(K):.3g}", f"{cost.bytes_up / 1e6:.3g}", f"{cost.bytes_down / 1e6:.3g}", f"{cost.steps:.4g}"]
-        shown.add_row(f"[bold]{K} ←[/bold]" if d.chosen == K else str(K), *cells)
+        shown.add_row(f"[bold]{K}\u00a0←[/bold]" if d.chosen == K else str(K), *cells)
     return shown
 
 
