@@ -9,7 +9,7 @@ import typer
 
 from fedfew import cli_data
 from fedfew._version import __version__
-from fedfew.cli import bench, compare, demo, errors, export, flower, methods, run, select, show, study
+from fedfew.cli import advise_k, bench, compare, demo, errors, export, flower, methods, run, select, show, study
 
 app = typer.Typer(
     name="fedfew",
@@ -50,7 +50,7 @@ def version() -> None:
     _print_version(True)
 
 
-for module in (run, compare, show, export, select, methods, demo, bench):
+for module in (run, compare, advise_k, show, export, select, methods, demo, bench):
     module.add_to(app)
 app.add_typer(cli_data.app, name="data")
 app.add_typer(flower.app, name="flower")
