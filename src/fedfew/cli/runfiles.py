@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import time
 from dataclasses import asdict
@@ -87,7 +88,8 @@ class ProgressFile:
         self._last: dict[str, Any] = {}
 
     def tell(self, told: Told) -> None:
-        self._last = {name: value for name, value in asdict(told).items() if name != "events"}
+        numbers = {name: value for name, value in asdict(told).items() if name != "events"}
+        self._last = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
         if told.done or time.monotonic() - self._written >= self._seconds:
             self._write("finished" if told.done else "running")
 

@@ -26,7 +26,7 @@ def thinned(scored: int, rows: int, models: int) -> Array:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a heat map: a client each, or a bin of clients that use the same model and are served about equally well."""
+    """Rows of a heat map: a client each, or a bin of clients that are alike in model, group and accuracy."""
 
     of: Array  # [M]: the row that a client is in
     size: Array  # clients in each
@@ -69,16 +69,22 @@ def arranged(choice: Array, groups: Array, served: Array) -> Rows:
     order = np.lexsort((np.nan_to_num(served, nan=-1.0), groups, choice))
     if clients <= SINGLE:
         return Rows(np.arange(clients), np.ones(clients, dtype=np.int64), order)
-    used, counts = np.unique(choice, return_counts=True)
-    if len(used) > BINS // 2:  # so many models that a bin each would be too many: bins may then hold several
-        parts = np.array_split(order, BINS)
-    else:
-        spare = BINS - len(used)
-        edges = np.cumsum(counts)[:-1]
-        parts = []
-        for count, members in zip(counts, np.split(order, edges), strict=True):
-            parts += np.array_split(members, min(count, 1 + int(spare * count / clients)))
+    alike = _alike(choice, groups)
+    used, counts = np.unique(alike, return_counts=True)
+    spare = BINS - len(used)
+    parts: list[Array] = []
+    for count, members in zip(counts, np.split(order, np.cumsum(counts)[:-1]), strict=True):
+        parts += np.array_split(members, min(count, 1 + int(spare * count / clients)))
     of = np.empty(clients, dtype=np.int64)
     for row, members in enumerate(parts):
         of[members] = row
     return Rows(of, np.array([len(members) for members in parts]), np.arange(len(parts)))
+
+
+def _alike(choice: Array, groups: Array) -> Array:
+    """Which clients may share a bin: those of one model and one true group; of one model where that makes too many kinds; any."""
+    _, both = np.unique(np.stack([choice, groups], axis=1), axis=0, return_inverse=True)
+    for kinds in (both.reshape(-1), np.unique(choice, return_inverse=True)[1]):
+        if kinds.max() < BINS // 2:
+            return kinds
+    return np.zeros_like(choice)

@@ -29,13 +29,18 @@ class Watched:
     """A run's folder, looked at again and again.
 
     document(folder): what the page shows, of a folder with a checkpoint; progress(folder): round, rounds, state ("running",
-    "finished", "stopped") and age in seconds, or nothing.
+    "finished", "stopped") and age in seconds, or nothing; every: milliseconds after which the page asks again.
     """
 
     def __init__(
-        self, folder: Path, document: Callable[[Path], dict[str, Any]], progress: Callable[[Path], dict[str, Any]]
+        self,
+        folder: Path,
+        document: Callable[[Path], dict[str, Any]],
+        progress: Callable[[Path], dict[str, Any]],
+        every: int = 2000,
     ) -> None:
         self.folder = folder
+        self._live = {"every": every}
         self._document, self._progress = document, progress
         self._lock = threading.Lock()
         self._kept: dict[str, Any] = self._waiting()
@@ -55,14 +60,14 @@ class Watched:
             tag = self.tag()
             if tag != self._kept["tag"] and tag != "waiting":
                 try:
-                    self._kept = self._document(self.folder) | {"live": True, "tag": tag}
+                    self._kept = self._document(self.folder) | {"live": self._live, "tag": tag}
                 except (CheckpointError, OSError) as error:
                     self._kept = self._kept | {"trouble": str(error)}
             return self._kept
 
     def status(self) -> dict[str, Any]:
         """How far the run is, in words."""
-        shown = self._kept.get("run", {})
+        shown = {} if "waiting" in self._kept else self._kept["run"]
         told = self._progress(self.folder)
         if not told:
             return self._without_progress(shown)
@@ -106,7 +111,7 @@ class Watched:
     def _waiting(self) -> dict[str, Any]:
         run = {"folder": self.folder.name, "clients": 0, "classes": 0, "model": "", "round": 0, "rounds": 0, "sites": False}
         waiting = {"kind": "run", "title": "Waiting for a run", "waiting": True, "run": run, "events": {"all": 0, "newest": []}}
-        return waiting | {"made": {"fedfew": __version__}, "live": True, "tag": "waiting"}
+        return waiting | {"made": {"fedfew": __version__}, "live": self._live, "tag": "waiting"}
 
 
 class Server(ThreadingHTTPServer):
@@ -127,7 +132,6 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
-    protocol_version = "HTTP/1.1"
     server_version, sys_version = "fedfew", ""
     timeout = 30
 

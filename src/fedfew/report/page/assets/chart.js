@@ -34,7 +34,7 @@ function axes(host, { x, y, xLabel, yFormat, xTicks, whole }) {
       svg("text", { class: "tick", x: MARGIN.left - 6, y: py(v) + 4, "text-anchor": "end" }, yFormat(v)));
   }
   const shown = xTicks || ticks(x[0], x[1], Math.max(2, Math.floor(width / 110))).filter((v) => !whole || Number.isInteger(v));
-  for (const v of shown) root.append(svg("text", { class: "tick", x: px(v), y: bottom + 16, "text-anchor": "middle" }, grouped(v)));
+  for (const v of shown) root.append(svg("text", { class: "tick", x: Math.min(px(v), width - 4 * grouped(v).length), y: bottom + 16, "text-anchor": "middle" }, grouped(v)));
   root.append(svg("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }),
     svg("text", { class: "tick name", x: right, y: height - 3, "text-anchor": "end" }, xLabel));
   host.replaceChildren(root);

@@ -73,11 +73,11 @@ function clientCharts(doc, client) {
   parts.push(first.node);
   if (doc.maps.alpha) {
     const values = column(doc.maps.alpha);
-    const part = figure(`α over rounds (${whose})`, "mid");
+    const part = figure(`α over rounds, times a fair share (${whose})`, "mid");
     lineChart(part, {
-      label: `α of client ${client}`, x: doc.rounds, format: (v) => plain(v, 2), floor: 0,
-      series: [{ values, look: "ink" }, { values: doc.curves.present.map((n) => 1 / n), look: "soft" }],
-      tell: (i) => `round ${grouped(doc.rounds[i])}: ` + (Number.isFinite(values[i]) ? `α ${plain(values[i])}` : "did not take part"),
+      label: `α of client ${client}`, x: doc.rounds, format: (v) => `${plain(v, 2)} ×`, floor: 0,
+      series: [{ values: values.map((a, i) => a * doc.curves.present[i]), look: "ink" }, { values: values.map(() => 1), look: "soft" }],
+      tell: (i) => `round ${grouped(doc.rounds[i])}: ` + (Number.isFinite(values[i]) ? `α ${plain(values[i])}, ${plain(values[i] * doc.curves.present[i], 2)} × a fair share` : "did not take part"),
     });
     part.node.append(legend([["ink", "α"], ["soft", "a fair share"]]));
     parts.push(part.node);

@@ -1,8 +1,7 @@
 // While the run goes on, as served by `fedfew watch`: ask for news, say how old they are.
 
-const EVERY = 2000; // milliseconds
-
-function follow(show) {
+/** every: milliseconds between two questions. */
+function follow(show, { every }) {
   const line = byId("live");
   line.hidden = false;
   let tag = null, status = null, asked = 0, failed = 0;
@@ -14,7 +13,7 @@ function follow(show) {
     }
     if (!status) return;
     const age = status.age === null ? null : status.age + (Date.now() - asked) / 1000;
-    const ago = age === null ? "" : `, updated ${duration(Math.floor(age) || 0).replace("0 ms", "0 s")} ago`;
+    const ago = age === null ? "" : `, updated ${age < 1 ? "just now" : duration(Math.floor(age)) + " ago"}`;
     line.textContent = status.words + ago + (status.more ? `. ${status.more}` : "");
     line.dataset.state = status.state;
   };
@@ -35,7 +34,7 @@ function follow(show) {
       failed += 1;
     }
     say();
-    setTimeout(ask, status && status.state === "finished" && status.tag === tag ? 5 * EVERY : EVERY);
+    setTimeout(ask, status && status.state === "finished" && status.tag === tag ? 5 * every : every);
   };
   setInterval(say, 1000);
   ask();

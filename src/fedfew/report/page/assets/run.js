@@ -47,4 +47,4 @@ for (const [event, now] of [["beforeprint", true], ["afterprint", false]]) {
     if (DARK.matches) show(shown); // paper is white
   });
 }
-if (doc.live) follow(show);
+if (doc.live) follow(show, doc.live);

@@ -47,7 +47,7 @@ function oneRound(doc) {
   const alphaAt = (round, place) => alpha[round * count + order[place]];
   const wAt = (round, place, k) => w[(round * count + order[place]) * K + k];
   const fair = (round) => 1 / doc.curves.present[round];
-  const values = () => order.map((_, place) => alphaAt(position(doc), place));
+  const values = () => order.map((_, place) => alphaAt(position(doc), place) / fair(position(doc)));
   const about = (place) => {
     const at = position(doc);
     const split = Array.from({ length: K }, (_, k) => `${plain(wAt(at, place, k), 2)}`).join(", ");
@@ -61,10 +61,10 @@ function oneRound(doc) {
     return `Round ${grouped(doc.rounds[at])}: variation of α ${plain(cv)}, largest w of a client ${plain(largest)} in the mean.`;
   };
   const pick = (place) => pickClient(clientOf(doc, order[place]), true);
-  const part = figure("α (bars) and w (below) in the round under the slider", "alpha");
-  const reference = { value: fair(position(doc)), words: "fair" };
+  const part = figure("α (bars, times a fair share) and w (below) in the round under the slider", "alpha");
+  const reference = { value: 1, words: "1 ×" };
   const bars = barChart(part, {
-    label: "α of every client in the round under the slider", values: values(), left: 64, reference, format: (v) => plain(v, 2),
+    label: "α of every client in the round under the slider", values: values(), left: 64, reference, format: (v) => (v ? `${plain(v, 2)} ×` : "0"),
     tell: (place) => (place === null ? rest() : about(place)), pick,
   });
   const map = el("div", { class: "plot", id: "w-map" });
@@ -85,7 +85,6 @@ function oneRound(doc) {
   });
   on("round", () => {
     bars.values = values();
-    reference.value = fair(position(doc));
     bars.draw();
     grid.draw();
     part.readout.textContent = rest();
@@ -93,7 +92,7 @@ function oneRound(doc) {
   on("client", () => grid.markAt(order.indexOf(rowOf(doc, shownClient(doc))), null));
   part.node.append(map, el("div", { class: "keys" }, scaleBar("w", [[0, "0"], [0.5, "0.5"], [1, "1"]]),
     choice && count <= 130 ? el("span", {}, "● the model that the client uses") : null,
-    el("span", {}, "- - a fair share of α: the same for all"), el("span", {}, doc.models > 1 ? "Columns: clients, by the model they use now" : "Columns: clients")));
+    el("span", {}, "1 ×: a fair share of α, the same for all"), el("span", {}, doc.models > 1 ? "Columns: clients, by the model they use now" : "Columns: clients")));
   return part.node;
 }
 
