@@ -13,6 +13,7 @@ import pytest
 from fedfew.cli.report import document
 from fedfew.cli.run import train_in
 from fedfew.cli.runfiles import progress
+from fedfew.history import History
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import page
 from fedfew.report.page.record import Beside, InMemory
@@ -45,6 +46,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "many": of_run(Synthetic(3000, 300), beside(3000)),
         "without": of_run(without),
         "nasty": nasty(),
+        "sites": of_run(InMemory(_at_sites())),
         "unscored": of_run(InMemory(_unscored())),
     }
     for name, made in documents.items():
@@ -52,9 +54,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _unscored() -> Any:
-    from fedfew.history import History
+def _at_sites() -> Any:
+    """A run on Flower, in which client 2 was never there to be scored."""
+    state = by_hand()
+    columns = state.history.arrays()
+    columns["choice"][:, 2] = -1
+    for name in ("served_accuracy", "adapted_accuracy", "alpha", "w", "losses"):
+        columns[name][:, 2] = np.nan
+    state.history, state.sites = History.from_arrays(columns), {"run": "x"}
+    return state
 
+
+def _unscored() -> Any:
     state = by_hand()
     state.history = History()
     return state
@@ -70,14 +81,14 @@ def browser(chromium: Any) -> Iterator[Page]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
-@pytest.mark.parametrize("name", ["small", "many", "without", "unscored"])
+@pytest.mark.parametrize("name", ["small", "many", "without", "sites", "unscored"])
 def test_it_loads_without_a_complaint_and_fits(browser: Page, pages: Path, name: str, width: int, theme: str) -> None:
     browser.resize(width, theme)
     browser.open(pages / f"{name}.html")
     assert browser.do("return document.documentElement.scrollWidth") <= width
     if name != "unscored":
         browser.wait("return document.querySelectorAll('#curves .plot path.line').length == 4")
-    assert browser.text("h1").endswith("synthetic" if name != "unscored" else "four")
+    assert browser.text("h1").endswith("four" if name in ("sites", "unscored") else "synthetic")
     background = browser.do("return getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(14, 19, 24)") == (theme == "dark")
 
@@ -88,6 +99,11 @@ def test_sections_that_have_nothing_to_show_say_why(browser: Page, pages: Path) 
     assert "keeps no weights" in browser.text("#weights .absent")
     assert "saved from Python" in browser.text("#labels .absent")
     assert not browser.find("#client .tiles").text.count("model")
+    browser.open(pages / "sites.html")
+    assert "sites that keep their labels" in browser.text("#labels .absent")
+    browser.find("#client-number").clear()
+    browser.find("#client-number").send_keys("2\n")
+    assert "–" in browser.text("#client-panel .tile.served")
     browser.open(pages / "unscored.html")
     assert not browser.find("#curves").is_displayed()
     assert browser.find("#settings").is_displayed()

@@ -104,6 +104,7 @@ def test_a_client_that_was_not_scored_has_kept_its_model() -> None:
     columns["choice"] = np.array([[0, 0, 1, 1], [0, -1, -1, 1], [0, 1, 1, 1]])
     state.history = History.from_arrays(columns)
     document = of_run(InMemory(state))
+    assert document["curves"]["models_in_use"] == [2, 2, 2]
     assert pack.unpacked(document["clients"]["switches"]).tolist() == [0, 1, 0, 0]
     assert np.isnan(pack.unpacked(document["maps"]["choice"])[1]).tolist() == [False, True, True, False]
 
