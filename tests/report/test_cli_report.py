@@ -80,7 +80,7 @@ def test_mistakes_are_answered_kindly(folder: Path, here: Path) -> None:
     assert "must name a file that ends in .html, not x.pdf" in refused("report", str(folder), "-o", "x.pdf")
     assert f"holds 1 of them; give one: {folder}" in refused("report", str(folder.parent))
     (here / "empty").mkdir()
-    assert "empty is not the folder of a run: it has no round-NNNNNN in it" in refused("report", "empty")
+    assert "empty is not the folder of a run or a study: it has no round-NNNNNN in it" in refused("report", "empty")
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "runs" / "mine" / "config.yaml").write_text("rounds: 3")
     assert "the newest run is runs/mine" in refused("report", "nothing")

@@ -10,22 +10,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-COMMON = ("base", "array", "theme", "view", "chart", "bars", "grid")
-SCRIPTS = {  # by kind of document, in the order in which they need each other
-    "run": (
-        *COMMON,
-        "summary",
-        "curves",
-        "choice",
-        "weights",
-        "labels",
-        "client",
-        "fairness",
-        "costs",
-        "settings",
-        "live",
-        "run",
-    ),
+_CHARTS = ("base", "array", "theme", "view", "chart", "bars", "grid", "tile")
+_SECTIONS = ("summary", "curves", "choice", "weights", "labels", "client", "fairness", "costs", "settings")
+SCRIPTS = {  # by kind of document, in the order in which they are put together
+    "run": (*_CHARTS, *_SECTIONS, "live", "run"),
+    "study": ("base", "theme", "chart", "tile", "settings", "study"),
 }
 
 

@@ -1,9 +1,5 @@
 // The few numbers that matter most, what went wrong, and what kind of run this is.
 
-function tile(name, value, more, look = "") {
-  return el("div", { class: `tile ${look}` }, el("dt", {}, name), el("dd", {}, el("strong", {}, value), more && el("span", {}, more)));
-}
-
 function worstClient(values) {
   let worst = -1;
   values.forEach((v, i) => {
