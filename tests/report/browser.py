@@ -68,7 +68,7 @@ class Page:
         return self.driver.find_element("css selector", selector)
 
     def text(self, selector: str) -> str:
-        return str(self.do("return document.querySelector(arguments[0]).textContent", selector))
+        return str(self.do("return document.querySelector(arguments[0]).textContent", selector)).replace("\u00a0", " ")
 
     def console(self) -> list[str]:
         """What the browser complained about since the page was opened."""

@@ -194,6 +194,12 @@ def test_the_command_takes_a_study(folder: Path, tmp_path: Path) -> None:
     assert "is not a study, but holds 1; give one: " + str(folder) in report(str(tmp_path / "studies"), code=2)
 
 
+def test_a_study_is_not_watched(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["watch", str(folder)], prog_name="fedfew")
+    assert result.exit_code == 2
+    assert "is a study: 'fedfew report" in " ".join(result.stderr.split())
+
+
 def test_a_study_without_runs_shows_its_pictures(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text("name: theory\ntitle: Theory\ncall: 'fedfew.theory:study'")
     (tmp_path / "theory.svg").write_bytes(SVG)

@@ -51,7 +51,7 @@ def report(
     place = output or folder / "report.html"
     if place.suffix not in (".html", ".htm"):
         raise ValueError(f"--output must name a file that ends in .html, not {place}")
-    text = page(study(folder) if _is_study(folder) else document(folder))
+    text = page(study(folder) if is_study(folder) else document(folder))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text, encoding="utf-8")
     size = place.stat().st_size
@@ -90,7 +90,7 @@ def study(folder: Path) -> dict[str, Any]:
     return of_study(folder.resolve().name, about, results, tables, figures)
 
 
-def _is_study(folder: Path) -> bool:
+def is_study(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / STUDY).exists()
 
 

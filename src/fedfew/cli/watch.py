@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -39,8 +39,10 @@ def watch(
 
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give the folder of a run")
+    if report.is_study(folder):
+        raise ValueError(f"{folder} is a study: 'fedfew report {folder}' makes its page; what can be watched is a run")
     console = Console(highlight=False, soft_wrap=True)
-    with serving(Watched(folder, _document, _progress), port) as server:
+    with serving(Watched(folder, report.document, runfiles.progress), port) as server:
         console.print(f"{folder} is shown at [bold]{server.address}[/bold] (Ctrl-C ends this, not the run)")
         if open_it:
             typer.launch(server.address)
@@ -48,11 +50,3 @@ def watch(
             server.serve_forever()
         except KeyboardInterrupt:
             console.print("Ended.")
-
-
-def _document(folder: Path) -> dict[str, Any]:
-    return report.document(folder)
-
-
-def _progress(folder: Path) -> dict[str, Any]:
-    return runfiles.progress(folder)

@@ -18,7 +18,7 @@ const byId = (id) => document.getElementById(id);
 const bodyOf = (id) => byId(id).querySelector(".body");
 
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
-const percent = (value, digits = 1) => (known(value) ? (100 * value).toFixed(digits) + " %" : "–");
+const percent = (value, digits = 1) => (known(value) ? (100 * value).toFixed(digits) + "\u00a0%" : "–");
 const plain = (value, digits = 3) => (known(value) ? String(Number(value.toPrecision(digits))) : "–");
 const grouped = (value) => (known(value) ? (Math.round(value) || 0).toLocaleString("en-GB") : "–");
 const many = (count, one, more) => `${grouped(count)} ${count === 1 ? one : more || one + "s"}`;

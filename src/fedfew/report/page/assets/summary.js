@@ -25,11 +25,11 @@ function showSummary(doc) {
   }
   const tiles = ["served", "adapted"].map((score) => {
     const s = scores[score];
-    return tile(`${score}, mean ± over clients`, percent(s.mean), known(s.std) ? ` ± ${(100 * s.std).toFixed(1)}` : "", score);
+    return tile(`${score}, mean ± over clients`, percent(s.mean), known(s.std) ? ` ±\u00a0${(100 * s.std).toFixed(1)}` : "", score);
   });
   for (const score of ["served", "adapted"]) {
     const worst = worstClient(doc.clients[score]);
-    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` client ${worst}`, score));
+    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` client\u00a0${worst}`, score));
   }
   tiles.push(tile("Jain's index, served", plain(scores.served.jain, 4), ` adapted ${plain(scores.adapted.jain, 4)}`));
   const used = doc.curves.models_in_use[doc.rounds.length - 1];
