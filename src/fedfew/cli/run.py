@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.cli import errors, flags, progress, runfiles, runfolder
 from fedfew.settings import Settings, make_federation, read_file, resolve, training_arguments
 
 if TYPE_CHECKING:
@@ -139,20 +139,28 @@ def train_in(
     arguments = training_arguments(settings)
     with runfolder.kept(place, settings.as_config(), federation, resume, writes=keeps) as keep:
         rounds_seen: list[int] = []
+        seen = runfiles.ProgressFile(place)
 
-        def on_round(told: Told) -> None:
+        def on_round(told: Told) -> None:  # called in the one process that keeps
             if not rounds_seen:
                 keep()
+                runfiles.write_costs(place, arguments, federation)
                 accepted()
             rounds_seen.append(told.round)
+            seen.tell(told)
             show(told)
 
         try:
             return fedfew.train(federation, folder=place, resume=resume, on_round=on_round, **arguments)
         except fedfew.Interrupted as stopped:
             if keeps:
+                seen.stopped("by Ctrl-C")
                 errors.say(f"Stopped after round {stopped.run.round}. To go on: {go_on}")
             raise typer.Exit(errors.INTERRUPTED) from None
+        except Exception as error:
+            if keeps:
+                seen.stopped(f"by an error: {error}")
+            raise
 
 
 def _settings(
