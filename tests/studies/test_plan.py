@@ -272,6 +272,25 @@ def test_checkpoints_are_a_twentieth_apart_unless_stated():
     assert own.settings.checkpoint_every == 7
 
 
+def test_a_very_short_study_is_a_rehearsal_with_few_rows_and_one_seed():
+    planned = cells(read("table1"), Options(scale=0.01, only=("cifar10-*",)))
+    assert {(cell.settings.clients, cell.settings.sample) for cell in planned} == {(10, 1000), (20, 2000)}
+    assert {cell.seed for cell in planned} == {0}
+    longer = cells(read("table1"), Options(scale=0.02, only=("cifar10-*",)))
+    assert {cell.settings.sample for cell in longer} == {None}
+    assert {cell.seed for cell in longer} == {0, 1, 2}
+
+
+def test_what_is_asked_for_counts_before_what_a_rehearsal_takes():
+    planned = cells(read("table1"), Options(scale=0.01, only=("cifar10-dir-20",), sample=5000, seeds=2))
+    assert {(cell.settings.sample, cell.seed) for cell in planned} == {(5000, 0), (5000, 1)}
+    assert {cell.settings.sample for cell in cells(read("quick"), Options(scale=0.01))} == {None}  # the digits are few anyway
+
+
+def test_tables_never_mix_a_rehearsal_with_whole_data():
+    assert Options(scale=0.01).length != Options(scale=0.01, sample=60_000).length
+
+
 def test_a_label_tells_runs_apart():
     labels = [cell.label for cell in cells(study(grid={"mu": [0.1, 1]}, seeds=2))]
     assert len(set(labels)) == len(labels) == 6

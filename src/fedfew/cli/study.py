@@ -74,7 +74,13 @@ def run(
         list[str] | None, typer.Option(help="published or fair; may be given twice. [dim](default: the study's)[/dim]")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds, from 0 on. [dim](default: the study's)[/dim]")] = None,
-    scale: Annotated[float, typer.Option(help="Of the rounds, this share: 0.05 makes a study twenty times shorter.")] = 1.0,
+    scale: Annotated[
+        float,
+        typer.Option(
+            help="Of the rounds, this share: 0.05 makes a study twenty times shorter. Below 0.02 it is a rehearsal, "
+            "with one seed and 100 rows a client."
+        ),
+    ] = 1.0,
     only: Annotated[
         list[str] | None,
         typer.Option(help="Columns, rows, or column/row; * stands for anything. May be given several times."),

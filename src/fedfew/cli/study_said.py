@@ -49,6 +49,7 @@ def call(study: Study, folder: Path, console: Console, dry_run: bool) -> None:
 def announce(prepared: Prepared, console: Console) -> None:
     """What is going to happen, before it does."""
     from fedfew.studies.estimate import in_words
+    from fedfew.studies.scale import REHEARSAL, ROWS, is_rehearsal
 
     study, unique = prepared.study, {cell.key for cell in prepared.cells}
     shares = f" ({len(unique)} different ones)" if len(unique) < len(prepared.cells) else ""
@@ -64,6 +65,13 @@ def announce(prepared: Prepared, console: Console) -> None:
     for change, columns in prepared.unlike_stated.items():
         where = "everywhere" if len(columns) == everywhere else f"in {', '.join(columns)}"
         console.print(f"[dim]{change}, {where}[/dim]", highlight=False, soft_wrap=True)
+    if is_rehearsal(prepared.options.scale):
+        console.print(
+            f"[yellow]a rehearsal[/yellow] (--scale below {REHEARSAL:g}): one seed and {ROWS} rows a client, unless --seeds and "
+            "--sample say otherwise. It shows that all is in place; its scores tell nothing about methods.",
+            highlight=False,
+            soft_wrap=True,
+        )
     if prepared.new:
         total = prepared.estimate.total(prepared.workers)
         long = "it cannot be said how long that takes" if total is None else f"about {in_words(total)}"

@@ -43,7 +43,14 @@ class Options:
     @property
     def length(self) -> str:
         """What must not be mixed in one table."""
-        return f"scale {self.scale:g}" + ("" if self.sample is None else f", {self.sample} rows of each data set")
+        if self.sample is not None:
+            rows = f", {self.sample} rows of each data set"
+        else:
+            rows = f", a rehearsal: {scaling.ROWS} rows a client" if scaling.is_rehearsal(self.scale) else ""
+        return f"scale {self.scale:g}{rows}"
+
+    def seeds_of(self, study: Study, protocol: str) -> range:
+        return range(self.seeds or (1 if scaling.is_rehearsal(self.scale) else study.seeds[protocol]))
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def cells(study: Study, options: Options = Options()) -> list[Cell]:  # noqa: B0
     _check_axes(study)
     planned = []
     for protocol in options.protocols or study.protocols:
-        seeds = range(options.seeds or study.seeds[protocol])
+        seeds = options.seeds_of(study, protocol)
         for column, row in _chosen(study, options.only):
             for cell in _points(study, protocol, column, row, options):
                 planned += [
@@ -134,6 +141,8 @@ def _settings(
         merged, changed = protocols.stated(protocol, _explicit(_merged(*stated)))
         given = {"device": options.device, "data_dir": options.data_dir, "sample": options.sample}
         settings = resolve({name: value for name, value in given.items() if value is not None}, {}, merged)
+        if scaling.is_rehearsal(options.scale):
+            settings = scaling.rehearsed(settings)
         _check(settings)
     except (ValueError, ImportError) as error:
         raise study.error(_blamed(*stated, column, row), error) from None
