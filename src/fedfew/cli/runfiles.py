@@ -78,6 +78,9 @@ def costs(folder: Path) -> dict[str, Any]:
     return _read(folder / COSTS)
 
 
+TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of what a run tells after a round
+
+
 class ProgressFile:
     """How far a run is, written down after its rounds, at most once a second, for those who watch."""
 
@@ -88,7 +91,7 @@ class ProgressFile:
         self._last: dict[str, Any] = {}
 
     def tell(self, told: Told) -> None:
-        numbers = {name: value for name, value in asdict(told).items() if name != "events"}
+        numbers = {name: getattr(told, name) for name in TOLD}
         self._last = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
         if told.done or time.monotonic() - self._written >= self._seconds:
             self._write("finished" if told.done else "running")
