@@ -79,8 +79,7 @@ def browser(chromium: Any) -> Iterator[Page]:
     assert opened.console() == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (375, "dark")])
 @pytest.mark.parametrize("name", ["small", "many", "without", "sites", "unscored"])
 def test_it_loads_without_a_complaint_and_fits(browser: Page, pages: Path, name: str, width: int, theme: str) -> None:
     browser.resize(width, theme)
@@ -256,3 +255,18 @@ def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path) -> No
     browser.wait("return document.querySelector('#live').dataset.state == 'gone'")
     messages = browser.console()  # the server is gone, which the browser says, too
     assert all("net::ERR" in message for message in messages)
+
+
+def test_a_printer_gets_every_chart_on_white(browser: Page, pages: Path) -> None:
+    browser.resize(1280, "dark")
+    browser.open(pages / "small.html")
+    dark = browser.pixels("#w-map canvas")
+    lines = "return document.querySelectorAll('#curves .plot path.line').length"
+    assert browser.do(f"dispatchEvent(new Event('beforeprint')); {lines}") == 4  # at once: a printer does not wait
+    printed = browser.pixels("#w-map canvas")
+    assert printed != dark
+    assert browser.do(f"dispatchEvent(new Event('afterprint')); {lines}") == 4
+    assert browser.pixels("#w-map canvas") == dark
+    browser.resize(1280, "light")
+    browser.open(pages / "small.html")
+    assert browser.pixels("#w-map canvas") == printed

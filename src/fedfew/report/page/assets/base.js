@@ -56,18 +56,23 @@ function table(head, rows, className) {
       el("tbody", {}, rows.map(([first, ...rest]) => el("tr", {}, el("th", { scope: "row" }, first), rest.map((c) => el("td", {}, c)))))));
 }
 
-/** Draw now, and again whenever the place changes its size. */
+const undrawn = [];
+
+/** Draw when the place is on the page (drawNow), and again whenever it changes its size. */
 function drawn(host, draw) {
   let width = -1;
-  const observer = new ResizeObserver(() => {
-    if (!host.isConnected) return observer.disconnect();
-    if (host.clientWidth && host.clientWidth !== width) {
-      width = host.clientWidth;
-      draw();
-    }
-  });
+  const fit = () => {
+    if (!host.clientWidth || host.clientWidth === width) return;
+    width = host.clientWidth;
+    draw();
+  };
+  const observer = new ResizeObserver(() => (host.isConnected ? fit() : observer.disconnect()));
   observer.observe(host);
+  undrawn.push(fit);
 }
+
+/** Draw what was put on the page, without waiting for the browser to come round to it: a printer would not. */
+const drawNow = () => undrawn.splice(0).forEach((fit) => fit());
 
 /** Pointer, touch and arrow keys move over positions; Enter or a click picks one. */
 function pointing(host, { label, kind, at, move, tell, pick }) {

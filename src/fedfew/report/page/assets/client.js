@@ -35,6 +35,7 @@ function showClient(doc) {
     field.value = client;
     wrong.textContent = "";
     panel.replaceChildren(clientTiles(doc, client), clientCharts(doc, client));
+    drawNow();
   };
   on("client", show);
   show();

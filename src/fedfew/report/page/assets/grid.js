@@ -70,11 +70,11 @@ function gridChart({ host, readout }, spec) {
       if (step < (across ? 14 : 6)) return;
       for (let i = 1; i < count; i++) across ? pen.fillRect(left + i * step - 0.5, from, 1, to) : pen.fillRect(left, i * step - 0.5, to, 1);
     };
-    pen.fillStyle = getComputedStyle(host).getPropertyValue("--card");
+    pen.fillStyle = paper();
     between(w, spec.columns, 0, height, true);
     between(h, spec.rows, 0, width, false);
     if (spec.runs && h >= 11) runs(pen, w, h);
-    pen.fillStyle = getComputedStyle(host).getPropertyValue("--card");
+    pen.fillStyle = paper();
     for (const row of spec.lines || []) pen.fillRect(left, row * h - 1, width, 2);
   }
 
@@ -93,7 +93,6 @@ function gridChart({ host, readout }, spec) {
   }
 
   function names(pen, { width, height }) {
-    const look = getComputedStyle(host);
     const w = width / spec.columns, h = height / spec.rows;
     const lower = height + (spec.ticks ? 17 : 0);
     for (const { from, to, text, colour } of spec.rowNames || []) {
@@ -102,19 +101,19 @@ function gridChart({ host, readout }, spec) {
         pen.fillRect(left - 10, from * h + 0.5, 7, (to - from) * h - 1);
       }
       if ((to - from) * h < 10) continue;
-      pen.fillStyle = look.color;
+      pen.fillStyle = pencil();
       pen.textAlign = "right";
       pen.fillText(text, left - (colour ? 15 : 6), ((from + to) / 2) * h + 0.5, left - 18);
     }
     for (const { from, to, text, colour } of spec.columnNames || []) {
       pen.fillStyle = css(colour);
       pen.fillRect(left + from * w + 0.5, lower + 3, (to - from) * w - 1, 6);
-      pen.fillStyle = look.color;
+      pen.fillStyle = pencil();
       pen.textAlign = "center";
       const fits = [text, text.replace(/^model /, "")].find((words) => pen.measureText(words).width < (to - from) * w - 2);
       if (fits) pen.fillText(fits, left + ((from + to) / 2) * w, lower + 17);
     }
-    pen.fillStyle = look.color;
+    pen.fillStyle = pencil();
     if (spec.rowTicks && h >= 10) {
       pen.textAlign = "left";
       spec.rowTicks.forEach((text, row) => pen.fillText(text, left + width + 5, (row + 0.5) * h + 0.5));

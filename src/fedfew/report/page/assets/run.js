@@ -30,6 +30,7 @@ function show(doc) {
     showSettings(ready);
     showAgain(ready);
   }
+  drawNow();
   tellAll("round");
   tellAll("client");
   open.forEach((id) => byId(id) && byId(id).setAttribute("open", ""));

@@ -71,6 +71,7 @@ function showStudyCurves(doc) {
     });
     part.node.append(legend(series.map((s, i) => [s.look, `${s.name} (${many(found[i].seeds, "seed")})`])));
     holder.replaceChildren(part.node);
+    drawNow();
   };
   bodyOf("curves").replaceChildren(el("div", { class: "controls" }, choice("curve-place", "Where", places.map((p) => [p, p]), draw),
     choice("curve-score", "Score", [["served", "served"], ["adapted", "adapted"]], draw)), holder);

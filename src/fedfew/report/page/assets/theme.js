@@ -11,6 +11,9 @@ const HEAT = {
 const MODELS = ["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"]; // viridis
 const MISSING = { light: "#d9d4cb", dark: "#3d3a35" };
 
+const paper = () => (isDark() ? "#161d25" : "#ffffff"); // --card and --soft of page.css, for canvases, which are drawn before a printer asks
+const pencil = () => (isDark() ? "#9aa7b4" : "#59636e");
+
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 const css = ([r, g, b]) => `rgb(${r},${g},${b})`;
 const mix = (a, b, t) => a.map((value, i) => Math.round(value + t * (b[i] - value)));
