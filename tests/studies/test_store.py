@@ -17,6 +17,7 @@ from fedfew.settings import make_federation, training_arguments
 from fedfew.studies import conduct, store
 from fedfew.studies.folder import Plan, RunFolder, write_plan
 from fedfew.studies.plan import Cell, Options, cells
+from fedfew.studies.worker import Worker
 from tests.studies.small import made, study
 
 # fmt: off
@@ -181,6 +182,24 @@ def test_groups_and_notes_are_kept(tmp_path):
     result = RunFolder.of(tmp_path, cell.key).result
     assert [client["group"] for client in result["clients"]] == [0, 1, 2, 3]
     assert result["run"]["notes"] is None
+
+
+def test_clients_that_took_no_part_have_no_adapted_score(tmp_path):
+    (cell,) = made(study(base={"participation": 0.4}, rows={"R": {"method": {"name": "fedfew", "models": 2}}}), tmp_path)
+    result = RunFolder.of(tmp_path, cell.key).result
+    absent = [client for client in result["clients"] if client["adapted_accuracy"] is None]
+    assert len(absent) == 2  # one of three took part
+    assert all(client["w"] is None and client["alpha"] is None and client["served_accuracy"] is not None for client in absent)
+    assert result["run"]["adapted_std"] == 0
+
+
+def test_a_run_that_failed_a_moment_ago_elsewhere_is_not_tried_again(tmp_path):
+    (cell, *_) = cells(study())
+    RunFolder.of(tmp_path, cell.key).fail("no memory", "MemoryError")
+    told = []
+    Worker(tmp_path, False, "", told.append).make(cell.key, cell.settings)
+    assert told == [{"event": "failed", "key": cell.key, "error": "no memory"}]
+    assert RunFolder.of(tmp_path, cell.key).attempts == []
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Tally:
         """Seconds until the end, if what is left goes as fast as what was made."""
         made = sum(self.seconds[key] * share for key, share in self.shares.items())
         whole = sum(self.seconds.values())
-        return (time.monotonic() - self.begun) * (whole - made) / made if made > 0 else None
+        return (time.monotonic() - self.begun) * (whole - made) / made if made > 0 and self.left else None
 
 
 def numbers(event: dict[str, Any]) -> str:

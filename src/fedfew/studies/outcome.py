@@ -108,18 +108,17 @@ def _rounds(run: Run) -> list[dict[str, Any]]:
 
     history, samples = run.history, run.settings["federation"]["test_samples"]
     weights = asdict(weight_diagnostics(history))
+    accuracies = {score: history[f"{score}_accuracy"] for score in SCORES}
+    real: dict[str, Any] = {name: weights[name] for name in ("entropy", "largest", "alpha_cv")}
+    real |= {"g": history["g"] if "g" in history.columns else None, "seconds": history["seconds"]}
+    whole = {name: history[name] for name in ("round", "bytes_up", "bytes_down")} | {"models_in_use": weights["models_in_use"]}
     rows = []
     for s in range(len(history)):
-        over = {score: summarise(history[f"{score}_accuracy"][s], samples) for score in SCORES}
-        row: dict[str, Any] = {"round": int(history["round"][s])}
+        over = {score: summarise(values[s], samples) for score, values in accuracies.items()}
+        row: dict[str, Any] = {name: int(values[s]) for name, values in whole.items()}
+        row |= {name: None if values is None else _number(values[s]) for name, values in real.items()}
         for name, field in (("mean", "mean"), ("min", "min"), ("weighted", "weighted_mean")):
             row |= {f"{score}_{name}": _number(getattr(over[score], field)) for score in SCORES}
-        row["g"] = _number(history["g"][s]) if "g" in history.columns else None
-        for name in ("entropy", "largest", "alpha_cv"):
-            row[name] = None if weights[name] is None else _number(weights[name][s])
-        row |= {name: int(values[s]) for name, values in (("models_in_use", weights["models_in_use"]),)}
-        row |= {"seconds": _number(history["seconds"][s])}
-        row |= {name: int(history[name][s]) for name in ("bytes_up", "bytes_down")}
         rows.append(row)
     return rows
 

@@ -64,6 +64,9 @@ class Worker:
         if folder.finished:  # by another runner, a moment ago
             self.tell({"event": "done", "key": key})
             return
+        if (failed := folder.error) is not None:  # the same; one that is to be tried again has been taken away
+            self.tell({"event": "failed", "key": key, "error": failed["message"]})
+            return
         try:
             self._train(key, settings, folder)
         except KeyboardInterrupt:
