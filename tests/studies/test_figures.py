@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from fedfew.studies import figures
-from fedfew.studies.figures_look import METHODS, along, of_lines, of_method, spread
-from fedfew.studies.figures_methods import ranked
+from fedfew.studies.figures.look import METHODS, along, of_lines, of_method, spread
+from fedfew.studies.figures.methods import ranked
 from tests.studies import made_up
 from tests.studies.made_up import Book
 

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedfew.studies import render, tables
-from fedfew.studies.render_csv import from_csv
-from fedfew.studies.render_latex import escaped
-from fedfew.studies.render_words import number
+from fedfew.studies.render.as_csv import from_csv
+from fedfew.studies.render.as_latex import escaped
+from fedfew.studies.render.words import number
 from fedfew.studies.tables import Cell, TableData
 from tests.studies import made_up
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedfew.studies import paper, wording
-from fedfew.studies.figures_data import Sweep, clients, means, stds, sweeps
-from fedfew.studies.figures_look import PAPER, QUIET, Drawing, foot, headline, missing, nothing
-from fedfew.studies.figures_sweeps import NAMES, log_axis, placed
+from fedfew.studies.figures.data import Sweep, clients, means, stds, sweeps
+from fedfew.studies.figures.look import PAPER, QUIET, Drawing, foot, headline, missing, nothing
+from fedfew.studies.figures.sweeps import NAMES, log_axis, placed
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
 

@@ -13,9 +13,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from fedfew.studies import render_words
-from fedfew.studies.render_words import Words
-from fedfew.studies.tabledata import TableData
+from fedfew.studies.render import words
+from fedfew.studies.render.words import Words
+from fedfew.studies.tables.data import TableData
 
 BETWEEN = 3  # blanks between columns
 RANKS = {1: "bold", 2: "underline"}
@@ -29,7 +29,7 @@ class Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.table.title, style="italic")
-        rows = [(Text(label), [_cell(cell) for cell in cells]) for label, cells in render_words.rows(self.table)]
+        rows = [(Text(label), [_cell(cell) for cell in cells]) for label, cells in words.rows(self.table)]
         for block in self._blocks(rows, options.max_width):
             yield self._block(rows, block)
         yield Text(self.table.caption, style="dim")
@@ -71,7 +71,7 @@ def _width(head: str, cells: Sequence[Text]) -> int:
 
 def _cell(cell: Words) -> Text:
     text = Text(cell.value, style=RANKS.get(cell.rank or 0, "") if cell.known else "italic")
-    text = Text.assemble(text, " ", render_words.spreads(cell)) if render_words.spreads(cell) else Text.assemble(text)
-    for line, style in ((cell.seeds, "italic"), (render_words.below(cell), "dim")):
+    text = Text.assemble(text, " ", words.spreads(cell)) if words.spreads(cell) else Text.assemble(text)
+    for line, style in ((cell.seeds, "italic"), (words.below(cell), "dim")):
         text = text.append(f"\n{line}", style=style) if line else text
     return text

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from rich.console import RenderableType
 
-from fedfew.studies import render_words
-from fedfew.studies.render_csv import to_csv
-from fedfew.studies.render_latex import latex
-from fedfew.studies.render_terminal import Fitted
-from fedfew.studies.render_words import Words
-from fedfew.studies.tabledata import TableData
+from fedfew.studies.render import words
+from fedfew.studies.render.as_csv import to_csv
+from fedfew.studies.render.as_latex import latex
+from fedfew.studies.render.as_terminal import Fitted
+from fedfew.studies.render.words import Words
+from fedfew.studies.tables.data import TableData
 
 __all__ = ["FILES", "csv", "latex", "markdown", "terminal"]
 
@@ -28,7 +28,7 @@ def markdown(table: TableData) -> str:
     """A table of GitHub's Markdown, the caption and notes below."""
     heads = [f"{g} {h}" for g, h in zip(table.groups, table.heads, strict=True)] if table.groups else table.heads
     lines = [f"**{_plain(table.title)}**", "", _line(["", *map(_plain, heads)]), _line(["---", *["---:"] * len(heads)])]
-    lines += [_line([_plain(label), *map(_cell, cells)]) for label, cells in render_words.rows(table)]
+    lines += [_line([_plain(label), *map(_cell, cells)]) for label, cells in words.rows(table)]
     lines += ["", _plain(table.caption), "", *(f"- {_plain(note)}" for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -38,8 +38,8 @@ def _cell(cell: Words) -> str:
         value = f"*{_plain(cell.value)}*" if cell.value != "–" else cell.value
     else:
         value = RANKS.get(cell.rank or 0, "%s") % cell.value
-    line = " ".join(filter(None, [value, render_words.spreads(cell), f"*{cell.seeds}*" if cell.seeds else ""]))
-    below = render_words.below(cell)
+    line = " ".join(filter(None, [value, words.spreads(cell), f"*{cell.seeds}*" if cell.seeds else ""]))
+    below = words.below(cell)
     return f"{line}<br><sub>{below}</sub>" if below else line
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedfew.studies import paper, wording
-from fedfew.studies.figures_data import clients, mean, std, values
-from fedfew.studies.figures_look import (
+from fedfew.studies.figures.data import clients, mean, std, values
+from fedfew.studies.figures.look import (
     MEANING,
     PAPER,
     QUIET,

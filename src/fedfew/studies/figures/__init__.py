@@ -6,22 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfew.studies import figures_methods, figures_rounds, figures_sweeps, figures_weights, options
-from fedfew.studies.figures_look import Drawing
+from fedfew.studies import options
+from fedfew.studies.figures import methods, rounds, sweeps, weights
+from fedfew.studies.figures.look import Drawing
 from fedfew.studies.store import Results
 from fedfew.studies.view import View, views
 
 KINDS: dict[str, Callable[[Mapping[str, Any], View], list[Drawing]]] = {
-    "accuracy-by-k": figures_sweeps.accuracy_by_k,
-    "accuracy-by-mu": figures_sweeps.accuracy_by_mu,
-    "accuracy-by-epochs": figures_sweeps.accuracy_by_epochs,
-    "fairness-by-mu": figures_weights.fairness_by_mu,
-    "weights-by-mu": figures_weights.weights_by_mu,
-    "g-over-rounds": figures_rounds.g_over_rounds,
-    "g-over-updates": figures_rounds.g_over_updates,
-    "curves": figures_rounds.curves,
-    "methods": figures_methods.methods,
-    "clients": figures_methods.per_client,
+    "accuracy-by-k": sweeps.accuracy_by_k,
+    "accuracy-by-mu": sweeps.accuracy_by_mu,
+    "accuracy-by-epochs": sweeps.accuracy_by_epochs,
+    "fairness-by-mu": weights.fairness_by_mu,
+    "weights-by-mu": weights.weights_by_mu,
+    "g-over-rounds": rounds.g_over_rounds,
+    "g-over-updates": rounds.g_over_updates,
+    "curves": rounds.curves,
+    "methods": methods.methods,
+    "clients": methods.per_client,
 }
 _SWEPT = {"by": options.AXIS, "score": options.SCORE, "measure": options.one_of("mean", "weighted_mean", "worst_tenth")}
 OPTIONS: dict[str, options.Options] = {

@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedfew.studies import options, tables_costs, tables_scores, tables_significance
+from fedfew.studies import options
 from fedfew.studies.store import Results
-from fedfew.studies.tabledata import Cell, TableData
+from fedfew.studies.tables import costs, scores, significance
+from fedfew.studies.tables.data import Cell, TableData
 
 __all__ = ["KINDS", "OPTIONS", "Cell", "TableData", "check", "made"]
 
 KINDS: dict[str, Callable[[Mapping[str, Any], Results, str], list[TableData]]] = {
-    "methods": tables_scores.methods,
-    "medical": tables_scores.medical,
-    "jain": tables_scores.jain,
-    "by-point": tables_scores.by_point,
-    "significance": tables_significance.significance,
-    "costs": tables_costs.costs,
+    "methods": scores.methods,
+    "medical": scores.medical,
+    "jain": scores.jain,
+    "by-point": scores.by_point,
+    "significance": significance.significance,
+    "costs": costs.costs,
 }
 OPTIONS: dict[str, options.Options] = {
     "methods": {"score": options.SCORE, "measures": options.SOME_MEASURES},

@@ -11,8 +11,8 @@ from fedfew.studies import wording
 from fedfew.studies.measures import MEASURES, Measure
 from fedfew.studies.significance import EXACT_SEEDS, LEAST_SEEDS, Paired, holm, least_p, paired
 from fedfew.studies.store import Results
-from fedfew.studies.tabledata import Cell, TableData
-from fedfew.studies.tables_scores import labels
+from fedfew.studies.tables.data import Cell, TableData
+from fedfew.studies.tables.scores import labels
 from fedfew.studies.view import Line, View, views
 
 HEADS = ("mean", "less the best", "95 % from", "95 % to", "t-test p", "t-test Holm", "sign-flip p", "sign-flip Holm")

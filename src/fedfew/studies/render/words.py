@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedfew.studies.tabledata import Cell, TableData
+from fedfew.studies.tables.data import Cell, TableData
 
 DECIMALS = 2  # where a table does not say
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedfew.studies import wording
-from fedfew.studies.figures_data import Curve, curve
-from fedfew.studies.figures_look import (
+from fedfew.studies.figures.data import Curve, curve
+from fedfew.studies.figures.look import (
     MEANING,
     Drawing,
     along,

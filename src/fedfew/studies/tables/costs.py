@@ -8,8 +8,8 @@ from typing import Any
 
 from fedfew.studies import wording
 from fedfew.studies.store import Results
-from fedfew.studies.tabledata import Cell, TableData
-from fedfew.studies.tables_scores import labels
+from fedfew.studies.tables.data import Cell, TableData
+from fedfew.studies.tables.scores import labels
 from fedfew.studies.view import Line, View, views
 
 COUNTED = {  # of fedfew.costs.Cost: head, factor, decimals

@@ -10,7 +10,7 @@ from typing import Any
 from fedfew.studies import paper, wording
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, Measure, published_score
 from fedfew.studies.store import Results
-from fedfew.studies.tabledata import Cell, TableData
+from fedfew.studies.tables.data import Cell, TableData
 from fedfew.studies.view import Line, Run, View, said, views
 
 ALONG_A_GRID = ("mean", "min", "max", "std", "jain", "entropy", "largest", "alpha_cv", "g")
