@@ -107,7 +107,7 @@ def test_chunks_are_chosen_to_fit(monkeypatch):
 def test_features_that_stay_in_host_memory_train_the_same(monkeypatch):
     kept = []
     original = fedfew.Federation.to
-    monkeypatch.setattr("fedfew.training._too_large", lambda *_: True)
+    monkeypatch.setattr("fedfew.training.too_large", lambda *_: True)
     monkeypatch.setattr(fedfew.Federation, "to", lambda self, *a, **k: kept.append(k) or original(self, *a, **k))
     same_run(train(seed=3), train(seed=3))
     assert kept == [{"stream": True}] * 2

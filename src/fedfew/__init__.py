@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew._version import __version__
 
 if TYPE_CHECKING:
-    from fedfew import data, export, scalarization
+    from fedfew import data, export, scalarization, tracking
     from fedfew.federation import Federation
     from fedfew.history import History
     from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
@@ -44,6 +44,7 @@ __all__ = [
     "load_model",
     "scalarization",
     "select",
+    "tracking",
     "train",
 ]
 
@@ -61,7 +62,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "export", "scalarization"):
+    if name in ("data", "export", "scalarization", "tracking"):
         return import_module(f"fedfew.{name}")
     for module, names in _HOME.items():
         if name in names:

@@ -8,6 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any, get_type_hints
 
@@ -77,6 +78,7 @@ def _as_published(cls: type[methods.Method]) -> methods.Method | None:
     return made
 
 
+@cache
 def _field_docs(cls: type) -> dict[str, str]:
     """The docstrings below the fields of a class and its bases."""
     docs: dict[str, str] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from fedfew.checkpoint import State
 from fedfew.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.engines import Engine, Local
 from fedfew.federation import Federation
+from fedfew.history import History
 from fedfew.methods import Method
 from fedfew.methods.base import Outcome
 from fedfew.run import ModelFactory, Run
@@ -37,6 +39,8 @@ class Progress:
     adapted: float | None
     seconds: float  # since this call of train began
     events: list[str]  # what happened in this round that is worth a line
+    history: History | None = None  # all scored rounds so far; the newest is this one if its ``round`` is
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the run
 
     @property
     def done(self) -> bool:
@@ -212,7 +216,8 @@ class RoundLoop:
             if len(history):
                 served = float(history.last("served_accuracy").mean())
                 adapted = float(np.nanmean(history.last("adapted_accuracy")))
-            self.on_round(Progress(self.state.round, rounds, loss, served, adapted, seconds, events))
+            settings = self.state.settings
+            self.on_round(Progress(self.state.round, rounds, loss, served, adapted, seconds, events, history, settings))
 
     def _write(self) -> None:
         if self.folder is not None and self.group.first and self._written != self.state.round:

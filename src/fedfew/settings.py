@@ -197,8 +197,8 @@ def make_method(settings: Settings) -> Method:
     return methods.make(settings.method, **settings.method_settings)
 
 
-def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
-    """The data set, dealt to clients, and what there is to say about it."""
+def make_federation(settings: Settings, val_share: float = 0.0) -> tuple[Federation, list[str]]:
+    """The data set, dealt to clients, and what there is to say about it. val_share: of each client's samples, a third split."""
     from fedfew import data
 
     with warnings.catch_warnings(record=True) as told:
@@ -210,6 +210,7 @@ def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
             data_dir=settings.data_dir,
             seed=settings.data_seed,
             sample=settings.sample,
+            val_share=val_share,
         )
     return federation, [*(str(warning.message) for warning in told), *federation.about.get("notes", [])]
 

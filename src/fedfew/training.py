@@ -125,7 +125,7 @@ def train(
         chunk = resumed.settings["chunk"] if chunk is None else chunk
     factory, chosen = normalisation.with_policy(batch_norm, factory, chosen)
     fresh = fresh_models(factory, seed, where)
-    here = federation.to(where, stream=_too_large(federation, where))
+    here = federation.to(where, stream=too_large(federation, where))
     training = LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision)
     worker = engines.make(engine, factory().to(where), training, seed, here.train, chosen.replicas)
     if (agreed := group.firsts(worker.name)) != worker.name:  # their trials may differ, but they must train alike
@@ -191,7 +191,7 @@ def _clients_that_fit(engine: Engine, samples: Samples, replicas: int) -> int:
     return max(1, min(len(samples.count), budget // (replicas * engine.bytes_per_replica(samples))))
 
 
-def _too_large(federation: Federation, device: torch.device) -> bool:
+def too_large(federation: Federation, device: torch.device) -> bool:
     """Do the features leave too little of a GPU's memory for training?"""
     if device.type != "cuda":
         return False

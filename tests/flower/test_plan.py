@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import fedfew.flower
 from fedfew.cli import app
 from fedfew.flower import template
-from fedfew.flower.lock import held
 from fedfew.flower.plan import SIMULATED, Plan
+from fedfew.lock import held
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 

@@ -9,7 +9,7 @@ import typer
 
 from fedfew import cli_data
 from fedfew._version import __version__
-from fedfew.cli import bench, compare, demo, errors, export, flower, methods, run, select, show
+from fedfew.cli import advise_k, bench, compare, demo, errors, export, flower, methods, report, run, select, show, study, watch
 
 app = typer.Typer(
     name="fedfew",
@@ -40,6 +40,7 @@ def main_options(
     [cyan]fedfew run --method fedfew --models 4[/cyan]     one run, kept in a folder
     [cyan]fedfew compare --methods all --seeds 3[/cyan]    a table and a plot
     [cyan]fedfew show runs/digits-fedfew-0[/cyan]          what came out, client by client
+    [cyan]fedfew report runs/digits-fedfew-0[/cyan]        the same as a page to look at ('fedfew watch': while it goes on)
     """
     errors.show_tracebacks(debug)
 
@@ -50,10 +51,11 @@ def version() -> None:
     _print_version(True)
 
 
-for module in (run, compare, show, export, select, methods, demo, bench):
+for module in (run, compare, advise_k, show, report, watch, export, select, methods, demo, bench):
     module.add_to(app)
 app.add_typer(cli_data.app, name="data")
 app.add_typer(flower.app, name="flower")
+app.add_typer(study.app, name="study")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, progress, runfolder
-from fedfew.cli.run import load_data, train_in
+from fedfew.cli.run import both, load_data, train_in
 from fedfew.settings import Settings, find_model, make_method, read_file, resolve
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def compare(
     config: flags.Config = None,
     folder: flags.Folder = None,
     resume: flags.Resume = False,
+    track: flags.Track = None,
     json: flags.Json = False,
     **given: Any,
 ) -> None:
@@ -60,10 +61,12 @@ def compare(
     All clients are scored twice: served, with the model as the server would hand it over now, and adapted, after the round's
     local training. Every run is kept in a folder of its own below --folder.
     """
+    from fedfew import tracking
     from fedfew.distributed import only_alone
     from fedfew.report import plots, tables
 
     only_alone("compare")
+    tracking.open(*(track or []), folder=Path())  # what is missing is told now
     if output is not None:
         plots.check_name(output)
     file = runfolder.to_resume(folder, "compare") if resume else {}
@@ -80,7 +83,7 @@ def compare(
     _keep(place, any_one, specs, count, resume)
     console.print(f"{len(contenders)} methods × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True)
     with runfolder.discarded_if_unused(place), progress.display(console, runs=count * len(contenders)) as display:
-        runs = _train(contenders, count, federation, place, display, resume)
+        runs = _train(contenders, count, federation, place, display, resume, track or [])
 
     title = f"{federation.name}, {len(federation)} clients, {any_one.rounds} rounds, {count} seed{'s' if count > 1 else ''}"
     picture = plots.comparison(runs, output or place / "comparison.png", title)
@@ -136,8 +139,16 @@ def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool)
 
 
 def _train(
-    contenders: dict[str, Settings], seeds: int, federation: Federation, place: Path, display: progress.Display, resume: bool
+    contenders: dict[str, Settings],
+    seeds: int,
+    federation: Federation,
+    place: Path,
+    display: progress.Display,
+    resume: bool,
+    track: list[str],
 ) -> dict[str, list[Run]]:
+    from fedfew import tracking
+
     runs: dict[str, list[Run]] = {label: [] for label in contenders}
     for seed in range(seeds):
         for label, settings in contenders.items():
@@ -145,7 +156,11 @@ def _train(
             show = display.run(f"{label}, seed {seeded.seed}" if seeds > 1 else label)
             below = place / runfolder.as_name(f"{label}-{seeded.seed}")
             go_on = f"fedfew compare --resume --folder {place}"
-            runs[label].append(train_in(below, seeded, federation, show, resume, go_on))
+            tools = track or (tracking.kept(below) if resume else [])
+            with tracking.open(*tools, folder=below) as tracker:
+                run = train_in(below, seeded, federation, both(show, tracker), resume, go_on)
+                tracker.finish(run)
+            runs[label].append(run)
     return runs
 
 

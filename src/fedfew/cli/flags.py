@@ -17,6 +17,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Config = Annotated[Path | None, typer.Option(help="A YAML file with the same names; flags win over it.")]
 Folder = Annotated[Path | None, typer.Option(help="Where checkpoints go (a fresh name below runs/).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --folder; nothing else need be given.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Show it in a tool while it goes: tensorboard, mlflow:URI or wandb:PROJECT. May be given several times.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.cli import errors, flags, progress, runfiles, runfolder
 from fedfew.settings import Settings, make_federation, read_file, resolve, training_arguments
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew run --dataset digits --partition dirichlet:0.5 --method fedavg --rounds 50[/cyan]
 [cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one of them changed
 [cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   go on after Ctrl-C
+[cyan]fedfew run --track tensorboard --track mlflow:http://localhost:5000[/cyan]   shown there while it goes
 [cyan]torchrun --nproc-per-node 2 -m fedfew run --dataset cifar10[/cyan]   the clients of a round split over two GPUs
 """
 
@@ -40,6 +41,7 @@ def run(
     config: flags.Config = None,
     folder: flags.Folder = None,
     resume: flags.Resume = False,
+    track: flags.Track = None,
     json: flags.Json = False,
     **given: Any,
 ) -> None:
@@ -48,34 +50,56 @@ def run(
     Flags carry the names of the arguments of fedfew.train. The method's own settings are flags as well: 'fedfew methods NAME'
     lists them. What is not given is taken from --config, then from what suits the data set.
     """
-    from fedfew import distributed
+    from fedfew import distributed, tracking
 
     with distributed.joined() as first:
         settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)
         place = distributed.group().firsts(place)  # a fresh name is made up once
         training_arguments(settings)  # what is wrong with them is told before the data are read
+        tools = (track or (tracking.kept(place) if resume else [])) if first else []
         console = Console(stderr=json, quiet=not first)
+        tracker = tracking.open(*tools, folder=place, warn=lambda text: note(console, text))  # a missing package, too
         federation = load_data(settings, console)
         heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]"
-        with progress.display(console) as display:
+        with tracker, progress.display(console) as display:
             finished = train_in(
                 place,
                 settings,
                 federation,
-                display.run(settings.method),
+                both(display.run(settings.method), tracker),
                 resume,
                 go_on=f"fedfew run --resume --folder {place}",
                 accepted=lambda: console.print(heading, soft_wrap=True),
                 keeps=first,
             )
+            final = runfolder.write_final_scores(place, finished, federation) if first else {}
+            if tools:
+                tracker.finish(finished, final, artefacts(place, finished))
     if first:
-        _show(place, finished, federation, console, json)
+        _show(place, finished, final, console, json)
 
 
-def _show(place: Path, finished: Run, federation: Federation, console: Console, json: bool) -> None:
+def both(show: Callable[[Told], None], track: Callable[[Told], None]) -> Callable[[Told], None]:
+    """Called after every round: the one, then the other."""
+
+    def on_round(told: Told) -> None:
+        show(told)
+        track(told)
+
+    return on_round
+
+
+def artefacts(place: Path, finished: Run) -> list[Path]:
+    """Files that a tracking tool keeps with the run; the picture is drawn now."""
+    from fedfew.report import plots
+
+    picture = plots.run(finished, place / "curves.png", runfolder.about_data(place).get("groups"))
+    return [picture, *(place / name for name in (runfolder.CONFIG, runfolder.FINAL_SCORES, "report.html"))]
+
+
+def _show(place: Path, finished: Run, final: dict[str, Any], console: Console, json: bool) -> None:
     from fedfew.report import describe, tables
 
-    final = runfolder.write_final_scores(place, finished, federation)
     if json:
         tables.print_json({"folder": str(place)} | describe(finished) | {"final": final})
     else:
@@ -83,12 +107,16 @@ def _show(place: Path, finished: Run, federation: Federation, console: Console, 
         console.print(f"'fedfew show {place}' shows it client by client.", soft_wrap=True)
 
 
-def load_data(settings: Settings, console: Console) -> Federation:
+def load_data(settings: Settings, console: Console, val_share: float = 0.0) -> Federation:
     """The federation; what there is to say about it is said."""
-    federation, notes = make_federation(settings)
-    for note in notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    federation, notes = make_federation(settings, val_share)
+    for text in notes:
+        note(console, text)
     return federation
+
+
+def note(console: Console, text: str) -> None:
+    console.print(f"note: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def train_in(
@@ -111,20 +139,28 @@ def train_in(
     arguments = training_arguments(settings)
     with runfolder.kept(place, settings.as_config(), federation, resume, writes=keeps) as keep:
         rounds_seen: list[int] = []
+        seen = runfiles.ProgressFile(place)
 
-        def on_round(told: Told) -> None:
+        def on_round(told: Told) -> None:  # called in the one process that keeps
             if not rounds_seen:
                 keep()
+                runfiles.write_costs(place, arguments, federation)
                 accepted()
             rounds_seen.append(told.round)
+            seen.tell(told)
             show(told)
 
         try:
             return fedfew.train(federation, folder=place, resume=resume, on_round=on_round, **arguments)
         except fedfew.Interrupted as stopped:
             if keeps:
+                seen.stopped("by Ctrl-C")
                 errors.say(f"Stopped after round {stopped.run.round}. To go on: {go_on}")
             raise typer.Exit(errors.INTERRUPTED) from None
+        except Exception as error:
+            if keeps:
+                seen.stopped(f"by an error: {error}")
+            raise
 
 
 def _settings(

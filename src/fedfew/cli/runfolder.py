@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedfew.cli import runfiles
 from fedfew.settings import read_file
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def kept(
     def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, config)
-        _replace(folder / ABOUT_DATA, json.dumps(_about(federation)))
+        runfiles.replace(folder / ABOUT_DATA, json.dumps(_about(federation)))
+        runfiles.write_labels(folder, federation)
 
     if checkpoints(folder) and not resume:
         raise ValueError(f"{folder} already holds a run: go on with it (--resume), or choose another --folder")
@@ -84,7 +85,7 @@ def discarded_if_unused(folder: Path) -> Iterator[None]:
         yield
     except Exception:
         if folder.exists() and not any(folder.rglob("round-*")):
-            for name in (CONFIG, ABOUT_DATA):
+            for name in (CONFIG, ABOUT_DATA, *runfiles.NAMES):
                 (folder / name).unlink(missing_ok=True)
             if not any(folder.iterdir()):
                 folder.rmdir()
@@ -94,7 +95,7 @@ def discarded_if_unused(folder: Path) -> Iterator[None]:
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     import yaml
 
-    _replace(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
+    runfiles.replace(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
 
 
 def about_data(folder: Path) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[s
     from fedfew.metrics import evaluate
 
     scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(evaluate(run, federation)).items()}
-    _replace(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
+    runfiles.replace(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
     return scores
 
 
@@ -132,13 +133,9 @@ def _about(federation: Federation) -> dict[str, Any]:
     train, groups = federation.train, federation.groups
     about: dict[str, Any] = {"train": train.count.tolist(), "test": federation.test.count.tolist(), "pixels": train.pixels}
     about["dtype"] = str(train.x.dtype).removeprefix("torch.")
+    if federation.class_names:
+        about["class_names"] = list(federation.class_names)
     return about if groups is None else about | {"groups": groups.tolist()}
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _plain(value: Any) -> Any:

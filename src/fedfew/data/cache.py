@@ -38,7 +38,7 @@ def hash_of(value: Any) -> str:
 
 def remembered(key: str, name: str, make: Callable[[], Rows]) -> Rows:
     """What ``make`` returned when last asked under this key, or what it returns now."""
-    path = _path(key, name)
+    path = stored_at(key, name)
     found = stored(key, name)
     if found is not None:
         return found
@@ -52,7 +52,7 @@ def remembered(key: str, name: str, make: Callable[[], Rows]) -> Rows:
 
 def stored(key: str, name: str) -> Rows | None:
     """What is kept under this key; None where nothing is, or nothing whole."""
-    path = _path(key, name)
+    path = stored_at(key, name)
     if not path.is_file():
         return None
     try:
@@ -63,7 +63,8 @@ def stored(key: str, name: str) -> Rows | None:
         return None
 
 
-def _path(key: str, name: str) -> Path:
+def stored_at(key: str, name: str) -> Path:
+    """The file that is, or would be, kept under this key."""
     readable = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:40]
     return folder() / f"{readable}-{key[:20]}.rows"
 

@@ -25,6 +25,7 @@ class Found:
     read: Callable[[], Raw]
     source: Source | None = None
     worth_keeping: bool = True  # decoding takes longer than reading
+    from_hub: bool = False
 
 
 def data_folder(data_dir: str | Path | None) -> Path | None:
@@ -61,7 +62,7 @@ def _named(source: Source, folder: Path | None, columns: Columns, settings: dict
             if place.is_dir() and (_parquet_files(place) or (source.kind == "image" and readers.image_files(place))):
                 return _at(place, source.name, chosen, settings, source)
     if source.hub is None:
-        raise _nowhere(source, folder, "it is not on the hub")
+        raise nowhere(source, folder, "it is not on the hub")
     return _on_hub(source.hub, source, chosen, settings, folder)
 
 
@@ -74,14 +75,15 @@ def _on_hub(
         except hub.UnreachableError as error:
             if source is None:
                 raise DataError(f"the data set {hub_id} could not be had: {error}") from error
-            raise _nowhere(source, folder, str(error)) from error
+            raise nowhere(source, folder, str(error)) from error
         return readers.from_tables(tables, columns)
 
     key = cache.hash_of({"format": cache.FORMAT, "hub": hub_id, "columns": _listed(columns), "settings": settings})
-    return Found(source.name if source else hub_id, key, read, source)
+    return Found(source.name if source else hub_id, key, read, source, from_hub=True)
 
 
-def _nowhere(source: Source, folder: Path | None, reason: str) -> DataError:
+def nowhere(source: Source, folder: Path | None, reason: str) -> DataError:
+    """An error saying where a data set was looked for, and how to get it."""
     looked = f"not in {folder} (looked for {', '.join(source.folder_names)})" if folder else "looked for in no data folder"
     shapes = source.input if source.kind == "text" else f"{source.input} (image)"
     return DataError(

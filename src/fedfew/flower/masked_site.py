@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fedfew.flower.checks import norm
 from fedfew.flower.letters import MASK, SHARE, Letter, RefusedError
-from fedfew.flower.lock import held
 from fedfew.flower.secure.party import Party, PublicKeys
 from fedfew.flower.secure.ring import Ring
 from fedfew.flower.secure.weighting import scaled
+from fedfew.lock import held
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 

@@ -8,9 +8,9 @@ from flwr.serverapp import Grid
 
 from fedfew import models
 from fedfew.flower.course import Course
-from fedfew.flower.lock import held
 from fedfew.flower.network import FlowerNetwork
 from fedfew.flower.plan import Plan
+from fedfew.lock import held
 from fedfew.run import ModelFactory, Run
 from fedfew.settings import find_model
 

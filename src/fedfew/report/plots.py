@@ -36,12 +36,13 @@ LOOK: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
+    "svg.hashsalt": "fedfew",  # the same picture is the same file
 }
 
 
 def demo(runs: Mapping[str, Run], groups: Sequence[int], path: Path, highlight: str, group_names: Sequence[str]) -> Path:
     """Learning curves of all runs above; the weights of the one to highlight, over rounds, below."""
-    with _written(path, 9.6, 6.6) as figure:
+    with written(path, width=9.6, height=6.6) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=(1, 1.08), hspace=0.04)
         _curve_panels(above, {label: run.history for label, run in runs.items()})
         title = f"{highlight}: how much each client counts for each model (w), and in all (α)"
@@ -54,7 +55,7 @@ def run(finished: Run, path: Path, groups: Sequence[int] | None = None) -> Path:
     """Learning curves of one run and, where the method has them, its weights over rounds."""
     history = finished.history
     with_weights = {"alpha", "w"} <= set(history.columns)
-    with _written(path, 9.6, 6.4 if with_weights else 3.3) as figure:
+    with written(path, width=9.6, height=6.4 if with_weights else 3.3) as figure:
         parts = figure.subfigures(2 if with_weights else 1, 1, squeeze=False)[:, 0]
         _client_panels(parts[0], history)
         if with_weights:
@@ -66,11 +67,11 @@ def comparison(runs: Mapping[str, Sequence[Run]], path: Path, title: str) -> Pat
     """A line a method, the best served mean on top: both scores' means with their spread over seeds, and the worst client's."""
     rows = {label: across_seeds(row) for label, row in runs.items()}
     order = sorted(rows, key=lambda label: rows[label]["served"].mean)
-    with _written(path, 8.6, 1.5 + 0.36 * len(runs)) as figure:
+    with written(path, width=8.6, height=1.5 + 0.36 * len(runs)) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         for axis, column, name in zip(axes, ("mean", "worst"), ("mean over clients", "worst client"), strict=True):
             for score in SCORES:
-                _dots(axis, [rows[label][score] for label in order], column, score)
+                dots(axis, [rows[label][score] for label in order], column, score)
             axis.set_title(name)
             axis.set_xlabel("test accuracy, %")
             axis.set_yticks(range(len(order)), order)
@@ -80,7 +81,8 @@ def comparison(runs: Mapping[str, Sequence[Run]], path: Path, title: str) -> Pat
     return path
 
 
-def _dots(axis: Any, rows: Sequence[AcrossSeeds], column: str, score: str) -> None:
+def dots(axis: Any, rows: Sequence[AcrossSeeds], column: str, score: str) -> None:
+    """A line a method: one score's mean or worst client, the mean with its spread over seeds; nothing where it is NaN."""
     marker, colour, fill, height = MARKERS[score]
     spread = [100 * np.nan_to_num(row.std_over_seeds) for row in rows] if column == "mean" else None
     axis.errorbar(
@@ -104,17 +106,19 @@ def check_name(path: Path) -> None:
 
 
 @contextmanager
-def _written(path: Path, width: float, height: float) -> Iterator[Any]:
-    """A figure to draw on, written to ``path`` when done; leaves matplotlib's own settings as they were."""
+def written(*paths: Path, width: float, height: float) -> Iterator[Any]:
+    """A figure to draw on, written to all ``paths`` when done; leaves matplotlib's own settings as they were."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    check_name(path)
+    for path in paths:
+        check_name(path)
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _curve_panels(figure: Any, histories: Mapping[str, History]) -> None:
@@ -124,7 +128,7 @@ def _curve_panels(figure: Any, histories: Mapping[str, History]) -> None:
         for (label, history), (colour, dashes) in zip(histories.items(), STYLES, strict=True):
             axis.plot(history.round, 100 * mean_curve(history, score), color=colour, ls=dashes, lw=1.8, label=label)
         axis.set_title(f"{score}: {MEANING[score]}")
-        _rounds(axis)
+        rounds_axis(axis)
     axes[0].set_ylabel("test accuracy,\nmean over clients, %")
     axes[0].legend(loc="lower right", reverse=True)
 
@@ -139,12 +143,12 @@ def _client_panels(figure: Any, history: History) -> None:
         )
         axis.plot(history.round, 100 * mean_curve(history, score), color=STYLES[-1][0], lw=1.8, label="mean over clients")
         axis.set_title(f"{score}: {MEANING[score]}")
-        _rounds(axis)
+        rounds_axis(axis)
     axes[0].set_ylabel("test accuracy, %")
     axes[0].legend(loc="best")
 
 
-def _rounds(axis: Any) -> None:
+def rounds_axis(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_xlabel("round")
@@ -173,7 +177,7 @@ def _weight_panels(figure: Any, history: History, groups: Sequence[int] | None, 
         axis.tick_params(left=False)
         axis.set_facecolor(ABSENT)
         axis.spines[["left", "bottom"]].set_visible(False)
-        _rounds(axis)
+        rounds_axis(axis)
     if groups is None:
         axes[0].set_ylabel("client")
     else:

@@ -10,9 +10,9 @@ from tests.flower.small import tiny
 
 from fedfew.aggregation import PerClient
 from fedfew.flower.course import Course
-from fedfew.flower.lock import held
 from fedfew.flower.network import FlowerNetwork
 from fedfew.flower.plan import Plan
+from fedfew.lock import held
 
 AT_ONCE = 2
 app = ServerApp()

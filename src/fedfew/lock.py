@@ -1,4 +1,4 @@
-"""One server at a time in a run's folder."""
+"""One process at a time in a folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class HeldError(ValueError):
+    """Somebody else holds the folder."""
+
+
 @contextmanager
-def held(folder: str | Path, patience: float = 30.0) -> Iterator[None]:
-    """Hold a folder for as long as what is within runs; the lock goes with the process, however that ends."""
+def held(folder: str | Path, patience: float = 30.0, who: str = "another server") -> Iterator[None]:
+    """Hold a folder for as long as what is within runs; the lock goes with the process, however that ends.
+
+    patience: seconds to wait for whoever holds it now; who: what to call them in the error.
+    """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     with open(place / ".lock", "w") as file:
@@ -22,6 +29,6 @@ def held(folder: str | Path, patience: float = 30.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() - begin >= patience:
-                    raise ValueError(f"another server is at work in {place}: stop it, or choose another folder") from None
+                    raise HeldError(f"{who} is at work in {place}: stop it, or choose another folder") from None
                 time.sleep(0.5)
         yield

@@ -1,0 +1,161 @@
+"""``fedfew advise-k``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.cli.run import load_data, train_in
+from fedfew.settings import Settings, find_model, make_method, read_file, resolve
+
+if TYPE_CHECKING:
+    from fedfew.advice import Advice
+    from fedfew.federation import Federation
+
+EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew advise-k[/cyan]   K from 1 to 6 on rotated digits (four true groups)
+[cyan]fedfew advise-k --dataset digits --partition iid --ks 1-4[/cyan]
+[cyan]fedfew advise-k --ks 1,2,4,8 --seeds 5 --mu 0.003 -o advice.svg[/cyan]   with settings of FedFew's own
+[cyan]fedfew advise-k --resume --folder runs/advise-digits[/cyan]   go on after Ctrl-C
+"""
+DEFAULT_KS, DEFAULT_SEEDS, DEFAULT_HOLD_OUT = "1-6", 3, 0.2
+TEST_SHARE = 0.25  # of fedfew.data.load
+OWN = ("ks", "seeds", "hold_out")  # in the folder's configuration, beside the settings of the runs
+
+
+def add_to(app: typer.Typer) -> None:
+    unknown_are_the_methods = {"allow_extra_args": True, "ignore_unknown_options": True}
+    about = flags.flowing(advise_k.__doc__)
+    app.command("advise-k", help=about, epilog=EXAMPLES, context_settings=unknown_are_the_methods)(advise_k)
+
+
+@flags.takes_settings("method")
+@errors.readable
+def advise_k(
+    context: typer.Context,
+    ks: Annotated[str | None, typer.Option(help="Which K to try: 1-6, or 1,2,4,8.", show_default=DEFAULT_KS)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Train each with so many seeds, from --seed on.", show_default=str(DEFAULT_SEEDS))
+    ] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(help="Share of each client's training data to validate on.", show_default=str(DEFAULT_HOLD_OUT)),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plot goes (advice.png in the folder).")] = None,
+    config: flags.Config = None,
+    folder: flags.Folder = None,
+    resume: flags.Resume = False,
+    json: flags.Json = False,
+    **given: Any,
+) -> None:
+    """How many models? Train FedFew for several K, and say which to take and why.
+
+    Each client's training data are cut in two: models are trained on one part and compared on the other. Test data are never
+    looked at. Advice: the fewest models whose mean validation loss is within one standard error of the least. Beside it, the two
+    terms of the theorem on K: how much clients differ (measured with models that each trains alone), and what samples cost.
+    """
+    from fedfew.distributed import only_alone
+    from fedfew.report import advice as report
+    from fedfew.report import plots, tables
+
+    only_alone("advise-k")
+    if output is not None:
+        plots.check_name(output)
+    file = runfolder.to_resume(folder, "advise-k") if resume else {}
+    file |= read_file(config) if config else {}
+    own = {name: file.pop(name, None) for name in OWN}
+    tried = parse(ks or str(own["ks"] or DEFAULT_KS))
+    count, share = seeds or int(own["seeds"] or DEFAULT_SEEDS), hold_out or float(own["hold_out"] or DEFAULT_HOLD_OUT)
+    settings = _settings(flags.given(given), flags.of_the_method(context.args), file)
+    place = folder or runfolder.fresh(f"advise-{settings.dataset}")
+    console = Console(stderr=json)
+    federation = _held_out(settings, share, console)
+    if max(tried) > len(federation):
+        raise ValueError(f"ks goes up to {max(tried)}, but there are {len(federation)} clients: K can be at most that")
+    _keep(place, settings, tried, count, share, resume)
+    console.print(
+        f"K = {', '.join(map(str, tried))} × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True
+    )
+    with runfolder.discarded_if_unused(place):
+        advice = _advice(tried, count, settings, federation, place, console, resume)
+    title = f"How many models for {federation.name}, {len(federation)} clients ({settings.rounds} rounds, {count} seeds)?"
+    picture = report.draw(advice, output or place / "advice.png", title)
+    report.draw(advice, picture.with_suffix(".svg"), title)
+    if json:
+        tables.print_json({"folder": str(place), "plot": str(picture)} | advice.values())
+        return
+    console.print(report.table(advice, title))
+    for sentence in advice.sentences():
+        console.print(sentence, soft_wrap=True, highlight=False)
+    console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+
+
+def parse(ks: str) -> list[int]:
+    """The numbers of ``1-4,8``, in order."""
+    found: set[int] = set()
+    for piece in filter(None, (p.strip() for p in ks.split(","))):
+        first, dash, last = piece.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or int(first) < 1 or (dash and int(last) < int(first)):
+            raise ValueError(f"ks must be numbers ≥ 1 or ranges of them, as 1-6 or 1,2,4; {piece!r} is neither")
+        found |= set(range(int(first), int(last or first) + 1))
+    if not found:
+        raise ValueError("ks names no K: give a range, as 1-6, or a list, as 1,2,4")
+    return sorted(found)
+
+
+def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: dict[str, Any]) -> Settings:
+    if "models" in method_flags:
+        raise ValueError("--models is what advise-k is to find: say which to try with --ks, as --ks 1-6")
+    method = file.pop("method", {})
+    knobs = {name: value for name, value in method.items() if name != "models"} if isinstance(method, dict) else {}
+    settings = resolve(given, method_flags, file | {"method": knobs | {"name": "fedfew"}})
+    if "score_every" not in given and "score_every" not in file:
+        settings = replace(settings, score_every=settings.rounds)  # only the last round is asked for
+    return settings
+
+
+def _held_out(settings: Settings, share: float, console: Console) -> Federation:
+    """Cut with the data set's own rules (patients stay together), where it is dealt here; else from the training samples."""
+    from fedfew.advice import held_out
+
+    if not 0 < share < 1:
+        raise ValueError(f"hold_out must lie between 0 and 1, not {share}")
+    return held_out(load_data(settings, console, val_share=share * (1 - TEST_SHARE)), share, settings.data_seed)
+
+
+def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: float, resume: bool) -> None:
+    if place.exists() and any(place.iterdir()) and not resume:
+        raise ValueError(f"{place} is not empty: go on with the advice in it (--resume), or choose another --folder")
+    place.mkdir(parents=True, exist_ok=True)
+    own = {"ks": ",".join(map(str, ks)), "seeds": seeds, "hold_out": share}
+    runfolder.write_config(place, own | settings.as_config())
+
+
+def _advice(
+    ks: list[int], seeds: int, settings: Settings, federation: Federation, place: Path, console: Console, resume: bool
+) -> Advice:
+    from fedfew.advice import Advice, observed, regret
+    from fedfew.costs import cost
+    from fedfew.training import device_named
+
+    go_on = f"fedfew advise-k --resume --folder {place}"
+    here = federation.to(device_named(settings.device))
+    runs, costs = [], {}
+    with progress.display(console, runs=seeds * len(ks) + 1) as display:
+        alone = replace(settings, method="local", method_settings={})
+        local = train_in(place / f"local-{alone.seed}", alone, federation, display.run("local"), resume, go_on)
+        for seed in range(settings.seed, settings.seed + seeds):
+            for K in ks:
+                with_k = replace(settings, seed=seed, method_settings=settings.method_settings | {"models": K})
+                show = display.run(f"K = {K}, seed {seed}")
+                run = train_in(place / f"k{K}-{seed}", with_k, federation, show, resume, go_on)
+                runs.append(observed(run, here))
+                method, model = make_method(with_k), find_model(settings.model)
+                costs[K] = cost(method, model, federation, settings.local_epochs, settings.batch_size)
+    return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation))

@@ -1,0 +1,126 @@
+"""``fedfew report``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors, flags, runfiles, runfolder
+from fedfew.settings import read_file
+
+if TYPE_CHECKING:
+    from fedfew.report.page.record import Beside
+
+EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew report runs/digits-fedfew-0[/cyan]   writes runs/digits-fedfew-0/report.html
+[cyan]fedfew report runs/digits-fedfew-0 -o report.html[/cyan]
+[cyan]fedfew report runs/digits-fedfew-0 --open[/cyan]   and shows it in the browser
+[cyan]fedfew report studies/table1[/cyan]   of a study: its tables, figures, learning curves and runs
+[cyan]fedfew watch runs/digits-fedfew-0[/cyan]   the page of a run while it goes on
+"""
+RESULTS, STUDY = "runs.parquet", "study.yaml"  # what tells the folder of a study
+LARGEST = 5_000_000  # bytes that a page is meant to stay under
+MOST_NAMED = 8
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(help=flags.flowing(report.__doc__), epilog=EXAMPLES)(report)
+
+
+@errors.readable
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN|STUDY", help="The folder of a run or of a study.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="HTML", help="The file to write (report.html in the folder).")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """One page about a run or a study, to look at and to pass on.
+
+    A single HTML file that needs no network: learning curves, every client, which client uses which model and how that changed,
+    the weights α and w round by round, labels, fairness, costs, settings, and how to repeat the run. It holds scores and counts
+    of every client, and no samples. Of a study: its tables, figures, learning curves and runs.
+    """
+    from fedfew.report.page.html import page
+
+    place = output or folder / "report.html"
+    if place.suffix not in (".html", ".htm"):
+        raise ValueError(f"--output must name a file that ends in .html, not {place}")
+    text = page(study(folder) if is_study(folder) else document(folder))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text, encoding="utf-8")
+    size = place.stat().st_size
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"Report: [bold]{place}[/bold] ({max(0.01, size / 1e6):.2f} MB)")
+    if size > LARGEST:
+        console.print(f"note: more than {LARGEST / 1e6:.0f} MB, which browsers may be slow to show", style="yellow")
+    if open_it:
+        typer.launch(place.resolve().as_uri())
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """What the page of a run shows."""
+    from fedfew.checkpoint import checkpoints
+    from fedfew.report.page.document import of_run
+    from fedfew.report.page.record import newest
+
+    if not checkpoints(folder):
+        raise ValueError(_not_a_run(folder))
+    with newest(folder) as record:
+        return of_run(record, beside(folder, record.round))
+
+
+def study(folder: Path) -> dict[str, Any]:
+    """What the page of a study shows: what is in its folder, with the tables made anew."""
+    from fedfew.report.page.study import of_study
+
+    file = folder / STUDY
+    about = read_file(file) if file.exists() else {}
+    figures = [*folder.glob("*.png"), *folder.glob("*.svg"), *folder.glob("figures/*")]
+    if not (folder / RESULTS).exists():
+        return of_study(folder.resolve().name, about, figures=figures)
+    results = import_module("fedfew.studies.store").read(folder)
+    name = about.get("name", folder.resolve().name)
+    tables = import_module("fedfew.studies.tables").made(about.get("tables") or [], results, name)
+    return of_study(folder.resolve().name, about, results, tables, figures)
+
+
+def is_study(folder: Path) -> bool:
+    return (folder / RESULTS).exists() or (folder / STUDY).exists()
+
+
+def beside(folder: Path, round: int) -> Beside:
+    """What lies beside the checkpoints of a run that has come so far."""
+    from fedfew.report.page.record import Beside
+
+    config = folder / runfolder.CONFIG
+    return Beside(
+        name=folder.resolve().name,
+        about=runfolder.about_data(folder),
+        labels=runfiles.labels(folder),
+        final=runfolder.final_scores(folder, round),
+        config=read_file(config) if config.exists() else {},
+        costs=runfiles.costs(folder),
+    )
+
+
+def _not_a_run(folder: Path) -> str:
+    """Why nothing can be shown, and what to give instead."""
+    if not folder.exists():
+        newest = sorted(runfolder.RUNS.glob(f"*/{runfolder.CONFIG}"), key=lambda p: p.stat().st_mtime)
+        return f"there is no folder {folder}" + (f"; the newest run is {newest[-1].parent}" if newest else "")
+    if (folder / runfolder.CONFIG).exists() and runfiles.progress(folder):
+        return f"{folder} holds a run without a checkpoint yet: 'fedfew watch {folder}' shows it as soon as there is one"
+    studies = sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
+    if studies:
+        return f"{folder} is not a study, but holds {len(studies)}; give one: {', '.join(map(str, studies[:MOST_NAMED]))}"
+    within = sorted({path.parent for path in folder.glob("*/round-*")} | {path.parent for path in folder.glob("*/*/round-*")})
+    if within:
+        named = ", ".join(map(str, within[:MOST_NAMED])) + (", …" if len(within) > MOST_NAMED else "")
+        return f"{folder} is not the folder of a run, but holds {len(within)} of them; give one: {named}"
+    return f"{folder} is not the folder of a run or a study: it has no round-NNNNNN in it, as one that 'fedfew run' made"

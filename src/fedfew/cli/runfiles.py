@@ -1,0 +1,122 @@
+"""Small files in a run's folder that are for looking at: label counts, costs, and how far the run is."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedfew.federation import Federation
+    from fedfew.rounds import Progress as Told
+
+LABELS, COSTS, PROGRESS = "labels.npz", "costs.json", "progress.json"
+NAMES = (LABELS, COSTS, PROGRESS)
+LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: counting makes a state as large as the run's
+
+
+def replace(path: Path, contents: str | bytes) -> None:
+    """Write a file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(contents.encode() if isinstance(contents, str) else contents)
+    os.replace(partial, path)
+
+
+def write_labels(folder: Path, federation: Federation) -> None:
+    """How many training samples of each label every client has, ``train[M, classes]``: compressed, since there may be many."""
+    import numpy as np
+    import torch
+
+    samples, classes = federation.train, federation.classes
+    y, start, count = samples.y.cpu(), samples.start.cpu(), samples.count.cpu()
+    owner = torch.arange(len(count)).repeat_interleave(count)
+    first_of_owner = (count.cumsum(0) - count)[owner]
+    rows = start[owner] + torch.arange(len(owner)) - first_of_owner
+    counts = torch.bincount(owner * classes + y[rows], minlength=len(count) * classes).reshape(-1, classes)
+    file = io.BytesIO()
+    np.savez_compressed(file, train=counts.numpy().astype(np.uint32))
+    replace(folder / LABELS, file.getvalue())
+
+
+def labels(folder: Path) -> NDArray[np.uint32] | None:
+    """Those counts; None for a run that has none."""
+    import numpy as np
+
+    try:
+        with np.load(folder / LABELS, allow_pickle=False) as file:
+            counts: NDArray[np.uint32] = file["train"]
+            return counts
+    except FileNotFoundError:
+        return None
+
+
+def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
+    """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory."""
+    from fedfew import models
+    from fedfew.costs import cost
+    from fedfew.stack import count_bytes
+
+    model = arguments["model"]
+    built = (
+        models.build(model, federation.shape, federation.classes, federation.vocabulary) if isinstance(model, str) else model()
+    )
+    if count_bytes(dict(built.state_dict())) * len(federation) > LARGEST:
+        return
+    counted = cost(arguments["method"], lambda: built, federation, arguments["local_epochs"], arguments["batch_size"])
+    replace(folder / COSTS, json.dumps(asdict(counted)))
+
+
+def costs(folder: Path) -> dict[str, Any]:
+    return _read(folder / COSTS)
+
+
+TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of what a run tells after a round
+
+
+class ProgressFile:
+    """How far a run is, written down after its rounds, at most once a second, for those who watch."""
+
+    def __init__(self, folder: Path, seconds: float = 1.0) -> None:
+        self._path = folder / PROGRESS
+        self._seconds = seconds
+        self._written = float("-inf")
+        self._last: dict[str, Any] = {}
+
+    def tell(self, told: Told) -> None:
+        numbers = {name: getattr(told, name) for name in TOLD}
+        self._last = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
+        if told.done or time.monotonic() - self._written >= self._seconds:
+            self._write("finished" if told.done else "running")
+
+    def stopped(self, why: str) -> None:
+        """The run has ended before its last round."""
+        if self._last:
+            self._write("stopped", why=why)
+
+    def _write(self, state: str, **more: str) -> None:
+        replace(self._path, json.dumps(self._last | {"state": state} | more))
+        self._written = time.monotonic()
+
+
+def progress(folder: Path) -> dict[str, Any]:
+    """What was written last, and ``age``: how many seconds ago."""
+    found = _read(folder / PROGRESS)
+    if found:
+        found["age"] = max(0.0, time.time() - (folder / PROGRESS).stat().st_mtime)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return found

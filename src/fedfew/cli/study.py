@@ -1,0 +1,170 @@
+"""``fedfew study``: list, run, show, new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors
+from fedfew.cli import study_said as said
+from fedfew.studies.folder import DEFAULT
+
+RUN_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew study run quick[/cyan]   ten methods on rotated digits, three seeds, in minutes
+[cyan]fedfew study run table1 --dry-run[/cyan]   how many runs, which data are here, how long it will take
+[cyan]fedfew study run table1 --scale 0.05 --only 'cifar10-*'[/cyan]   a twentieth of the rounds, two of the nine columns
+[cyan]fedfew study run table1 --only '*/FedFew' --only '*/IFCA' --protocol fair --seeds 5[/cyan]
+[cyan]fedfew study run mine.yaml[/cyan]   a study of your own ('fedfew study new mine' writes one to start from)
+
+After Ctrl-C, a crash or a power cut the same command goes on where it was. Finished runs are never repeated.
+"""
+SHOW_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]fedfew study show quick[/cyan]
+[cyan]fedfew study show table1 --format latex -o table1.tex[/cyan]
+"""
+
+app = typer.Typer(help="The paper's tables and figures, and your own, at one command each.", no_args_is_help=True)
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A study's name ('fedfew study list'), or the YAML file of one of your own.",
+        autocompletion=lambda incomplete: _complete(incomplete),
+    ),
+]
+Root = Annotated[Path, typer.Option("--folder", help="Where runs and results of all studies are kept.")]
+
+
+def _complete(incomplete: str) -> list[str]:
+    from fedfew.studies.study import catalogue
+
+    return [name for name in catalogue() if name.startswith(incomplete)]
+
+
+@app.command("list")
+@errors.readable
+def list_() -> None:
+    """The studies that come with the package."""
+    from rich.table import Table
+
+    from fedfew.studies.study import catalogue, read
+
+    table = Table(box=None, padding=(0, 2, 1, 0), show_header=False)
+    table.add_column(no_wrap=True, style="bold cyan")
+    table.add_column(overflow="fold")
+    for name in catalogue():
+        study = read(name)
+        table.add_row(name, f"[bold]{study.title}[/bold]\n{study.about}")
+    console = Console()
+    console.print(table)
+    console.print("'fedfew study run NAME --dry-run' tells how many runs that makes and how long they take.", soft_wrap=True)
+
+
+@app.command(epilog=RUN_EXAMPLES)
+@errors.readable
+def run(
+    name: Name,
+    protocol: Annotated[
+        list[str] | None, typer.Option(help="published or fair; may be given twice. [dim](default: the study's)[/dim]")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds, from 0 on. [dim](default: the study's)[/dim]")] = None,
+    scale: Annotated[
+        float,
+        typer.Option(
+            help="Of the rounds, this share: 0.05 makes a study twenty times shorter. Below 0.02 it is a rehearsal, "
+            "with one seed and 100 rows a client."
+        ),
+    ] = 1.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns, rows, or column/row; * stands for anything. May be given several times."),
+    ] = None,
+    sample: Annotated[int | None, typer.Option(help="Keep only so many rows of every data set: for quick tries.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time. [dim](default: one a core on a CPU, one on a GPU)[/dim]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder looked at for data before any network; else $FEDFEW_DATA.")] = None,
+    folder: Root = DEFAULT,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and plan only: list the runs, estimate the time.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed before.")] = False,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's last checkpoint (they are large).")] = False,
+) -> None:
+    """Run a study, or what is left of it, and show its tables and figures."""
+    from fedfew.distributed import only_alone
+    from fedfew.studies import conduct
+    from fedfew.studies.plan import Options
+    from fedfew.studies.study import read
+
+    only_alone("study run")
+    console = Console()
+    study = read(name)
+    if study.call is not None:
+        said.call(study, folder, console, dry_run)
+        return
+    options = Options(tuple(protocol or ()), seeds, scale, tuple(only or ()), sample, device, data_dir)
+    prepared = conduct.prepare(study, options, folder, workers=workers, retry_failed=retry_failed)
+    said.announce(prepared, console)
+    if dry_run:
+        said.list_runs(prepared, console)
+        return
+    report = said.conduct_shown(prepared, console, keep_models)
+    results, _ = conduct.collected(folder, study.name)
+    said.show_results(study, results, prepared.folder, console)
+    said.end(prepared, report, console, said.go_on(name, protocol, seeds, scale, only, sample, folder, device, data_dir))
+
+
+@app.command(epilog=SHOW_EXAMPLES)
+@errors.readable
+def show(
+    name: Name,
+    folder: Root = DEFAULT,
+    format: Annotated[str, typer.Option(help="terminal, markdown, latex, csv, or json (the runs themselves).")] = "terminal",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of on the screen.")] = None,
+) -> None:
+    """Show a study's tables, from whatever of it has been run, and say where its figures and results are."""
+    from fedfew.spelling import unknown
+    from fedfew.studies import conduct, shown
+    from fedfew.studies.study import read
+
+    if format not in (forms := ("terminal", *shown.ENDINGS, "json")):
+        raise unknown("--format", format, forms)
+    study = said.as_it_was_run(name, folder) or read(name)
+    if study.call is not None:
+        said.say_where(folder / study.name, Console())
+        return
+    results, _ = conduct.collected(folder, study.name)
+    if format == "terminal" and output is None:
+        said.show_results(study, results, folder / study.name, Console())
+        return
+    text = said.as_text(study, results, format)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text + "\n", encoding="utf-8")
+
+
+@app.command()
+@errors.readable
+def new(
+    name: Annotated[str, typer.Argument(help="What the study is called; NAME.yaml is written.")],
+) -> None:
+    """Write a commented study file to start from."""
+    from importlib import resources
+
+    from fedfew.studies.study import parsed
+
+    path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if path.exists():
+        raise ValueError(f"{path} is there already: choose another name")
+    text = (resources.files("fedfew.studies") / "example.yaml").read_text(encoding="utf-8").format(name=path.stem)
+    parsed(text, str(path))
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"{path} is written. 'fedfew study run {path} --dry-run' checks it.")

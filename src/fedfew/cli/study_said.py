@@ -1,0 +1,227 @@
+"""What ``fedfew study`` says: what is going to happen, how it goes, what came of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors
+from fedfew.studies.folder import DEFAULT, PLAN
+
+if TYPE_CHECKING:
+    from fedfew.studies.conduct import Prepared
+    from fedfew.studies.runner import Report
+    from fedfew.studies.store import Results
+    from fedfew.studies.study import Study
+
+FAILED = 1
+
+# -- run ---------------------------------------------------------------------------------------------------------------------
+
+
+def call(study: Study, folder: Path, console: Console, dry_run: bool) -> None:
+    """A study that trains nothing: a function does it all."""
+    assert study.call is not None
+    module, _, function = study.call.partition(":")
+    try:
+        called = getattr(import_module(module), function, None)
+    except ImportError as error:
+        raise ValueError(f"{study.source}, call: the module {module} cannot be imported: {error}") from error
+    if called is None:
+        raise ValueError(f"{study.source}, call: {module} has no function {function!r}")
+    if dry_run:
+        console.print(f"{study.name} trains nothing: it calls {study.call}", soft_wrap=True)
+        return
+    place = folder / study.name
+    place.mkdir(parents=True, exist_ok=True)
+    if not called(place, console, seed=0):
+        raise typer.Exit(FAILED)
+    say_where(place, console)
+
+
+def announce(prepared: Prepared, console: Console) -> None:
+    """What is going to happen, before it does."""
+    from fedfew.studies.estimate import in_words
+    from fedfew.studies.scale import REHEARSAL, ROWS, is_rehearsal
+
+    study, unique = prepared.study, {cell.key for cell in prepared.cells}
+    shares = f" ({len(unique)} different ones)" if len(unique) < len(prepared.cells) else ""
+    counts = [f"{len(prepared.new)} to make", f"{len(prepared.done)} done already"]
+    counts += [f"{len(prepared.without_data)} without data"] if prepared.without_data else []
+    counts += [f"{len(prepared.failed)} failed before (--retry-failed tries them again)"] if prepared.failed else []
+    console.print(f"[bold]{study.title}[/bold]", soft_wrap=True)
+    console.print(f"{len(prepared.cells)} runs{shares}: {', '.join(counts)}", highlight=False, soft_wrap=True)
+    for dataset, why in prepared.missing.items():
+        left_out = sum(cell.settings.dataset == dataset for cell in prepared.without_data.values())
+        console.print(f"[yellow]not here[/yellow]: {dataset}, {left_out} runs left out. {why}", highlight=False, soft_wrap=True)
+    everywhere = len({cell.column for cell in prepared.cells})
+    for change, columns in prepared.unlike_stated.items():
+        where = "everywhere" if len(columns) == everywhere else f"in {', '.join(columns)}"
+        console.print(f"[dim]{change}, {where}[/dim]", highlight=False, soft_wrap=True)
+    if is_rehearsal(prepared.options.scale):
+        console.print(
+            f"[yellow]a rehearsal[/yellow] (--scale below {REHEARSAL:g}): one seed and {ROWS} rows a client, unless --seeds and "
+            "--sample say otherwise. It shows that all is in place; its scores tell nothing about methods.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if prepared.new:
+        total = prepared.estimate.total(prepared.workers)
+        long = "it cannot be said how long that takes" if total is None else f"about {in_words(total)}"
+        some = f"{prepared.workers} worker{'s' if prepared.workers > 1 else ''}"
+        console.print(f"{long}, with {some} ({prepared.estimate.how})", highlight=False, soft_wrap=True)
+
+
+def list_runs(prepared: Prepared, console: Console) -> None:
+    from rich.table import Table
+
+    from fedfew.studies.estimate import in_words
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("run", "rounds", "clients", "partition", "model", "status"):
+        table.add_column(head, no_wrap=True)
+    for cell in prepared.cells:
+        seconds = prepared.estimate.seconds.get(cell.key) if cell.key in prepared.new else None
+        status = (
+            "done"
+            if cell.key in prepared.done
+            else "failed before"
+            if cell.key in prepared.failed
+            else "no data"
+            if cell.key in prepared.without_data
+            else "to make"
+            if seconds is None
+            else f"to make, about {in_words(seconds)}"
+        )
+        s = cell.settings
+        table.add_row(cell.label, str(s.rounds), str(s.clients or ""), s.partition or "", s.model, status)
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def conduct_shown(prepared: Prepared, console: Console, keep_models: bool) -> Report:
+    from fedfew.studies.display import Tally, display
+
+    seconds = {key: prepared.estimate.seconds[key] or 1.0 for key in prepared.new}
+    tally = Tally(len(prepared.done) + len(prepared.new), len(prepared.done), seconds)
+    with display(console, tally) as watcher:
+        report, dropped = prepared.conduct(watcher, keep_models=keep_models)
+    if dropped is not None:
+        console.print(
+            f"The tables show {prepared.options.length} from now on. The runs of {dropped} are kept, and come back when the "
+            "study is run so again.",
+            soft_wrap=True,
+        )
+    return report
+
+
+def end(prepared: Prepared, report: Report, console: Console, command: str) -> None:
+    labels = {cell.key: cell.label for cell in prepared.cells}
+    failed = prepared.failed | report.failed
+    if failed:
+        _list_failed({labels[key]: why for key, why in failed.items()}, console)
+    if report.stopped:
+        errors.say(f"Stopped, {len(report.left)} runs are left. To go on: {command}")
+        raise typer.Exit(errors.INTERRUPTED)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _list_failed(failed: dict[str, str], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{len(failed)} runs failed (--retry-failed tries them again)", title_style="red", title_justify="left")
+    table.add_column("why", overflow="fold", ratio=3)
+    table.add_column("runs", overflow="fold", ratio=2)
+    for why in dict.fromkeys(failed.values()):
+        table.add_row(Text(why), Text("\n".join(label for label, reason in failed.items() if reason == why)))
+    console.print(table)
+
+
+def go_on(
+    name: str,
+    protocol: list[str] | None,
+    seeds: int | None,
+    scale: float,
+    only: list[str] | None,
+    sample: int | None,
+    folder: Path,
+    device: str | None,
+    data_dir: str | None,
+) -> str:
+    """The command that goes on."""
+    words = ["fedfew", "study", "run", name]
+    words += [word for value in protocol or [] for word in ("--protocol", value)]
+    words += [word for value in only or [] for word in ("--only", value)]
+    given: dict[str, Any] = {
+        "--seeds": seeds,
+        "--scale": None if scale == 1 else f"{scale:g}",
+        "--device": device,
+        "--data-dir": data_dir,
+    }
+    given["--sample"] = sample
+    given["--folder"] = None if folder == DEFAULT else folder
+    words += [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    return shlex.join(words)
+
+
+# -- show --------------------------------------------------------------------------------------------------------------------
+
+
+def as_it_was_run(name: str, folder: Path) -> Study | None:
+    """The study file that is kept with the results; a user's own may have been changed or deleted since."""
+    from fedfew.studies.folder import STUDY
+    from fedfew.studies.study import parsed
+
+    kept = folder / (Path(name).stem if name.endswith((".yaml", ".yml")) else name) / STUDY
+    return parsed(kept.read_text(encoding="utf-8"), str(kept)) if kept.is_file() else None
+
+
+def show_results(study: Study, results: Results, folder: Path, console: Console) -> None:
+    """The tables on the screen; tables and figures in files."""
+    from fedfew.studies import shown
+
+    made = shown.tables(study, results)
+    for table in made:
+        console.print(shown.on_screen(table))
+    for note in shown.notes(results):
+        console.print(f"[dim]{note}[/dim]", highlight=False, soft_wrap=True)
+    shown.write_tables(made, folder)
+    shown.draw_figures(study, results, folder)
+    say_where(folder, console)
+
+
+def say_where(folder: Path, console: Console) -> None:
+    """Where everything lies."""
+    if not folder.is_dir():
+        raise ValueError(f"there is nothing in {folder} yet: 'fedfew study run {folder.name}' makes it")
+    results = [path for path in sorted([*folder.glob("*.parquet"), *folder.glob("*.json")]) if path.name != PLAN]
+    drawn = [path for path in sorted(folder.glob("*")) if path.suffix in (".png", ".svg")]
+    parts = {"results": (folder, results), "tables": (folder / "tables", sorted(folder.glob("tables/*")))}
+    parts["figures"] = (folder, drawn) if drawn else (folder / "figures", sorted(folder.glob("figures/*")))
+    for what, (place, files) in parts.items():
+        if files:
+            stems = ", ".join(dict.fromkeys(path.stem for path in files))
+            endings = ", ".join(dict.fromkeys(path.suffix[1:] for path in files))
+            console.print(f"{what} in [bold]{place}[/bold]: {stems} ({endings})", soft_wrap=True, highlight=False)
+
+
+def as_text(study: Study, results: Results, format: str) -> str:
+    from fedfew.studies import shown
+
+    if format == "json":
+        return json.dumps(results.runs.to_pylist(), indent=1)
+    made: list[Any] = shown.tables(study, results)
+    if format == "terminal":
+        console = Console(record=True, file=io.StringIO(), width=160)
+        for table in made:
+            console.print(shown.on_screen(table))
+        return console.export_text()
+    return "\n\n".join(shown.rendered(table, format) for table in made)

@@ -1,0 +1,62 @@
+// The few numbers that matter most, what went wrong, and what kind of run this is.
+
+function worstClient(values) {
+  let worst = -1;
+  values.forEach((v, i) => {
+    if (Number.isFinite(v) && (worst < 0 || v < values[worst])) worst = i;
+  });
+  return worst;
+}
+
+function showSummary(doc) {
+  const { run, scores } = doc;
+  byId("title").textContent = doc.title;
+  byId("subtitle").textContent = [many(run.clients, "client"), many(run.classes, "class", "classes"), `model ${run.model}`,
+    `round ${grouped(run.round)} of ${grouped(run.rounds)}`, run.folder && `folder ${run.folder}`, run.sites && "made between real sites"]
+    .filter(Boolean).join(" · ");
+  const body = bodyOf("summary");
+  if (doc.waiting) {
+    byId("subtitle").textContent = `folder ${run.folder}`;
+    return body.replaceChildren(sentence("There is no checkpoint yet. This page fills itself as soon as there is one."));
+  }
+  if (!scores) {
+    body.replaceChildren(sentence("No round has been scored yet, so there is nothing to show but the settings below."), events(doc));
+    return;
+  }
+  const tiles = ["served", "adapted"].map((score) => {
+    const s = scores[score];
+    return tile(`${score}, mean ± over clients`, percent(s.mean), known(s.std) ? ` ±\u00a0${(100 * s.std).toFixed(1)}` : "", score);
+  });
+  for (const score of ["served", "adapted"]) {
+    const worst = worstClient(doc.clients[score]);
+    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` client\u00a0${worst}`, score));
+  }
+  tiles.push(tile("Jain's index, served", plain(scores.served.jain, 4), ` adapted ${plain(scores.adapted.jain, 4)}`));
+  const used = doc.curves.models_in_use[doc.rounds.length - 1];
+  tiles.push(doc.models > 1 ? tile("models in use", String(used), ` of ${doc.models}`) : tile("rounds", grouped(run.round), ` of ${grouped(run.rounds)}`));
+  const words = doc.words.served && el("p", { class: "note" }, `Served with ${run.method}: ${doc.words.served}. Adapted: ${doc.words.adapted}.`);
+  body.replaceChildren(el("dl", { class: "tiles" }, tiles), scoreTable(doc), words || "", thinning(doc) || "", events(doc));
+}
+
+function scoreTable({ scores, final }) {
+  const row = (name, s) => [name, `${percent(s.mean)} ± ${known(s.std) ? (100 * s.std).toFixed(1) : "–"}`, percent(s.min), percent(s.worst_tenth),
+    percent(s.max), plain(s.jain, 4)];
+  const rows = ["served", "adapted"].map((score) => row(`${score} accuracy`, scores[score]));
+  const more = { macro_f1: "served macro-F1", auc: "served AUC" };
+  for (const [name, words] of Object.entries(more)) if (final[name]) rows.push(row(words, final[name]));
+  return table(["over clients, last scored round", "mean ± std", "worst", "worst tenth", "best", "Jain"], rows, "numbers");
+}
+
+function thinning({ run, rounds, rows }) {
+  const said = [];
+  if (rounds.length < run.scored) said.push(`${grouped(rounds.length)} of the ${grouped(run.scored)} scored rounds are drawn, evenly spaced, the last one always`);
+  if (rows.binned) said.push(`heat maps show ${grouped(rows.size.length)} bins of clients that use the same model and are served about equally well`);
+  return said.length ? el("p", { class: "note" }, said.join("; ").replace(/^./, (c) => c.toUpperCase()) + ".") : null;
+}
+
+function events({ events }) {
+  if (!events.all) return el("p", { class: "note" }, "Nothing went wrong: no client was left out, no checkpoint refused.");
+  const listed = events.newest.length < events.all ? `the newest ${grouped(events.newest.length)} of ${grouped(events.all)}` : grouped(events.all);
+  return el("details", { class: "events", id: "events" }, el("summary", {}, `What happened on the way (${listed})`),
+    el("ul", {}, events.newest.map((event) => el("li", {}, event))));
+}

@@ -1,0 +1,159 @@
+"""A run as one JSON document: all that its page shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew._version import __version__
+from fedfew.metrics import summarise
+from fedfew.report import SCORES
+from fedfew.report.page import labels, pack, series
+from fedfew.report.page.again import how_to_repeat
+from fedfew.report.page.record import Beside, Record
+from fedfew.report.page.rows import arranged, thinned
+
+EVENTS = 200  # the newest so many are listed
+
+
+def of_run(record: Record, beside: Beside | None = None) -> dict[str, Any]:
+    """The document of a run, finished or not."""
+    beside = beside or Beside()
+    settings = record.settings
+    method = dict(settings["method"])
+    document: dict[str, Any] = {
+        "kind": "run",
+        "title": f"{method['name']} on {settings['federation']['name']}",
+        "run": _about(record, beside),
+        "settings": _settings(settings),
+        "again": how_to_repeat(record, beside),
+        "events": {"all": len(record.events), "newest": record.events[-EVENTS:]},
+        "costs": {name: series.short(float(value)) for name, value in beside.costs.items()},
+        "made": {"fedfew": __version__},
+    }
+    return document | _scores(record, beside) if record.scored else document
+
+
+def _about(record: Record, beside: Beside) -> dict[str, Any]:
+    settings = record.settings
+    data = settings["federation"]
+    return {
+        "folder": beside.name,
+        "method": settings["method"]["name"],
+        "data": data["name"],
+        "clients": data["clients"],
+        "classes": data["classes"],
+        "model": settings["model"],
+        "round": record.round,
+        "rounds": settings["rounds"],
+        "scored": record.scored,
+        "checkpoint_every": beside.config.get("checkpoint_every"),
+        "sites": record.sites,
+    }
+
+
+def _scores(record: Record, beside: Beside) -> dict[str, Any]:
+    last = record.scored - 1
+    choice, served = record.row("choice", last), record.row("served_accuracy", last)
+    models = _models(record)
+    names, groups = _groups(beside, len(choice))
+    rows = arranged(choice, groups, served)
+    at = thinned(record.scored, len(rows), models)
+    test = record.settings["federation"].get("test_samples")
+    weigh = test if test and len(test) == len(choice) and min(test) > 0 else None
+    curves = series.curves(record, at)
+    document: dict[str, Any] = {
+        "rounds": [int(record.row("round", position)) for position in at.tolist()],
+        "scores": {score: series.summary_values(summarise(record.row(f"{score}_accuracy", last), weigh)) for score in SCORES},
+        "final": {
+            name: series.summary_values(summarise(np.array(beside.final[name], dtype=float)))
+            for name in ("macro_f1", "auc")
+            if name in beside.final
+        },
+        "curves": curves,
+        "models": models,
+        "groups": names,
+        "clients": series.clients(record, beside.about, beside.final, groups),
+        "rows": {"binned": rows.binned, "of": pack.whole(rows.of), "size": rows.size.tolist(), "order": rows.order.tolist()},
+        "maps": series.maps(record, at, rows, models),
+        "seconds": series.short(float(np.mean(curves["seconds"])) * record.round) if "seconds" in curves else None,
+        "absent": _absent(record, beside, models),
+        "words": _words(record),
+    }
+    if models > 1:
+        of_clients, document["curves"]["switches"] = series.switches(record, at)
+        document["curves"]["switches"] = document["curves"]["switches"].tolist()
+        document["clients"]["switches"] = pack.whole(of_clients)
+    if beside.labels is not None:
+        document["labels"] = labels.distribution(beside.labels, beside.about.get("class_names", ()), rows)
+    return document
+
+
+def _models(record: Record) -> int:
+    """How many models the clients choose among."""
+    seen = int(max(record.row("choice", position).max() for position in {0, record.scored - 1})) + 1
+    own = record.settings["method"].get("models", 1)
+    of_w = record.row("w", 0).shape[-1] if "w" in record.columns else 1
+    return max(seen, of_w, own if isinstance(own, int) else 1)
+
+
+def _groups(beside: Beside, clients: int) -> tuple[list[str], NDArray[np.int64]]:
+    """The names of the true groups, and each client's position among them (−1: not known)."""
+    given = beside.about.get("groups")
+    if given is None or len(given) != clients:
+        return [], np.full(clients, -1)
+    found = sorted(set(given), key=lambda group: (isinstance(group, str), group))
+    where = {group: position for position, group in enumerate(found)}
+    return [str(group) for group in found], np.array([where[group] for group in given])
+
+
+def _absent(record: Record, beside: Beside, models: int) -> dict[str, str]:
+    """Why a section has nothing to show."""
+    method, words = record.settings["method"]["name"], _words(record)
+    why: dict[str, str] = {}
+    if models == 1:
+        served = f": it is served {words['served']}" if words else ""
+        why["choice"] = f"With {method} a client has nothing to choose{served}."
+    if not {"alpha", "w"} <= record.columns:
+        why["weights"] = f"{method} keeps no weights α and w: they are FedFew's, which weighs clients and models by their losses."
+    if beside.labels is None:
+        why["labels"] = (
+            "The run was made by sites that keep their labels to themselves."
+            if record.sites
+            else "The run's folder holds no label counts: it was saved from Python, or made by an older version of fedfew."
+        )
+    if not beside.costs:
+        why["costs"] = "What a round costs was not counted for this run; traffic and seconds are those measured."
+    return why
+
+
+def _words(record: Record) -> dict[str, str]:
+    """What the two scores are, in the method's own words."""
+    from fedfew.methods import METHODS
+
+    method = METHODS.get(record.settings["method"]["name"])
+    return {} if method is None else {score: getattr(method, score) for score in SCORES}
+
+
+def _settings(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """All settings, in groups, as text."""
+    data = {name: value for name, value in settings["federation"].items() if name != "test_samples"}
+    method = dict(settings["method"])
+    where = ("engine", "precision", "chunk", "score_every", "fedfew", "torch")
+    plain = {name: value for name, value in settings.items() if name not in ("federation", "method")}
+    parts = {
+        "Data": data,
+        f"Method: {method.pop('name')}": method,
+        "Training": {name: value for name, value in plain.items() if name not in where},
+        "Where and how": {name: plain[name] for name in where if name in plain},
+    }
+    return [{"title": title, "rows": [[name, _as_text(value)] for name, value in part.items()]} for title, part in parts.items()]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = "–" if value is None else " × ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if len(text) <= 300 else text[:297] + "…"

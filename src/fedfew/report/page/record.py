@@ -1,0 +1,126 @@
+"""What a page is made from: a run's settings and history, read a round at a time.
+
+A checkpoint holds the models as well, and a history of many clients and rounds is large. Only its head and single rows are read
+here, so a page takes little memory, needs no module of the user's own, and can be made again and again while the run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew.checkpoint import FORMAT, CheckpointError, State, checkpoints
+
+Array = NDArray[Any]
+ATTEMPTS = 5  # a run that goes on replaces its checkpoints; whoever reads one then looks for the next
+
+
+class Record(Protocol):
+    """A run's settings, and its history by row."""
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def events(self) -> list[str]: ...
+    @property
+    def sites(self) -> bool:
+        """Was it made on a network, by sites that keep their data?"""
+
+    @property
+    def scored(self) -> int:
+        """How many rounds were scored."""
+
+    @property
+    def columns(self) -> frozenset[str]: ...
+    def row(self, column: str, at: int) -> Array:
+        """One scored round's entry of a column."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What lies beside the checkpoints of a run; all of it may be missing, as for a run saved from Python."""
+
+    name: str = ""  # of the folder
+    about: Mapping[str, Any] = field(default_factory=dict)  # samples and groups of the clients, names of classes
+    labels: Array | None = None  # [M, classes]: training samples of each label
+    final: Mapping[str, Any] = field(default_factory=dict)  # macro-F1 and AUC of each client
+    config: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, Any] = field(default_factory=dict)  # fields of fedfew.costs.Cost
+
+
+class InMemory:
+    """The record of a run that is at hand."""
+
+    def __init__(self, state: State) -> None:
+        self.settings, self.round, self.events = state.settings, state.round, state.events
+        self.sites = bool(state.sites)
+        self.scored, self.columns = len(state.history), frozenset(state.history.columns)
+        self._arrays = state.history.arrays()
+
+    def row(self, column: str, at: int) -> Array:
+        return np.asarray(self._arrays[column][at])
+
+
+class Stored:
+    """The record in a checkpoint's folder, whose tensors stay on the disk."""
+
+    def __init__(self, path: Path, opened: Any, about: dict[str, Any]) -> None:
+        self.path = path
+        self.settings, self.round, self.events = about["settings"], about["round"], about["events"]
+        self.sites = bool(about.get("sites"))
+        names = [name for name in about["names"] if name.startswith("history/")]
+        self._slices = {name.removeprefix("history/"): opened.get_slice(name) for name in names}
+        self.columns = frozenset(self._slices)
+        self.scored = int(self._slices["round"].get_shape()[0]) if self._slices else 0
+
+    def row(self, column: str, at: int) -> Array:
+        return np.asarray(self._slices[column][at : at + 1])[0]
+
+
+@contextmanager
+def newest(folder: Path) -> Iterator[Stored]:
+    """The record in a run folder's newest intact checkpoint, for as long as the block within lasts."""
+    from safetensors import SafetensorError, safe_open
+
+    why: list[str] = []
+    for _ in range(ATTEMPTS):
+        found = checkpoints(folder)
+        if not found:
+            break
+        for path in reversed(found):
+            try:
+                about = _checked(path)
+                opened = safe_open(path / "state.safetensors", framework="np")
+                record = Stored(path, opened.__enter__(), about)
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                why.append(f"{path.name}: {error}")
+                continue
+            try:
+                yield record
+            finally:
+                opened.__exit__(None, None, None)
+            return
+    if not why:
+        raise CheckpointError(f"there is no checkpoint in {folder}")
+    raise CheckpointError(f"no checkpoint in {folder} can be used: {'; '.join(dict.fromkeys(why))}")
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """A checkpoint's head, once the hash of its tensors has been found right (read in pieces, never as a whole)."""
+    about: dict[str, Any] = json.loads((path / "state.json").read_text())
+    if about["format"] != FORMAT:
+        raise CheckpointError(f"it has format {about['format']}, this version reads {FORMAT}")
+    with open(path / "state.safetensors", "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != about["sha256"]:
+            raise CheckpointError("it is damaged (its hash does not fit its contents)")
+    return about

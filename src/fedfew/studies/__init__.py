@@ -1,0 +1,1 @@
+"""The paper's tables and figures, and a user's own: declared in a file, run once, kept in one queryable place."""

@@ -1,0 +1,265 @@
+"""How long a study will take: from similar runs that are finished, else from steps timed here and now.
+
+A run's work is counted in sample passes (forward and backward), by :mod:`fedfew.costs`; what one of them takes is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedfew.settings import Settings, make_method
+from fedfew.studies.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+TRAIN_SHARE = 0.75  # of the samples; the rest is for test
+FORWARD = 1 / 3  # of the work of a pass forward and backward
+TIMED_FLOP = 4e10  # of a timed step at the most: about a second on a core
+STACKED_FLOP = 5e7  # of a step; below it models are so small that the stack, not the arithmetic, decides
+DIGITS, WORDS = ((1, 8, 8), 10, 1797), 200
+UNKNOWN = 10_000  # samples
+BEFORE_AND_AFTER = 1.5  # seconds: reading data, trying engines, the final scores
+
+Kind = tuple[str, str, int, str]  # what has the same speed: data set, model, batch size, device
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of every run by key (None: nobody knows), and how they were arrived at."""
+
+    seconds: dict[str, float | None]
+    from_runs: int  # of how many runs the speed is known from finished ones
+    from_steps: int  # and of how many from timed steps
+
+    def total(self, workers: int) -> float | None:
+        """Seconds of all runs on so many workers; None where nothing is known of one."""
+        known = [value for value in self.seconds.values() if value is not None]
+        if len(known) < len(self.seconds) or not known:
+            return None
+        return max(sum(known) / workers, max(known))
+
+    @property
+    def how(self) -> str:
+        parts = []
+        if self.from_runs:
+            parts.append(f"{self.from_runs} from the speed of similar runs in this folder")
+        if self.from_steps:
+            parts.append(f"{self.from_steps} from training steps timed just now")
+        if unknown := len(self.seconds) - self.from_runs - self.from_steps:
+            parts.append(f"{unknown} unknown, for data of your own tell nothing before they are read")
+        return ", ".join(parts)
+
+
+def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimate:
+    """An estimate for these runs, by key."""
+    from fedfew.studies.runner import threads
+
+    measured = _measured(root)
+    seconds: dict[str, float | None] = {}
+    from_runs = from_steps = 0
+    for key, settings in runs.items():
+        kind = _kind(settings)
+        if kind in measured:
+            rate, from_runs = measured[kind], from_runs + 1
+        elif (timed := _timed(kind, threads(workers))) is not None:
+            rate, from_steps = timed, from_steps + 1
+        else:
+            seconds[key] = None
+            continue
+        seconds[key] = settings.rounds * work(settings) * rate + (0 if kind in measured else BEFORE_AND_AFTER)
+    return Estimate(seconds, from_runs, from_steps)
+
+
+def in_words(seconds: float) -> str:
+    """A duration, as roughly as it is known."""
+    minutes = seconds / 60
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if minutes < 90:
+        return f"{round(minutes)} min"
+    hours = minutes / 60
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+# -- work --------------------------------------------------------------------------------------------------------------------
+
+
+def work(settings: Settings) -> float:
+    """Sample passes of one round, scoring included."""
+    samples = settings.sample or _samples(settings.dataset, settings.data_dir)
+    train, test = TRAIN_SHARE * samples, (1 - TRAIN_SHARE) * samples
+    gradient, forward, choices = _passes(json.dumps(settings.method_settings), settings.method, settings.local_epochs)
+    training = settings.participation * train * (gradient + FORWARD * forward)
+    scoring = 2 * FORWARD * choices * (test + (train if choices > 1 else 0)) / settings.score_every  # served, and adapted
+    return training + scoring
+
+
+@cache
+def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, int]:
+    """How often a client sends its data forward and backward, and forward only; and among how many models it chooses.
+
+    These do not depend on model or data, so the smallest ones stand for all.
+    """
+    import numpy as np
+
+    from fedfew.costs import cost
+    from fedfew.federation import Federation
+
+    made = make_method(Settings(method=method, method_settings=json.loads(method_settings)))
+    few = max(2, getattr(made, "models", 1))
+    client = np.zeros((2, 2), dtype=np.float32), np.array([0, 1])
+    try:
+        c = cost(made, "mlp", Federation.from_arrays([client] * few, [client] * few, classes=2), epochs, 2)
+    except ValueError:  # a setting of one number a client, or a head by name
+        return epochs * made.replicas, 0, made.replicas
+    return c.gradient_passes, c.forward_passes, max(1, c.selection_passes)
+
+
+@cache
+def _samples(dataset: str, data_dir: str | None) -> int:
+    """Rows of the data set as it lies here, else of the public one; a guess for data of which nothing is known."""
+    import pyarrow.parquet as pq
+
+    from fedfew.data.finding import data_folder
+    from fedfew.data.sources import SOURCES
+
+    if dataset == "digits":
+        return DIGITS[2]
+    source = SOURCES.get(dataset)
+    if source is None:
+        return UNKNOWN
+    folder = data_folder(data_dir)
+    for place in [folder / name for name in source.folder_names] if folder else []:
+        files = list(place.rglob("*.parquet")) if place.is_dir() else []
+        if files:
+            return sum(pq.ParquetFile(path).metadata.num_rows for path in files)
+    return source.rows or UNKNOWN
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------------
+
+
+def _kind(settings: Settings) -> Kind:
+    from fedfew.training import device_named
+
+    return settings.dataset, settings.model, settings.batch_size, device_named(settings.device).type
+
+
+def _measured(root: Path) -> dict[Kind, float]:
+    """Seconds a sample pass, by kind, of the finished runs below a folder."""
+    rates: dict[Kind, list[float]] = {}
+    for path in sorted(root.glob("runs/*/result.json")):
+        row = (RunFolder(path.parent).result or {}).get("run", {})
+        if row.get("seconds") and row.get("rounds"):
+            settings = _settings_of(row)
+            device = "cpu" if row["device"] == "cpu" else "cuda"
+            kind = settings.dataset, settings.model, settings.batch_size, device
+            rates.setdefault(kind, []).append(row["seconds"] / row["rounds"] / work(settings))
+    return {kind: statistics.median(values) for kind, values in rates.items()}
+
+
+def _settings_of(row: dict[str, Any]) -> Settings:
+    config = json.loads(row["settings"])
+    method = config.pop("method")
+    return Settings(**config, method=method.pop("name"), method_settings=method)
+
+
+@cache
+def _timed(kind: Kind, threads: int) -> float | None:
+    """Seconds a sample pass in a few steps; None for data of which nothing is known."""
+    import torch
+
+    from fedfew import models
+    from fedfew.training import device_named
+
+    shaped = _shape(kind[0])
+    if shaped is None or ":" in kind[1]:
+        return None
+    shape, classes = shaped
+    device = device_named(kind[3])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        module = models.build(kind[1], shape, classes).to(device)
+        flop = 3 * _forward_flop(module, _inputs(shape, 2).to(device))
+        if device.type == "cuda" or flop * kind[2] < STACKED_FLOP:
+            return _stacked(module, shape, classes, kind[2], device)
+        return _plain(module, shape, classes, max(2, min(kind[2], int(TIMED_FLOP / flop))))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _shape(dataset: str) -> tuple[tuple[int, ...], int] | None:
+    from fedfew.data.sources import SOURCES
+
+    if dataset == "digits":
+        return DIGITS[0], DIGITS[1]
+    source = SOURCES.get(dataset)
+    if source is None:
+        return None
+    return (source.size or (WORDS,)), source.classes
+
+
+def _inputs(shape: Sequence[int], rows: int) -> Tensor:
+    import torch
+
+    return torch.ones(rows, *shape, dtype=torch.int64) if len(shape) == 1 else torch.randn(rows, *shape)
+
+
+def _forward_flop(module: nn.Module, x: Tensor) -> float:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(x)
+    return counter.get_total_flops() / len(x)
+
+
+def _plain(module: nn.Module, shape: Sequence[int], classes: int, rows: int) -> float:
+    """One step of SGD after another, as the sequential engine takes them."""
+    import torch
+    import torch.nn.functional as F
+
+    x, y = _inputs(shape, rows), torch.arange(rows) % classes
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        module.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=0.0)
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds) / rows
+
+
+def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, device: Any) -> float:
+    """Steps of twenty clients at once, as the stacked engine takes them."""
+    import torch
+
+    from fedfew.engines.base import LocalTraining, cross_entropy
+    from fedfew.engines.stacked import Stacked
+    from fedfew.federation import Samples
+    from fedfew.stack import tree_map
+
+    clients, each = 20, 4 * batch
+    parts = [(_inputs(shape, each), torch.arange(each) % classes) for _ in range(clients)]
+    samples = Samples.concatenate(parts).to(device)
+    engine = Stacked(module, LocalTraining(0.0, batch), seed=0)
+    params = tree_map(lambda t: t.expand(clients, 1, *t.shape), dict(module.state_dict()))
+    seconds = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        trained, _ = engine.train(params, samples, torch.arange(clients), 0, cross_entropy, {}, 1)
+        float(next(iter(trained.values())).flatten()[0])  # type: ignore[union-attr]  # a flat tree; waits for the device
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds) / (clients * each)

@@ -1,0 +1,178 @@
+"""How figures of studies look: nothing is told by colour alone, lines are named where they end."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedfew.studies import wording
+from fedfew.studies.measures import AS_PUBLISHED
+from fedfew.studies.view import Run, View
+
+# Okabe and Ito's colours, but for the yellow, which is too pale for lines on white; then three of Tol's and a grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255", "#7A7A7A", "#999933")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)))
+MARKS = "oDs^vPX*<>p"
+METHODS = ("fedfew", "fedavg", "fedprox", "fedmtl", "apfl", "ditto", "fedrep", "fedamp", "ifca", "local")
+PAPER: dict[str, Any] = {"marker": "*", "color": "#000000", "mfc": "#ffffff", "ms": 10, "ls": "none", "zorder": 5}
+QUIET = "#555555"
+MEANING = {"served": "served: as handed over", "adapted": "adapted: after local training", AS_PUBLISHED: "scored as published"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One picture, not drawn yet."""
+
+    name: str  # that of its files
+    width: float  # inches
+    height: float
+    paint: Callable[[Any], None]  # on a matplotlib Figure
+
+
+def of_method(row: str, position: int) -> dict[str, Any]:
+    """Colour, dashes and marker of a method: the same in every figure; unknown ones take what is left, in order."""
+    name = row.lower()
+    place = METHODS.index(name) if name in METHODS else len(METHODS) + position
+    return _style(place) | {"lw": 2.4 if name == "fedfew" else 1.3, "zorder": 3 if name == "fedfew" else 2}
+
+
+def of_lines(rows: Sequence[str]) -> list[dict[str, Any]]:
+    """Styles of several lines; those of one method at several grid points get a style each."""
+    return [of_method(row if rows.count(row) == 1 else "", position) for position, row in enumerate(rows)]
+
+
+def _style(place: int) -> dict[str, Any]:
+    """Neighbours differ in colour, dashes and marker; no two of the first forty have the same dashes and marker."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "ls": DASHES[place % len(DASHES)],
+        "marker": MARKS[place % len(MARKS)],
+        "ms": 4.5,
+    }
+
+
+def along(count: int) -> list[dict[str, Any]]:
+    """Styles of lines that have an order, such as K: from dark to light, which grey keeps, dashes and markers in turn."""
+    import matplotlib as mpl
+
+    colours = mpl.colormaps["cividis"](np.linspace(0, 0.82, count))
+    return [
+        {"color": tuple(colours[i]), "ls": DASHES[i % 4], "marker": MARKS[i % len(MARKS)], "ms": 4, "lw": 1.5}
+        for i in range(count)
+    ]
+
+
+def headline(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs: Iterable[Run]) -> None:
+    """Title: what is shown; below it data, clients, rounds, seeds, protocol."""
+    runs = list(runs)
+    data = list(dict.fromkeys(f"{run['dataset']} {run['partition'] or ''}".strip() for run in runs))
+    columns = {run["column"] for run in runs}
+    about = [data[0]] if len(data) == 1 else [f"{len(columns)} federations"] if data else []
+    facts = ", ".join([*about, wording.facts(runs), f"protocol {view.protocol}"])
+    figure.suptitle(f"{spec.get('title') or what}\n{facts}", x=0.01, ha="left", fontsize=10)
+
+
+def foot(figure: Any, axes: Iterable[Any], notes: str) -> None:
+    """At the foot of a figure one legend for all axes, and what is missing."""
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    width = figure.get_figwidth()
+    text = "\n".join(textwrap.wrap(notes, int(15 * width)))
+    if handles:
+        widest = 0.6 + 0.078 * max(map(len, handles))  # inches, about
+        columns = max(1, min(len(handles), int(width / widest)))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, title=text, title_fontsize=7.5)
+    elif text:
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=QUIET)
+
+
+def missing(view: View, columns: Sequence[str]) -> str:
+    """What ought to be in the figure but is not."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        for line in view.lines:
+            for status, what in (("failed", "Failed"), ("missing", "Not run")):
+                seeds = [str(run["seed"]) for run in view.planned(column, line) if run["status"] == status]
+                if seeds:
+                    word = "seeds" if len(seeds) > 1 else "seed"
+                    found.setdefault(what, []).append(f"{line.label} on {column} ({word} {', '.join(seeds)})")
+    shown = [
+        f"{what}: {'; '.join(which[:4])}{f'; and {len(which) - 4} more' if len(which) > 4 else ''}."
+        for what, which in found.items()
+    ]
+    return " ".join(shown)
+
+
+def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, Any]], height: float) -> None:
+    """Names at the right of an axis, each beside where its line ends (x, y, name, colour), none upon another.
+
+    height: of the axis in inches, about; limits and scales must be set before.
+    """
+    gap = 9.5 / 72 / height
+    to_axes = axis.transData + axis.transAxes.inverted()
+    heights = [float(to_axes.transform((x, y))[1]) for x, y, _, _ in ends]
+    order = sorted(range(len(ends)), key=heights.__getitem__)
+    places = spread([heights[i] for i in order], gap)
+    for i, place in zip(order, places, strict=True):
+        x, y, name, colour = ends[i]
+        axis.annotate(
+            name,
+            xy=(x, y),
+            xytext=(1.05, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8,
+            color=_darker(colour),
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 2},
+        )
+
+
+def _darker(colour: Any) -> tuple[float, ...]:
+    """Letters are thinner than lines: the same colour, easier to read."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(0.68 * part for part in to_rgb(colour))
+
+
+def ends_of(axis: Any) -> list[tuple[float, float, str, Any]]:
+    """Where the lines of an axis end, for :func:`label_ends`."""
+    return [(line.get_xdata()[-1], line.get_ydata()[-1], line.get_label(), line.get_color()) for line in axis.get_lines()]
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Ascending heights, moved no more than needed to lie a gap apart, and between 0 and 1 if there is room."""
+    placed: list[list[float]] = []  # groups that touch: [sum of (height − offset), count]
+    for height in heights:
+        placed.append([height, 1])
+        while len(placed) > 1 and _middle(placed[-2]) + gap * placed[-2][1] > _middle(placed[-1]):
+            total, count = placed.pop()
+            placed[-1][0] += total - gap * placed[-1][1] * count
+            placed[-1][1] += count
+    result = [_middle(group) + gap * i for group in placed for i in range(int(group[1]))]
+    for i in range(len(result)):  # nothing below the axis
+        result[i] = max(result[i], 0.0 if i == 0 else result[i - 1] + gap)
+    for i in reversed(range(len(result))):  # nor above
+        result[i] = min(result[i], 1.0 if i == len(result) - 1 else result[i + 1] - gap)
+    return result
+
+
+def _middle(group: Sequence[float]) -> float:
+    return group[0] / group[1]
+
+
+def nothing(axis: Any, why: str) -> None:
+    """Say on an axis why it is empty."""
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color=QUIET)
+
+
+def percent_limits(axes: Iterable[Any]) -> None:
+    """No more of 0 … 100 % than is needed, and nothing beyond; to be called when all is drawn, for axes may share."""
+    for axis in axes:
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, -1.0), min(high, 101.0))

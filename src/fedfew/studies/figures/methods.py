@@ -1,0 +1,130 @@
+"""Figures that compare methods: their scores on all data, and client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedfew.studies import paper, wording
+from fedfew.studies.figures.data import clients, mean, std, values
+from fedfew.studies.figures.look import (
+    MEANING,
+    PAPER,
+    QUIET,
+    Drawing,
+    ends_of,
+    foot,
+    headline,
+    label_ends,
+    missing,
+    nothing,
+    of_lines,
+    percent_limits,
+)
+from fedfew.studies.measures import AS_PUBLISHED, SCORES, published_score
+from fedfew.studies.view import Line, View
+
+Spec = Mapping[str, Any]
+ABREAST = 3
+
+
+def methods(spec: Spec, view: View) -> list[Drawing]:
+    """A line a method, a panel a data: both scores with their spread over seeds, and the paper's number."""
+    width = min(len(view.columns), ABREAST)
+    height = -(-len(view.columns) // ABREAST)
+    paint = partial(_methods, spec=spec, view=view, shape=(height, width))
+    return [Drawing(wording.name(spec, view), 1.6 + 3.0 * width, 1.4 + (0.7 + 0.24 * len(view.lines)) * height, paint)]
+
+
+def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> None:
+    axes = figure.subplots(*shape, squeeze=False, sharey=True).ravel()
+    lines = list(reversed(view.lines))  # the first on top
+    for axis, column in zip(axes, view.columns, strict=False):
+        _dots(axis, view, column, lines, view.scores(spec.get("score", "both")), spec.get("measure", "mean"))
+        axis.set_title(column)
+        axis.set_xlabel("test accuracy, %")
+        axis.set_yticks(range(len(lines)), [line.label for line in lines])
+        axis.set_ylim(-0.6, len(lines) - 0.4)
+    for axis in axes[len(view.columns) :]:
+        axis.set_visible(False)
+    what = {"mean": "mean over clients", "min": "worst client"}[spec.get("measure", "mean")]
+    headline(figure, spec, view, f"Methods: {what}, bars: std over seeds", view.runs)
+    foot(figure, axes, missing(view, view.columns))
+
+
+def _dots(axis: Any, view: View, column: str, lines: Sequence[Line], scores: Sequence[str], measure: str) -> None:
+    """As in ``fedfew compare``; under the published protocol each method with the one score that was published."""
+    from fedfew.report import AcrossSeeds, plots
+
+    nan = float("nan")
+    for score in SCORES:
+        rows = []
+        for line in lines:
+            shown = score in scores or (AS_PUBLISHED in scores and score == _published(view, column, line))
+            seeds = values(view, column, line, measure, score) / 100 if shown else np.array([])
+            rows.append(AcrossSeeds(mean(seeds), std(seeds) if len(seeds) > 1 else nan, nan, mean(seeds)))
+        if any(not np.isnan(row.mean) for row in rows):
+            plots.dots(axis, rows, "mean", score)
+    for place, line in enumerate(lines):
+        if number := paper.number(measure, column, line.row, dict(line.point)):
+            height = plots.MARKERS[published_score(line.row.lower())][3]
+            axis.plot(number.value, place + height, label="the paper", **PAPER | {"marker": "|", "ms": 9, "zorder": 1})
+        if not view.done(column, line):
+            failed = any(run["status"] == "failed" for run in view.planned(column, line))
+            axis.text(
+                0.5, place, "failed" if failed else "not run", transform=axis.get_yaxis_transform(), ha="center", va="center",
+                color=QUIET, fontsize=8, style="italic",
+            )  # fmt: skip
+
+
+def _published(view: View, column: str, line: Line) -> str:
+    planned = view.planned(column, line)
+    return published_score(planned[0]["method"] if planned else line.row.lower())
+
+
+def per_client(spec: Spec, view: View) -> list[Drawing]:
+    """Accuracies of clients from worst to best, a line a method; a picture a data."""
+    scores = view.scores(spec.get("score", "both"))
+    return [
+        Drawing(
+            wording.name(spec, view, column if len(view.columns) > 1 else ""),
+            1.6 + 4.4 * len(scores),
+            5.0,
+            partial(_per_client, spec=spec, view=view, column=column, scores=scores),
+        )
+        for column in view.columns
+    ]
+
+
+def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:
+    axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
+    for axis, score in zip(axes, scores, strict=True):
+        for line, style in zip(view.lines, of_lines([line.row for line in view.lines]), strict=True):
+            seeds = clients(view, column, line, "{score}_accuracy", score)
+            if not seeds:
+                continue
+            share, accuracy = ranked(seeds)
+            axis.plot(share, 100 * accuracy, label=line.label, markevery=max(1, len(share) // 10), **style)
+        if not axis.get_lines():
+            nothing(axis, "no run is done yet")
+        axis.set_title(MEANING[score])
+        axis.set_xlabel("clients from worst to best, %")
+        axis.tick_params(labelleft=True)
+    percent_limits(axes)
+    for axis in axes:
+        label_ends(axis, ends_of(axis), 3.6)
+    axes[0].set_ylabel("test accuracy, %")
+    runs = [run for run in view.runs if run["column"] == column]
+    headline(figure, spec, view, "Client by client, mean over seeds of equal rank", runs)
+    foot(figure, [], missing(view, [column]))
+
+
+def ranked(seeds: Sequence[Any]) -> tuple[Any, Any]:
+    """Sorted accuracies, the mean over seeds of each rank; seeds with fewer clients are stretched to the most there are."""
+    most = max(len(seed) for seed in seeds)
+    share = np.linspace(0, 100, most) if most > 1 else np.array([50.0])
+    stretched = [np.interp(share, np.linspace(0, 100, len(seed)), np.sort(seed)) for seed in seeds]
+    return share, np.mean(stretched, axis=0)

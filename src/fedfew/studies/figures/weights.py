@@ -1,0 +1,181 @@
+"""Figures of the weights α and w, and of fairness, along μ (or another axis of a grid)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedfew.studies import paper, wording
+from fedfew.studies.figures.data import Sweep, clients, means, stds, sweeps
+from fedfew.studies.figures.look import PAPER, QUIET, Drawing, foot, headline, missing, nothing
+from fedfew.studies.figures.sweeps import NAMES, log_axis, placed
+from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
+from fedfew.studies.view import AXES, View
+
+Spec = Mapping[str, Any]
+LOOKS = {  # the two scores as in all figures of the house: dashes, marker, colour, fill
+    "served": {"ls": "-", "marker": "o", "color": "#0072B2", "mfc": "#0072B2"},
+    "adapted": {"ls": "--", "marker": "D", "color": "#D55E00", "mfc": "white"},
+    AS_PUBLISHED: {"ls": "-", "marker": "o", "color": "#0072B2", "mfc": "#0072B2"},
+    "": {"ls": "-", "marker": "s", "color": "#000000", "mfc": "#000000"},
+}
+FEW = 200  # clients that are drawn one by one
+
+
+def fairness_by_mu(spec: Spec, view: View) -> list[Drawing]:
+    """Spread over clients, Jain's index and variation of α against μ; and spread against variation of α."""
+    return _each(spec, view, _fairness, 8.4, 6.4)
+
+
+def weights_by_mu(spec: Spec, view: View) -> list[Drawing]:
+    """How α spreads over clients; entropy and maximum of w."""
+    return _each(spec, view, _weights, 10.8, 3.8)
+
+
+def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> list[Drawing]:
+    """A picture a data and method that lies along the axis."""
+    by = spec.get("by", "mu")
+    along, _ = sweeps(view, by)
+    if not along:
+        return [Drawing(wording.name(spec, view), 6.0, 2.4, partial(_none, spec=spec, view=view, by=by))]
+    several = {"column": len(view.columns) > 1, "sweep": len(along) > 1}
+    drawings = []
+    for column in view.columns:
+        for sweep in along:
+            more = [column] * several["column"] + [sweep.label] * several["sweep"]
+            about = partial(paint, spec=spec, view=view, column=column, sweep=sweep, by=by)
+            drawings.append(Drawing(wording.name(spec, view, *more), width, height, about))
+    return drawings
+
+
+def _none(figure: Any, spec: Spec, view: View, by: str) -> None:
+    nothing(figure.subplots(), f"no run lies along {AXES.get(by, by)}")
+    headline(figure, spec, view, spec["kind"], view.runs)
+
+
+def _fairness(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
+    axes = figure.subplots(2, 2)
+    scores = view.scores(spec.get("score", "both"))
+    for axis, name in zip(axes.flat, ("std", "jain", "alpha_cv"), strict=False):
+        for score in scores if MEASURES[name].scored else ("",):
+            _against_axis(axis, view, column, sweep, by, name, score)
+    _against_variation(axes[1, 1], view, column, sweep, by, scores)
+    axes[0, 0].set_ylabel("std over clients, %  (less is fairer)")
+    axes[0, 1].set_ylabel("Jain's index  (more is fairer)")
+    axes[1, 0].set_ylabel("CV of α over clients")
+    _head(figure, spec, view, column, sweep, f"Fairness and variation of α by {AXES.get(by, by)}")
+    foot(figure, axes.flat, missing(view, [column]))
+
+
+def _weights(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
+    axes = figure.subplots(1, 3)
+    _alphas(axes[0], view, column, sweep, by)
+    for axis, name in zip(axes[1:], ("entropy", "largest"), strict=True):
+        _against_axis(axis, view, column, sweep, by, name, "")
+    K = _models(view, column, sweep)
+    axes[1].set_ylabel("entropy of w, mean over clients")
+    axes[2].set_ylabel("largest w, mean over clients")
+    if K:
+        for axis, level, name in (
+            (axes[1], np.log(K), f"log {K}: all models alike"),
+            (axes[2], 1 / K, f"1/{K}: all models alike"),
+        ):
+            _level(axis, level, name)
+        axes[1].set_ylim(-0.05, 1.15 * np.log(K) + 0.05)
+        axes[2].set_ylim(0, 1.08)
+    _head(figure, spec, view, column, sweep, f"How {AXES.get(by, by)} shapes α and w")
+    foot(figure, axes, missing(view, [column]))
+
+
+def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, name: str, score: str) -> None:
+    place = placed([sweep], by)
+    x = [place[value] for value in sweep.at]
+    y, over_seeds = (f(view, column, sweep.lines, name, score) for f in (means, stds))
+    if np.isnan(y).all():
+        nothing(axis, f"no run has {MEASURES[name].head}")
+    spread = over_seeds if over_seeds.any() else None
+    label = f"{score or sweep.label}{'' if spread is None else ', ± over seeds'}"
+    axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=label, **LOOKS[score])
+    _stars(axis, column, sweep, by, name, score, place)
+    log_axis(axis, place, by)
+    axis.set_xlabel(NAMES.get(by, by))
+
+
+def _stars(axis: Any, column: str, sweep: Sweep, by: str, name: str, score: str, place: Mapping[Any, float]) -> None:
+    if score in ("", AS_PUBLISHED, published_score(sweep.row.lower())):
+        found = {place[at]: paper.number(name, column, sweep.row, {by: at}) for at in sweep.at}
+        if stars := {x: number.value for x, number in found.items() if number}:
+            axis.plot(list(stars), list(stars.values()), label="the paper", **PAPER)
+
+
+def _against_variation(axis: Any, view: View, column: str, sweep: Sweep, by: str, scores: Sequence[str]) -> None:
+    variation = means(view, column, sweep.lines, "alpha_cv", "")
+    for score in scores:
+        spread = means(view, column, sweep.lines, "std", score)
+        axis.plot(variation, spread, lw=1, ms=5.5, **LOOKS[score] | {"ls": ":"})
+    for place, i in enumerate(np.argsort(variation)):
+        if np.isfinite(variation[i]) and np.isfinite(spread[i]):
+            offset = (7, 4) if place % 2 else (7, -10)  # neighbours are named above and below
+            name = f"{AXES.get(by, by)} = {sweep.at[i]:g}"
+            axis.annotate(name, (variation[i], spread[i]), offset, textcoords="offset points", fontsize=8, color=QUIET)
+    axis.set_xlabel("CV of α over clients")
+    axis.set_ylabel("std over clients, %")
+    axis.margins(x=0.25, y=0.15)
+    if np.isfinite(variation).any():
+        axis.set_xlim(left=-0.06 * np.nanmax(variation))
+
+
+def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
+    """Boxes over all clients and seeds, with the clients themselves where they are few; times M, so that 1 is like all others."""
+    drawn: list[float] = []
+    for position, line in enumerate(sweep.lines):
+        seeds = clients(view, column, line, "alpha")
+        if not seeds:
+            continue
+        relative = np.concatenate([len(alpha) * alpha for alpha in seeds])
+        drawn += relative.tolist()
+        axis.boxplot(
+            relative,
+            positions=[position],
+            widths=0.5,
+            showfliers=len(relative) > FEW,
+            medianprops={"color": "#D55E00", "lw": 1.6},
+        )
+        if len(relative) <= FEW:
+            jitter = np.random.default_rng(position).uniform(-0.17, 0.17, len(relative))
+            axis.plot(position + jitter, relative, ls="none", marker="o", ms=3, color="#0072B2", alpha=0.55)
+    axis.set_xticks(range(len(sweep.at)), [f"{value:g}" for value in sweep.at])
+    axis.set_xlim(-0.6, len(sweep.at) - 0.4)
+    axis.set_xlabel(NAMES.get(by, by))
+    axis.set_ylabel("M × α of each client")
+    if not drawn:
+        nothing(axis, "no run has α")
+        return
+    _level(axis, 1.0, "1: all clients alike", "right")
+    if min(drawn) > 0 and max(drawn) > 8 * min(drawn):
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _level(axis: Any, level: float, name: str, side: str = "left") -> None:
+    axis.axhline(level, color=QUIET, ls="--", lw=1)
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "fontsize": 8, "color": QUIET}
+    axis.annotate(name, (0.02 if side == "left" else 0.98, level), (0, 5), ha=side, **place)
+
+
+def _models(view: View, column: str, sweep: Sweep) -> int | None:
+    """K, where all runs have the same."""
+    known = {run["models"] for line in sweep.lines for run in view.planned(column, line)}
+    return known.pop() if len(known) == 1 else None
+
+
+def _head(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, what: str) -> None:
+    runs = [run for line in sweep.lines for run in view.planned(column, line)]
+    headline(figure, spec, view, f"{what}, {sweep.label}", runs)

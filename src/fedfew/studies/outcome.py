@@ -1,0 +1,135 @@
+"""What is kept of a finished run: one row of the run, one a client, one a scored round. Numbers that are missing are None."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fedfew.costs import Cost
+    from fedfew.federation import Federation
+    from fedfew.metrics import Scores
+    from fedfew.run import Run
+    from fedfew.settings import Settings
+
+SCORES = ("served", "adapted")
+OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_mean")
+
+
+def result(
+    run: Run, federation: Federation, settings: Settings, cost: Cost, about: dict[str, Any], notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """All three, as plain values. about: what the runner knows (code, started, seconds)."""
+    from fedfew.metrics import evaluate
+
+    scores = evaluate(run, federation)
+    rounds = _rounds(run)
+    return {
+        "run": _run(run, federation, settings, cost, scores, rounds[-1], notes) | about,
+        "clients": _clients(run, federation, scores),
+        "rounds": rounds,
+    }
+
+
+def _run(
+    run: Run,
+    federation: Federation,
+    settings: Settings,
+    cost: Cost,
+    scores: Scores,
+    last: dict[str, Any],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    from fedfew.report import last_scores
+
+    summaries = last_scores(run)
+    over_clients = {f"{s}_{name}": _number(getattr(summaries[s], name)) for s in SCORES for name in OVER_CLIENTS}
+    return {
+        "dataset": settings.dataset,
+        "partition": federation.about.get("partition", settings.partition),
+        "clients": len(federation),
+        "model": settings.model,
+        "method": settings.method,
+        "models": getattr(run.method, "models", None),
+        "mu": getattr(run.method, "mu", None),
+        "rounds": run.round,
+        "local_epochs": settings.local_epochs,
+        "batch_size": settings.batch_size,
+        "lr": settings.lr,
+        "settings": json.dumps(settings.as_config() | {"method": run.method.settings()}),
+        "fedfew": run.settings["fedfew"],
+        "torch": run.settings["torch"],
+        "python": platform.python_version(),
+        "host": platform.node(),
+        "engine": run.settings["engine"],
+        "precision": settings.precision,
+        "seconds_per_round": _number(run.history.seconds.mean()),
+        **over_clients,
+        "macro_f1": _mean(scores.macro_f1),
+        "auc": _mean(scores.auc),
+        **{name: last[name] for name in ("g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down")},
+        "cost": json.dumps(asdict(cost)),
+        "notes": "; ".join([*notes, *run.state.events]) or None,
+    }
+
+
+def _clients(run: Run, federation: Federation, scores: Scores) -> list[dict[str, Any]]:
+    history = run.history
+    columns: dict[str, Any] = {f"{s}_{what}": history.last(f"{s}_{what}") for s in SCORES for what in ("accuracy", "loss")}
+    columns |= {"macro_f1": scores.macro_f1, "auc": scores.auc}
+    if "alpha" in history.columns:
+        columns["alpha"] = history.last("alpha")
+    w = history.last("w") if "w" in history.columns else None
+    groups = None if federation.groups is None else federation.groups.tolist()
+    train, test, choice = federation.train.count.tolist(), federation.test.count.tolist(), run.choice.tolist()
+    return [
+        {
+            "client": i,
+            "train": train[i],
+            "test": test[i],
+            "group": None if groups is None else groups[i],
+            "choice": choice[i],
+            "alpha": None,
+            **{name: _number(values[i]) for name, values in columns.items()},
+            "w": None if w is None or np.isnan(w[i]).any() else [float(value) for value in w[i]],
+        }
+        for i in range(len(federation))
+    ]
+
+
+def _rounds(run: Run) -> list[dict[str, Any]]:
+    from fedfew.metrics import summarise, weight_diagnostics
+
+    history, samples = run.history, run.settings["federation"]["test_samples"]
+    weights = asdict(weight_diagnostics(history))
+    accuracies = {score: history[f"{score}_accuracy"] for score in SCORES}
+    real: dict[str, Any] = {name: weights[name] for name in ("entropy", "largest", "alpha_cv")}
+    real |= {"g": history["g"] if "g" in history.columns else None, "seconds": history["seconds"]}
+    whole = {name: history[name] for name in ("round", "bytes_up", "bytes_down")} | {"models_in_use": weights["models_in_use"]}
+    rows = []
+    for s in range(len(history)):
+        over = {score: summarise(values[s], samples) for score, values in accuracies.items()}
+        row: dict[str, Any] = {name: int(values[s]) for name, values in whole.items()}
+        row |= {name: None if values is None else _number(values[s]) for name, values in real.items()}
+        for name, field in (("mean", "mean"), ("min", "min"), ("weighted", "weighted_mean")):
+            row |= {f"{score}_{name}": _number(getattr(over[score], field)) for score in SCORES}
+        rows.append(row)
+    return rows
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _mean(values: Any) -> float | None:
+    known = [v for v in np.asarray(values, dtype=float) if not math.isnan(v)]
+    return float(np.mean(known)) if known else None

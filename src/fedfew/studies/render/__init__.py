@@ -1,0 +1,55 @@
+"""Tables as text: for a terminal, Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import RenderableType
+
+from fedfew.studies.render import words
+from fedfew.studies.render.as_csv import to_csv
+from fedfew.studies.render.as_latex import latex
+from fedfew.studies.render.as_terminal import Fitted
+from fedfew.studies.render.words import Words
+from fedfew.studies.tables.data import TableData
+
+__all__ = ["FILES", "csv", "latex", "markdown", "terminal"]
+
+csv = to_csv
+RANKS = {1: "**%s**", 2: "<u>%s</u>"}
+
+
+def terminal(table: TableData) -> RenderableType:
+    """For ``console.print``: fits the width it is printed in."""
+    return Fitted(table)
+
+
+def markdown(table: TableData) -> str:
+    """A table of GitHub's Markdown, the caption and notes below."""
+    heads = [f"{g} {h}" for g, h in zip(table.groups, table.heads, strict=True)] if table.groups else table.heads
+    lines = [f"**{_plain(table.title)}**", "", _line(["", *map(_plain, heads)]), _line(["---", *["---:"] * len(heads)])]
+    lines += [_line([_plain(label), *map(_cell, cells)]) for label, cells in words.rows(table)]
+    lines += ["", _plain(table.caption), "", *(f"- {_plain(note)}" for note in table.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(cell: Words) -> str:
+    if not cell.known:
+        value = f"*{_plain(cell.value)}*" if cell.value != "–" else cell.value
+    else:
+        value = RANKS.get(cell.rank or 0, "%s") % cell.value
+    line = " ".join(filter(None, [value, words.spreads(cell), f"*{cell.seeds}*" if cell.seeds else ""]))
+    below = words.below(cell)
+    return f"{line}<br><sub>{below}</sub>" if below else line
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown prints as it is."""
+    return "".join(f"\\{character}" if character in r"\|*_<>[]`" else character for character in text)
+
+
+FILES: dict[str, Callable[[TableData], str]] = {"md": markdown, "tex": latex, "csv": csv}  # by the name's ending

@@ -1,0 +1,49 @@
+"""A table as CSV in long form: a line a cell, every field, numbers in full. Read back without loss."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields
+from typing import Any
+
+from fedfew.studies.tables.data import Cell, TableData
+
+ABOUT = ("table", "protocol", "title", "row", "group", "column", "unit")
+CELL = tuple(field.name for field in fields(Cell))
+NUMBERS = {"value", "over_clients", "over_seeds", "paper", "paper_over_clients"}
+COUNTS = {"seeds", "rank"}
+
+
+def to_csv(table: TableData) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*ABOUT, *CELL, "difference"])
+    groups = table.groups or ("",) * len(table.columns)
+    for label, cells in table.rows:
+        for group, head, cell in zip(groups, table.heads, cells, strict=True):
+            about = (table.name, table.protocol, table.title, label, group, head, table.unit)
+            writer.writerow([*about, *(_written(getattr(cell, name)) for name in CELL), _written(cell.difference)])
+    return out.getvalue()
+
+
+def from_csv(text: str) -> dict[tuple[str, str, str], Cell]:
+    """The cells by row, group and column."""
+    return {
+        (line["row"], line["group"], line["column"]): Cell(**{name: _read(name, line[name]) for name in CELL})
+        for line in csv.DictReader(io.StringIO(text))
+    }
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _read(name: str, text: str) -> Any:
+    if name in NUMBERS:
+        return float(text) if text else None
+    if name in COUNTS:
+        return int(text) if text else None
+    return text == "true" if name == "paper_alike" else text

@@ -1,0 +1,60 @@
+"""A study made shorter: fewer rounds, but still enough scored ones to draw a curve through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import lcm
+
+from fedfew.settings import Settings
+
+FEWEST_ROUNDS = 2
+SCORED = 10  # rounds that are scored at the least, where there are so many
+REHEARSAL = 0.02  # below this, a study shows that all is in place and what comes out, but not which method is best
+ROWS = 100  # of a data set that a rehearsal keeps, for each client
+CHECKPOINTS = 20  # of a run, unless its settings say otherwise
+
+
+def check(scale: float) -> None:
+    if not 0 < scale <= 1:
+        raise ValueError(f"--scale must be a number above 0 and at most 1 (0.05: a twentieth of the rounds), not {scale:g}")
+
+
+def is_rehearsal(scale: float) -> bool:
+    """Is the study so short that its scores mean nothing? Then one seed and a few rows will do, which take minutes on a CPU."""
+    return scale < REHEARSAL
+
+
+def rehearsed(settings: Settings) -> Settings:
+    """With a few rows of the data set; small ones (digits) and a user's own stay whole."""
+    from fedfew.data.loading import CLIENTS
+    from fedfew.data.sources import SOURCES
+
+    if settings.sample is not None or settings.dataset not in SOURCES:
+        return settings
+    return replace(settings, sample=ROWS * (settings.clients or CLIENTS))
+
+
+def rounds(settings: Settings, scale: float, side_by_side: Iterable[int] = ()) -> int:
+    """So many rounds remain.
+
+    side_by_side: local epochs of runs that this one is compared with at equal updates (rounds × local epochs), its own among
+    them: updates become a multiple of all of these, so that they stay equal.
+    """
+    if scale == 1:
+        return settings.rounds
+    step = lcm(settings.local_epochs, *side_by_side)
+    updates = max(FEWEST_ROUNDS, round(settings.rounds * settings.local_epochs * scale / step)) * step
+    return updates // settings.local_epochs
+
+
+def shortened(settings: Settings, rounds: int) -> Settings:
+    """The settings with so many rounds instead, and scored often enough for them."""
+    if rounds == settings.rounds:
+        return settings
+    return replace(settings, rounds=rounds, score_every=max(1, min(settings.score_every, rounds // SCORED)))
+
+
+def checkpoint_every(rounds: int) -> int:
+    """A kill costs a twentieth of a run at most; Ctrl-C costs nothing, for it writes a checkpoint of its own."""
+    return max(1, rounds // CHECKPOINTS)

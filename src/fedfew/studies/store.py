@@ -1,0 +1,131 @@
+"""The results of a study: three tables in parquet that DuckDB, pandas or pyarrow read, joined by ``key``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedfew.studies.folder import RunFolder
+from fedfew.studies.outcome import OVER_CLIENTS, SCORES
+
+NAMES = ("runs", "clients", "rounds")
+PLACE = ("study", "protocol", "column", "row", "point", "key", "status", "error", "seed")  # what the plan says, not the run
+
+
+def _schema(**types: pa.DataType) -> pa.Schema:
+    return pa.schema(list(types.items()))
+
+
+_text, _whole, _real = pa.string(), pa.int64(), pa.float64()
+
+RUNS = _schema(
+    **dict.fromkeys(("study", "protocol", "column", "row", "point", "key", "status", "error"), _text),
+    seed=_whole,
+    dataset=_text,
+    partition=_text,
+    clients=_whole,
+    model=_text,
+    method=_text,
+    models=_whole,
+    mu=_real,
+    rounds=_whole,
+    local_epochs=_whole,
+    batch_size=_whole,
+    lr=_real,
+    **dict.fromkeys(("settings", "fedfew", "torch", "python", "code", "host", "device", "engine", "precision", "started"), _text),
+    seconds=_real,
+    seconds_per_round=_real,
+    **{f"{score}_{name}": _real for score in SCORES for name in OVER_CLIENTS},
+    **dict.fromkeys(("macro_f1", "auc", "g", "entropy", "largest", "alpha_cv"), _real),
+    **dict.fromkeys(("models_in_use", "bytes_up", "bytes_down"), _whole),
+    cost=_text,
+    notes=_text,
+)
+CLIENTS = _schema(
+    key=_text,
+    **dict.fromkeys(("client", "train", "test", "group", "choice"), _whole),
+    **dict.fromkeys(("served_accuracy", "adapted_accuracy", "served_loss", "adapted_loss", "macro_f1", "auc", "alpha"), _real),
+    w=pa.list_(_real),
+)
+ROUNDS = _schema(
+    key=_text,
+    round=_whole,
+    **{f"{score}_{name}": _real for name in ("mean", "min", "weighted") for score in SCORES},
+    **dict.fromkeys(("g", "entropy", "largest", "alpha_cv"), _real),
+    models_in_use=_whole,
+    seconds=_real,
+    **dict.fromkeys(("bytes_up", "bytes_down"), _whole),
+)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A row a planned run, a row a run × client, a row a run × scored round."""
+
+    runs: pa.Table
+    clients: pa.Table
+    rounds: pa.Table
+
+
+def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table; what a row does not say is null."""
+    listed = list(rows)
+    return pa.table({name: pa.array([row.get(name) for row in listed], schema.field(name).type) for name in schema.names}, schema)
+
+
+def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str, str] | None = None) -> Results:
+    """What is there of the planned runs: done, failed or, where their data are not here, missing. Others have no row.
+
+    plan: entries of ``plan.json``; missing: by data set, why it is not here.
+    """
+    runs, clients, rounds = [], [], []
+    seen: set[str] = set()
+    for entry in plan:
+        folder = RunFolder.of(root, entry["key"])
+        place = {name: entry[name] for name in ("study", "protocol", "column", "row", "key", "seed")}
+        place["point"] = json.dumps(entry["point"], sort_keys=True)
+        result, error = folder.result, folder.error
+        if result is not None:
+            runs.append(result["run"] | place | {"status": "done"})
+            if entry["key"] not in seen:  # a run may stand in two places of one study
+                clients += [{"key": entry["key"]} | row for row in result["clients"]]
+                rounds += [{"key": entry["key"]} | row for row in result["rounds"]]
+                seen.add(entry["key"])
+        elif error is not None:
+            runs.append(_planned(entry) | place | {"status": "failed", "error": error["message"]})
+        elif entry["settings"]["dataset"] in (missing or {}):
+            why = (missing or {})[entry["settings"]["dataset"]]
+            runs.append(_planned(entry) | place | {"status": "missing", "error": why})
+    return Results(table(runs, RUNS), table(clients, CLIENTS), table(rounds, ROUNDS))
+
+
+def _planned(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a run that has not been made."""
+    settings = dict(entry["settings"])
+    own = settings["method_settings"]
+    known = {name: value for name, value in settings.items() if name in RUNS.names}
+    return known | {"models": own.get("models"), "mu": own.get("mu"), "settings": json.dumps(settings)}
+
+
+def write(folder: Path, results: Results) -> None:
+    """Write the three tables into a study's folder, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        partial = folder / f".{name}.{os.getpid()}.partial"
+        pq.write_table(getattr(results, name), partial)
+        os.replace(partial, folder / f"{name}.parquet")
+
+
+def read(folder: Path) -> Results:
+    """The results in a study's folder."""
+    absent = [name for name in NAMES if not (folder / f"{name}.parquet").is_file()]
+    if absent:
+        raise ValueError(f"there are no results in {folder} ({absent[0]}.parquet is not there); 'fedfew study run' makes them")
+    return Results(*(pq.read_table(folder / f"{name}.parquet") for name in NAMES))

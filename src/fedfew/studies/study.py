@@ -1,0 +1,266 @@
+"""A study as its file declares it: what is run, with which seeds and protocols, and what is shown of it.
+
+Here a file is read and its shape checked; that every run's settings make sense is found out by :mod:`fedfew.studies.plan`, which
+puts them together. Nothing is trained before both are through.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedfew.settings import WHERE, Settings
+from fedfew.spelling import unknown
+from fedfew.studies.protocol import PROTOCOLS
+
+SUFFIXES = (".yaml", ".yml")
+SET_BY_THE_PLAN = {"seed": "seeds", "data_seed": "seeds"}  # a seed sets both
+NOT_AN_AXIS = {name for name, f in Settings.__dataclass_fields__.items() if f.metadata.get("panel") == WHERE}
+_TRAINING = ("columns", "rows", "base", "grid", "sweep", "seeds", "protocols", "tables", "figures")
+KEYS = ("name", "title", "about", "call", *_TRAINING)
+
+Mappings = tuple[dict[str, Any], ...]
+
+
+class StudyError(ValueError):
+    """What is wrong with a study file: which file, where in it, what it says and what would be right."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, its shape checked. ``call`` studies have no runs: a function does all there is to do."""
+
+    name: str
+    title: str
+    about: str
+    source: str  # the file, as the user named it
+    text: str  # its contents
+    call: str | None = None
+    protocols: tuple[str, ...] = ()
+    seeds: dict[str, int] = field(default_factory=dict)  # how many, by protocol
+    base: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    points: Mappings = ({},)  # of the grid or sweep
+    tables: Mappings = ()
+    figures: Mappings = ()
+
+    def error(self, place: str, message: object) -> StudyError:
+        return StudyError(f"{self.source}, {place}: {message}")
+
+
+def catalogue() -> dict[str, str]:
+    """The studies that come with the package: names and the contents of their files."""
+    folder = resources.files("fedfew.studies") / "catalogue"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(SUFFIXES)), key=lambda f: f.name)
+    return {f.name.rpartition(".")[0]: f.read_text(encoding="utf-8") for f in files}
+
+
+def read(name_or_path: str | Path) -> Study:
+    """The study of that name in the catalogue, or the one in a YAML file."""
+    text = str(name_or_path)
+    if not text.endswith(SUFFIXES) and os.sep not in text:
+        known = catalogue()
+        if text in known:
+            return parsed(known[text], f"study {text}")
+        beside = [Path(text + suffix) for suffix in SUFFIXES if Path(text + suffix).is_file()]
+        hint = f" ({beside[0]} is a file here: give its whole name)" if beside else ""
+        raise ValueError(f"{unknown('study', text, known)}{hint}; a study of your own is named by its file: mine.yaml")
+    try:
+        contents = Path(text).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"there is no study file {text}; 'fedfew study new NAME' writes one to start from") from None
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{text} is not a text file: {error}") from None
+    return parsed(contents, text)
+
+
+def parsed(text: str, source: str) -> Study:
+    """A study from the contents of its file."""
+    return _Reader(source).study(text)
+
+
+@dataclass
+class _Reader:
+    source: str
+
+    def study(self, text: str) -> Study:
+        import yaml
+
+        try:
+            contents = yaml.load(text, Loader=_unique_keys())
+        except yaml.YAMLError as error:
+            raise StudyError(f"{self.source} is not YAML that can be read: {' '.join(str(error).split())}") from None
+        document = self._mapping(contents, "the file")
+        self._known(document, KEYS, "the file", "entry")
+        name = self._text(document, "name")
+        if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith(".") or name == "runs":
+            raise self._error("name", f"{name!r} must be made of letters, digits, '-', '_' and '.', and not be 'runs'")
+        common: dict[str, Any] = {
+            "name": name,
+            "title": self._text(document, "title", name),
+            "about": " ".join(self._text(document, "about", "").split()),
+            "source": self.source,
+            "text": text,
+        }
+        if "call" in document:
+            return Study(**common, call=self._call(document))
+        return Study(**common, **self._training(document))
+
+    def _call(self, document: dict[str, Any]) -> str:
+        both = [key for key in _TRAINING if key in document]
+        if both:
+            raise self._error("call", f"a study that calls a function has no {', '.join(both)}")
+        call = self._text(document, "call")
+        module, colon, function = call.partition(":")
+        if not (colon and module and function):
+            raise self._error("call", f"{call!r} must be module:function")
+        return call
+
+    def _training(self, document: dict[str, Any]) -> dict[str, Any]:
+        for needed in ("columns", "rows"):
+            if not document.get(needed):
+                raise self._error(needed, "is missing: columns name the data, rows the methods (or write call: module:function)")
+        protocols = self._protocols(document.get("protocols", ["fair"]))
+        tables, figures = (self._specs(document, key) for key in ("tables", "figures"))
+        return {
+            "protocols": protocols,
+            "seeds": self._seeds(document.get("seeds", 1), protocols),
+            "base": self._settings(document.get("base") or {}, "base"),
+            "columns": self._layers(document, "columns"),
+            "rows": self._with_methods(self._layers(document, "rows")),
+            "points": self._points(document),
+            "tables": tables,
+            "figures": figures,
+        }
+
+    def _protocols(self, given: Any) -> tuple[str, ...]:
+        names = self._list([given] if isinstance(given, str) else given, "protocols", f"a list of {' and '.join(PROTOCOLS)}")
+        for name in names:
+            if name not in PROTOCOLS:
+                raise self._error("protocols", unknown("protocol", str(name), PROTOCOLS))
+        if not names or len(set(names)) < len(names):
+            raise self._error("protocols", f"{given!r} must name one or both of {', '.join(PROTOCOLS)}, each once")
+        return tuple(names)
+
+    def _seeds(self, given: Any, protocols: tuple[str, ...]) -> dict[str, int]:
+        if not isinstance(given, Mapping):
+            return {protocol: self._count(given, "seeds") for protocol in PROTOCOLS}
+        self._known(given, PROTOCOLS, "seeds", "protocol")
+        lacking = [p for p in protocols if p not in given]
+        if lacking:
+            raise self._error("seeds", f"says nothing of the protocol {lacking[0]!r}: write a number, or one for each protocol")
+        return {p: self._count(given.get(p, 1), f"seeds → {p}") for p in PROTOCOLS}
+
+    def _count(self, value: Any, place: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self._error(place, f"{value!r} must be a whole number ≥ 1: so many seeds, from 0 on")
+        return value
+
+    def _layers(self, document: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
+        layers = self._mapping(document[key], key)
+        for name in layers:
+            if "/" in name or any(c in name for c in "*?["):
+                raise self._error(f"{key} → {name}", "a name must not contain / * ? [ (--only picks columns and rows by them)")
+        return {name: self._settings(settings or {}, f"{key} → {name}") for name, settings in layers.items()}
+
+    def _with_methods(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, row in rows.items():
+            if "method" not in row:
+                raise self._error(f"rows → {name}", "has no method: write method: fedavg, or method: {name: fedfew, models: 3}")
+        return rows
+
+    def _points(self, document: dict[str, Any]) -> Mappings:
+        grid, sweep = document.get("grid") or {}, document.get("sweep")
+        if grid and sweep:
+            raise self._error("sweep", "a study has a grid (all combinations) or a sweep (a list of settings), not both")
+        if sweep:
+            listed = self._list(sweep, "sweep", "a list of mappings, e.g. [{local_epochs: 1, rounds: 2000}, …]")
+            points = tuple(self._settings(point, f"sweep → {i + 1}") for i, point in enumerate(listed))
+            for i, point in enumerate(points):
+                if point in points[:i] or not point:
+                    raise self._error(f"sweep → {i + 1}", f"{point} is empty, or there twice")
+            return points
+        axes = self._settings(grid, "grid")
+        for name, values in axes.items():
+            listed = self._list(values, f"grid → {name}", "a list of values, e.g. [1, 2, 3]")
+            if not listed or any(value in listed[:i] for i, value in enumerate(listed)):
+                raise self._error(f"grid → {name}", f"{values!r} is empty, or names a value twice")
+        return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+
+    def _settings(self, given: Any, place: str) -> dict[str, Any]:
+        """Names and values of settings; what is set elsewhere is refused, the values are looked at later."""
+        settings = {name.replace("-", "_"): value for name, value in self._mapping(given, place).items()}
+        for name, instead in SET_BY_THE_PLAN.items():
+            if name in settings:
+                raise self._error(place, f"{name} is set by the plan, for every seed: say how many under {instead}")
+        return settings
+
+    def _specs(self, document: dict[str, Any], key: str) -> Mappings:
+        from fedfew.studies import shown
+
+        specs = self._list(document.get(key) or [], key, "a list of mappings, e.g. [{kind: methods}]")
+        for i, spec in enumerate(specs):
+            place = f"{key} → {i + 1}"
+            if "kind" not in self._mapping(spec, place):
+                raise self._error(place, f"{spec!r} has no kind")
+            try:
+                shown.check(key, spec)
+            except ValueError as error:
+                raise self._error(place, error) from None
+        return tuple(dict(spec) for spec in specs)
+
+    # -- shapes --------------------------------------------------------------------------------------------------------------
+
+    def _mapping(self, value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self._error(place, f"{_short(value)} must be names and values, 'name: value'")
+        return {str(key): inner for key, inner in value.items()}
+
+    def _list(self, value: Any, place: str, wanted: str) -> list[Any]:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise self._error(place, f"{_short(value)} must be {wanted}")
+        return list(value)
+
+    def _text(self, document: dict[str, Any], key: str, default: str | None = None) -> str:
+        value = document.get(key, default)
+        if value is None:
+            raise self._error(key, "is missing")
+        if isinstance(value, Mapping | list | bool):
+            raise self._error(key, f"{_short(value)} must be text")
+        return str(value)
+
+    def _known(self, given: Iterable[str], known: Iterable[str], place: str, kind: str) -> None:
+        for name in given:
+            if name not in known:
+                raise self._error(place, unknown(kind, name, known))
+
+    def _error(self, place: str, message: object) -> StudyError:
+        return StudyError(f"{self.source}, {place}: {message}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _unique_keys() -> Any:
+    """YAML's safe loader, but for a name that is there twice: the first would be lost without a word."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key, _ in node.value:
+                name = str(key.value)
+                if name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{name!r} is there twice", problem_mark=key.start_mark)
+                seen.add(name)
+            return super().construct_mapping(node, deep)
+
+    return Loader

@@ -1,0 +1,49 @@
+"""Tables of a study. Here they are data; ``fedfew.studies.render`` makes text of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedfew.studies import options
+from fedfew.studies.store import Results
+from fedfew.studies.tables import costs, scores, significance
+from fedfew.studies.tables.data import Cell, TableData
+
+__all__ = ["KINDS", "OPTIONS", "Cell", "TableData", "check", "made"]
+
+KINDS: dict[str, Callable[[Mapping[str, Any], Results, str], list[TableData]]] = {
+    "methods": scores.methods,
+    "medical": scores.medical,
+    "jain": scores.jain,
+    "by-point": scores.by_point,
+    "significance": significance.significance,
+    "costs": costs.costs,
+}
+OPTIONS: dict[str, options.Options] = {
+    "methods": {"score": options.SCORE, "measures": options.SOME_MEASURES},
+    "medical": {"score": options.SCORE},
+    "jain": {"score": options.SCORE},
+    "by-point": {"score": options.SCORE, "measures": options.SOME_MEASURES},
+    "significance": {"score": options.SCORE, "measure": options.MEASURE, "each": options.YES_OR_NO},
+    "costs": {},
+}
+
+
+def check(spec: Mapping[str, Any]) -> None:
+    """Raise ValueError for an unknown kind of table, an unknown option or a wrong value of one."""
+    options.check("table", spec, OPTIONS)
+
+
+def made(specs: Sequence[Mapping[str, Any]], results: Results, study: str) -> list[TableData]:
+    """The tables of all specs, protocol by protocol; no two of one name."""
+    for spec in specs:
+        check(spec)
+    tables = [table for spec in specs for table in KINDS[spec["kind"]](spec, results, study)]
+    taken: dict[str, int] = {}
+    for position, table in enumerate(tables):
+        taken[table.name] = taken.get(table.name, 0) + 1
+        if taken[table.name] > 1:
+            tables[position] = replace(table, name=f"{table.name}-{taken[table.name]}")
+    return tables

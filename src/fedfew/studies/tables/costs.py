@@ -1,0 +1,53 @@
+"""What each method costs a round, counted (``fedfew.costs``), beside what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedfew.studies import wording
+from fedfew.studies.store import Results
+from fedfew.studies.tables.data import Cell, TableData
+from fedfew.studies.tables.scores import labels
+from fedfew.studies.view import Line, View, views
+
+COUNTED = {  # of fedfew.costs.Cost: head, factor, decimals
+    "bytes_up": ("MB up", 1e-6, 2),
+    "bytes_down": ("MB down", 1e-6, 2),
+    "steps": ("steps", 1.0, 1),
+    "gradient_passes": ("gradient passes", 1.0, 0),
+    "forward_passes": ("forward passes", 1.0, 0),
+    "server_models": ("models on server", 1.0, 1),
+    "client_models": ("models on client", 1.0, 1),
+    "inference_passes": ("models run to predict", 1.0, 0),
+}
+
+
+def costs(spec: Mapping[str, Any], results: Results, study: str) -> list[TableData]:
+    """A table a protocol and data: rows are methods."""
+    return [_table(view, spec, column) for view in views(spec, results, study) for column in view.columns]
+
+
+def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
+    lines = [line for line in view.lines if view.planned(column, line)]
+    title = f"{spec.get('title') or f'{view.study}: costs of a round'} on {column} (protocol {view.protocol})"
+    return TableData(
+        name=wording.name(spec, view, column),
+        title=title,
+        caption="MB, optimiser steps and passes over the training data: of the mean client in one round. Models: how many the "
+        "server stores, a client keeps from round to round, a client runs to predict one sample. Counted, not measured.",
+        protocol=view.protocol,
+        columns=tuple(head for head, _, _ in COUNTED.values()),
+        rows=tuple((label, _row(view, column, line)) for label, line in zip(labels(lines), lines, strict=True)),
+        unit="",
+        decimals=tuple(decimals for _, _, decimals in COUNTED.values()),
+    )
+
+
+def _row(view: View, column: str, line: Line) -> tuple[Cell, ...]:
+    """Costs do not depend on the seed: those of any run that is done."""
+    counted = [json.loads(run["cost"]) for run in view.done(column, line) if run["cost"]]
+    if not counted:
+        return tuple(Cell(None, note="not run") for _ in COUNTED)
+    return tuple(Cell(factor * counted[0][name], seeds=len(counted)) for name, (_, factor, _) in COUNTED.items())

@@ -1,0 +1,137 @@
+"""What is said around a table: title, caption, notes. Every table says its protocol, its ± and what is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedfew.studies import paper
+from fedfew.studies.measures import AS_PUBLISHED, MEASURES, PROTOCOL_OF_THE_PAPER
+from fedfew.studies.tables.data import TableData
+from fedfew.studies.view import AXES, Run, View
+
+PROTOCOLS = {
+    "published": "Protocol published: the published code's presets, Dirichlet 0.5 drawn with 0.1 as that code does; FedFew is "
+    "scored adapted (after the round's local training), all others served (as the server hands the model over).",
+    "fair": "Protocol fair: settings as stated, every method scored both ways.",
+}
+SCORED = {
+    "served": "Served: the model as the server would hand it over.",
+    "adapted": "Adapted: after the round's local training.",
+}
+NOT_ALIKE = "† the paper scored this method the other way: FedFew adapted, all others served."
+SHOWN_NOTES = 12
+
+
+def name(spec: Mapping[str, Any], view: View, *more: str) -> str:
+    """A name for a file."""
+    parts = [spec.get("name") or spec["kind"], view.protocol, *(part for part in more if part != AS_PUBLISHED)]
+    return re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
+
+
+def title(spec: Mapping[str, Any], view: View, names: Sequence[str], score: str) -> str:
+    measures = [MEASURES[measure] for measure in names]
+    heads = ", ".join(measure.head for measure in measures)
+    scored = [measure for measure in measures if measure.scored]
+    what = f"test accuracy, {heads}" if scored and names != ["jain"] else heads
+    percent = ", %" if {measure.unit for measure in measures} == {"%"} else ""
+    words = ", ".join(filter(None, [f"protocol {view.protocol}", score]))
+    return f"{spec.get('title') or f'{view.study}: {what}{percent}'} ({words})"
+
+
+def facts(runs: Iterable[Run]) -> str:
+    """Clients, rounds and seeds of runs: 20 clients, 2000 rounds, 3 seeds."""
+    runs = list(runs)
+    seeds = len({run["seed"] for run in runs})
+    parts = [_span(run["clients"] for run in runs) + " clients", _span(run["rounds"] for run in runs) + " rounds"]
+    return ", ".join([*parts, f"{seeds} seed{'s' if seeds != 1 else ''}"]) if runs else "no runs"
+
+
+def _span(values: Iterable[int | None]) -> str:
+    known = sorted({value for value in values if value is not None})
+    return "?" if not known else str(known[0]) if len(known) == 1 else f"{known[0]}–{known[-1]}"
+
+
+def caption(view: View, table: TableData, score: str) -> str:
+    """What the numbers are, and what stands beside them."""
+    cells = table.cells()
+    parts = [
+        f"{facts(view.runs)}; last round.",
+        PROTOCOLS.get(view.protocol, f"Protocol {view.protocol}."),
+        SCORED.get(score, ""),
+    ]
+    clients, seeds = (any(getattr(c, kind) is not None for c in cells) for kind in ("over_clients", "over_seeds"))
+    parts.append("±: standard deviation over clients (population; mean over seeds)." if clients else "")
+    parts.append("(±): standard deviation over seeds (sample)." if seeds else "")
+    parts.append("Bold: best of its column; underlined: second." if any(c.rank for c in cells) else "")
+    if any(c.paper is not None for c in cells):
+        own = "" if view.protocol == PROTOCOL_OF_THE_PAPER else ", which is of one seed under the published protocol"
+        parts.append(f"Below: the paper's number{own}, then ours minus the paper's.")
+    return " ".join(filter(None, parts))
+
+
+def notes(view: View, table: TableData, names: Sequence[str]) -> tuple[str, ...]:
+    """What is missing and why, and where the paper's numbers are not quite comparable."""
+    found = _missing(view, table, names)
+    compared = [cell for cell in table.cells() if cell.paper is not None]
+    found += [NOT_ALIKE] if any(not cell.paper_alike for cell in compared) else []
+    found += _shorter(view) if compared else []
+    return (*found, *_ranges(view, names), *_remarks(view))
+
+
+def _missing(view: View, table: TableData, names: Sequence[str]) -> list[str]:
+    """A line for each reason and data, not for each of its measures."""
+    places = [column for column in view.columns for _ in names]
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for label, cells in table.rows:
+        for place, cell in zip(places, cells, strict=True):
+            if cell.note not in ("", "has none", "not run"):
+                found.setdefault((place, cell.note), {})[label] = None
+    lines = [f"{_some(list(rows))}, {place}: {note}" for (place, note), rows in found.items()]
+    more = [f"… and {len(lines) - SHOWN_NOTES} more."] if len(lines) > SHOWN_NOTES else []
+    absent = sum(cell.note == "not run" for cell in table.cells())
+    return [*lines[:SHOWN_NOTES], *more, *([f"Not run yet: {absent} of {len(table.cells())} cells."] if absent else [])]
+
+
+def _some(rows: Sequence[str]) -> str:
+    return ", ".join(rows) if len(rows) <= 3 else f"{len(rows)} rows"
+
+
+def _remarks(view: View) -> list[str]:
+    """What the runs themselves have to say, such as that their data were not whole."""
+    told = dict.fromkeys((run["column"], run["notes"]) for run in view.runs if run.get("notes"))
+    return [f"{column}: {short_error(remark)}" for column, remark in told][:SHOWN_NOTES]
+
+
+def _shorter(view: View) -> list[str]:
+    """The paper trained for longer (or shorter) than these runs."""
+    differing: dict[tuple[int, int], list[str]] = {}
+    for column in view.columns:
+        if (theirs := paper.updates(column)) is None:
+            continue
+        of_column = {run["rounds"] * run["local_epochs"] for run in view.runs if run["column"] == column and run["rounds"]}
+        for ours in sorted(of_column - {theirs}):
+            differing.setdefault((ours, theirs), []).append(column)
+    return [
+        f"The paper trained for {theirs} rounds × local epochs, these runs for {ours}: {', '.join(columns)}."
+        for (ours, theirs), columns in differing.items()
+    ]
+
+
+def _ranges(view: View, names: Sequence[str]) -> list[str]:
+    """What the paper says of a whole sweep, in no more than a range."""
+    on_grid = {(line.row, axis) for line in view.lines for axis, _ in line.point}
+    return [
+        f"The paper ({r.where}): {r.row} on {r.column}, {MEASURES[r.measure].head} {r.low}–{r.high} "
+        f"for {AXES.get(r.axis, r.axis)} in {', '.join(f'{value:g}' for value in r.at)}."
+        for r in paper.ranges()
+        if r.measure in names and r.column in view.columns and (r.row, r.axis) in on_grid
+    ]
+
+
+def short_error(error: str | None) -> str:
+    """One line of it: the last of a traceback, else the first."""
+    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
+    line = (lines[-1] if lines[0].startswith("Traceback") else lines[0]) if lines else "no reason recorded"
+    return line if len(line) <= 120 else line[:117] + "…"

@@ -1,0 +1,206 @@
+"""A process that makes runs, one after the other, as the runner asks for them.
+
+Orders come in as JSON, a line each: ``{"run": {…}}``, ``{"stop": true}``. News goes out the same way, on a stream of its own, for
+anything may print to the usual one. Where the runner is gone its orders end, and the worker stops at the end of the round.
+
+python -m fedfew.studies.worker        # started by fedfew.studies.runner
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedfew.lock import HeldError, held
+from fedfew.settings import Settings, find_model, make_federation, make_method, training_arguments
+from fedfew.studies import outcome
+from fedfew.studies.folder import RunFolder, now
+
+if TYPE_CHECKING:
+    from fedfew.federation import Federation
+    from fedfew.rounds import Progress
+    from fedfew.run import Run
+
+OF_THE_DATA = ("dataset", "partition", "clients", "data_seed", "sample", "data_dir")
+TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of a run's progress
+NEWS_EVERY = 0.1  # seconds
+
+
+def data_of(settings: Settings) -> tuple[Any, ...]:
+    """What tells one federation from another."""
+    return tuple(getattr(settings, name) for name in OF_THE_DATA)
+
+
+@dataclass
+class Worker:
+    """Keeps the federation it loaded last: most runs of a study share theirs with the next."""
+
+    root: Path
+    keep_models: bool
+    code: str
+    tell: Callable[[dict[str, Any]], None]
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _data: tuple[tuple[Any, ...], Federation, list[str]] | None = None
+
+    def make(self, key: str, settings: Settings) -> None:
+        """Make a run, or find out why it cannot be made; tells which of ``done, failed, busy, stopped`` it came to."""
+        folder = RunFolder.of(self.root, key)
+        try:
+            with held(folder.path, patience=0, who="another runner"):
+                self._locked(key, settings, folder)
+        except HeldError:
+            self.tell({"event": "busy", "key": key})
+
+    def _locked(self, key: str, settings: Settings, folder: RunFolder) -> None:
+        if folder.finished:  # by another runner, a moment ago
+            self.tell({"event": "done", "key": key})
+            return
+        if (failed := folder.error) is not None:  # the same; one that is to be tried again has been taken away
+            self.tell({"event": "failed", "key": key, "error": failed["message"]})
+            return
+        try:
+            self._train(key, settings, folder)
+        except KeyboardInterrupt:
+            self.tell({"event": "stopped", "key": key})
+        except Exception as error:
+            # Whatever went wrong with this run, the others are to go on; the reason is kept with it.
+            folder.fail(in_words(error), type(error).__name__, traceback.format_exc())
+            self.tell({"event": "failed", "key": key, "error": in_words(error)})
+            _free_memory()
+        else:
+            self.tell({"event": "done", "key": key})
+
+    def _train(self, key: str, settings: Settings, folder: RunFolder) -> None:
+        from fedfew.costs import cost
+        from fedfew.training import device_named, too_large
+
+        begin, before = time.perf_counter(), folder.attempts
+        started = before[0]["when"] if before else now()
+        folder.note_attempt(event="begun", when=now(), pid=os.getpid())
+        try:
+            self.tell({"event": "loading", "key": key})
+            federation, notes = self._federation(settings)
+            run = self._trained(key, settings, folder, federation)
+        finally:
+            seconds = time.perf_counter() - begin
+            folder.note_attempt(event="ended", when=now(), pid=os.getpid(), seconds=seconds)
+        device = device_named(settings.device)
+        about = {
+            "code": self.code,
+            "device": _device_name(device),
+            "started": started,
+            "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
+        }
+        spent = cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
+        here = federation.to(device, stream=too_large(federation, device))
+        folder.finish(outcome.result(run, here, settings, spent, about, notes), self.keep_models)
+
+    def _trained(self, key: str, settings: Settings, folder: RunFolder, federation: Federation) -> Run:
+        """The run, taken up where it was left."""
+        import fedfew
+        from fedfew.checkpoint import CheckpointError
+
+        told = [0.0]
+
+        def on_round(progress: Progress) -> None:
+            if progress.done or time.perf_counter() - told[0] >= NEWS_EVERY:
+                told[0] = time.perf_counter()
+                self.tell({"event": "round", "key": key} | {name: getattr(progress, name) for name in TOLD})
+            if self.stopping.is_set() and not progress.done:
+                raise KeyboardInterrupt
+
+        def train() -> Run:
+            return fedfew.train(federation, folder=folder.path, resume=True, on_round=on_round, **training_arguments(settings))
+
+        try:
+            return train()
+        except CheckpointError as unusable:
+            print(f"{key} is begun anew: {unusable}", file=sys.stderr)
+            folder.drop_checkpoints()
+            return train()
+        except fedfew.DivergedError:
+            folder.drop_checkpoints()  # going on from here would diverge again
+            raise
+
+    def _federation(self, settings: Settings) -> tuple[Federation, list[str]]:
+        wanted = data_of(settings)
+        if self._data is None or self._data[0] != wanted:
+            self._data = None  # or two would be in memory at once
+            self._data = (wanted, *make_federation(settings))
+        return self._data[1], self._data[2]
+
+
+def in_words(error: Exception) -> str:
+    """One readable paragraph; an error that nobody expected gets its kind in front."""
+    from fedfew import DivergedError
+    from fedfew.engines import UnsupportedModuleError
+
+    text = " ".join(str(error).split()) or "no further words"
+    expected = (ValueError, OSError, ImportError, DivergedError, UnsupportedModuleError)
+    return text if isinstance(error, expected) else f"{type(error).__name__}: {text}"
+
+
+def _device_name(device: Any) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _free_memory() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+# -- the process -------------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> None:
+    """Work until the runner says stop, or is gone."""
+    import torch
+
+    given = json.loads(arguments[0])
+    news = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what anything else prints goes to the log
+    torch.set_num_threads(given["threads"])
+
+    def tell(event: dict[str, Any]) -> None:
+        try:
+            news.write(json.dumps(event) + "\n")
+            news.flush()
+        except (BrokenPipeError, ValueError):  # the runner is gone: this run ends with its round, as below
+            worker.stopping.set()
+
+    worker = Worker(Path(given["root"]), given["keep_models"], given["code"], tell)
+    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(orders, worker.stopping), daemon=True).start()
+    tell({"event": "ready"})
+    while (order := orders.get()) is not None and not worker.stopping.is_set():
+        worker.make(order["key"], Settings(**order["settings"]))
+
+
+def _listen(orders: queue.SimpleQueue[dict[str, Any] | None], stopping: threading.Event) -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order.get("stop"):
+            break
+        orders.put(order)
+    stopping.set()
+    orders.put(None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

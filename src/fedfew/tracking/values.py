@@ -1,0 +1,74 @@
+"""What is told of a run, as flat names and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedfew.history import History
+
+if TYPE_CHECKING:
+    from fedfew.rounds import Progress
+    from fedfew.run import Run
+
+SUMMARY = ("mean", "std", "min", "worst_tenth", "jain")
+LONGEST = 500  # characters of a setting: what MLflow takes at least
+
+
+def flattened(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """``{"method": {"mu": 0.01}}`` as ``{"method.mu": 0.01}``; lists (one number a client) as text, cut where too long."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flattened(value, f"{before}{name}.")
+        elif isinstance(value, str | int | float | bool) or value is None:
+            flat[before + name] = value
+        else:
+            text = str(value)
+            flat[before + name] = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return flat
+
+
+def round_values(told: Progress) -> dict[str, float]:
+    """The loss of every round; where it was scored, all that its entry in the history holds."""
+    values = {"loss": told.loss}
+    history = told.history
+    if history is not None and len(history) and int(history.last("round")) == told.round:
+        values |= scored_values(history)
+    return _finite(values)
+
+
+def scored_values(history: History) -> dict[str, float]:
+    """Of the newest entry."""
+    from fedfew.metrics import summarise
+    from fedfew.report import SCORES, last_weights
+
+    newest = History.from_arrays({name: history.last(name)[None] for name in history.columns})
+    values = {name: float(history.last(name)) for name in ("seconds", "bytes_up", "bytes_down", "left_out")}
+    for score in SCORES:
+        summary = summarise(history.last(f"{score}_accuracy"))
+        values |= {f"{score}/{name}": getattr(summary, name) for name in SUMMARY}
+        values[f"{score}/loss"] = summarise(history.last(f"{score}_loss"), higher_is_better=False).mean
+    values |= {f"weights/{name}": value for name, value in last_weights(newest).items()}
+    if "g" in history.columns:
+        values["g"] = float(history.last("g"))
+    return values
+
+
+def final_values(run: Run, final: Mapping[str, Any]) -> dict[str, float]:
+    """The last scores under ``final/``: both accuracies, and means over clients of what else was computed in the end."""
+    from fedfew.metrics import summarise
+
+    values = {}
+    if len(run.history):
+        values = {name: value for name, value in scored_values(run.history).items() if "/" in name}
+    for name in ("macro_f1", "auc"):
+        if final.get(name):
+            values[f"served/{name}"] = summarise([math.nan if v is None else v for v in final[name]]).mean
+    return _finite({f"final/{name}": value for name, value in values.items()})
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Without what is not a number: a tool would draw it, or refuse all of it."""
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}

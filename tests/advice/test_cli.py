@@ -1,0 +1,80 @@
+"""``fedfew advise-k``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import fedfew
+from fedfew.cli import app
+from fedfew.cli.advise_k import parse
+
+SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--seeds", "2", "--ks", "1-2"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path
+
+
+def call(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["advise-k", *words], prog_name="fedfew")
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.mark.parametrize(("text", "ks"), [("1-3", [1, 2, 3]), ("4,1, 2-3,2", [1, 2, 3, 4]), ("5", [5])])
+def test_ranges(text: str, ks: list[int]) -> None:
+    assert parse(text) == ks
+
+
+@pytest.mark.parametrize("text", ["0-2", "3-1", "two", "", "1-", "-3"])
+def test_wrong_ranges(text: str) -> None:
+    with pytest.raises(ValueError, match="ks "):
+        parse(text)
+
+
+def test_it_says_which_and_why_and_goes_on_where_it_was() -> None:
+    first = call(*SMALL, "--folder", "advice", "--mu", "0.003")
+    assert "Take K = " in first.stdout
+    assert "Plot: advice/advice.png" in first.stdout
+    assert Path("advice/advice.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in Path("advice/advice.svg").read_text()
+    assert fedfew.load("advice/k2-1").method == fedfew.FedFew(models=2, mu=0.003)
+    assert fedfew.load("advice/k2-1").history.round.tolist() == [3]  # nothing but the last round is scored
+    written = Path("advice/k2-1/round-000003/state.json").stat().st_mtime_ns
+    again = call("--resume", "--folder", "advice", "--json")
+    assert Path("advice/k2-1/round-000003/state.json").stat().st_mtime_ns == written
+    document = json.loads(again.stdout)
+    assert set(document["ks"]) == {"1", "2"}
+    assert document["why"][0] in first.stdout.replace("\n", "")
+    assert "is not empty" in call(*SMALL, "--folder", "advice", code=2).stderr.replace("\n", " ")
+
+
+def test_held_out_samples_come_from_the_training_data() -> None:
+    call(*SMALL, "--ks", "1", "--seeds", "1", "--folder", "advice")
+    about = json.loads(Path("advice/k1-0/federation.json").read_text())
+    whole = fedfew.data.load("digits", clients=4)
+    assert [a + b for a, b in zip(about["train"], about["test"], strict=True)] == whole.train.count.tolist()
+    assert about["test"] == [round(0.15 * n) for n in (whole.train.count + whole.test.count).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--models", "3"], "--models is what advise-k is to find"),
+        (["--ks", "1-9"], "ks goes up to 9, but there are 4 clients"),
+        (["--hold-out", "1.5"], "hold_out must lie between 0 and 1, not 1.5"),
+        (["-o", "plot.doc"], "must end in .png"),
+        (["--ms", "3"], "there is no flag --ms"),
+    ],
+)
+def test_mistakes_are_answered_before_anything_is_trained(words: list[str], said: str) -> None:
+    result = call(*SMALL, *words, code=2)
+    assert said in " ".join(result.stderr.split())
+    assert not Path("runs").exists()

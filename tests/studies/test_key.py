@@ -1,0 +1,193 @@
+"""Content addresses: what changes one, and what does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedfew
+from fedfew.settings import Settings
+from fedfew.studies import key
+from fedfew.studies.plan import Options, cells
+from fedfew.studies.study import read
+from tests.studies.small import study
+
+BASE = Settings(device="cpu", method_settings={"models": 3})
+# One other value of every setting that decides the outcome.
+OTHERWISE = {
+    "dataset": "cifar10",
+    "partition": "iid",
+    "clients": 7,
+    "data_seed": 1,
+    "sample": 100,
+    "model": "linear",
+    "method": "ifca",
+    "rounds": 99,
+    "local_epochs": 2,
+    "batch_size": 21,
+    "lr": 0.051,
+    "momentum": 0.9,
+    "weight_decay": 0.1,
+    "batch_norm": "local",
+    "augment": "flip",
+    "participation": 0.5,
+    "seed": 1,
+    "score_every": 2,
+    "method_settings": {"models": 4},
+}
+ALIKE = {"engine": "sequential", "chunk": 2, "checkpoint_every": 3, "data_dir": "elsewhere", "precision": "bf16"}
+
+
+def test_every_setting_is_looked_at():
+    assert {f.name for f in fields(Settings)} == {*OTHERWISE, *ALIKE, "device"}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_decides_the_outcome_changes_the_key(name):
+    assert key.run_key(replace(BASE, **{name: OTHERWISE[name]})) != key.run_key(BASE)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_decides_only_how_it_is_computed_does_not(name):
+    assert key.run_key(replace(BASE, **{name: ALIKE[name]})) == key.run_key(BASE)
+
+
+def test_device_and_precision_count_where_they_decide_bits(monkeypatch):
+    monkeypatch.setattr(key, "_device_class", lambda name: name.partition(":")[0])
+    on_gpu = replace(BASE, device="cuda")
+    assert key.run_key(on_gpu) != key.run_key(BASE)
+    assert key.run_key(replace(on_gpu, precision="bf16")) != key.run_key(on_gpu)
+    assert key.run_key(replace(on_gpu, device="cuda:1")) == key.run_key(on_gpu)
+
+
+def test_hyper_parameters_count_by_their_value_not_by_how_they_are_said():
+    assert key.run_key(replace(BASE, method_settings={})) == key.run_key(BASE)  # 3 is the default
+    fedavg = replace(BASE, method="fedavg", method_settings={})
+    assert key.run_key(replace(fedavg, method_settings={"published": True})) == key.run_key(fedavg)  # its preset changes nothing
+    assert key.run_key(replace(BASE, method_settings={"published": True})) != key.run_key(BASE)
+
+
+def test_a_key_is_short_and_the_same_in_another_process():
+    program = "from fedfew.settings import Settings\nfrom fedfew.studies.key import run_key\n"
+    program += "print(run_key(Settings(device='cpu', method_settings={'models': 3})))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    assert found == key.run_key(BASE)
+    assert len(found) == key.LENGTH
+
+
+def test_fairness_shares_its_runs_with_tables_1_and_2():
+    keys = {name: {cell.key for cell in cells(read(name))} for name in ("fairness", "table1", "table2")}
+    assert keys["fairness"] < keys["table1"] | keys["table2"]
+
+
+def test_sweeps_share_their_middle_with_table_1():
+    def keys(name, **options):
+        return {cell.key for cell in cells(read(name), Options(**options))}
+
+    table1 = keys("table1", only=("cifar10-dir-20/FedFew",))
+    assert len(table1) == 1 + 3
+    for name in ("k-cifar10", "mu", "local-epochs"):
+        assert table1 < keys(name), name
+
+
+# -- data --------------------------------------------------------------------------------------------------------------------
+
+
+def test_data_files_count_by_name_and_size(tmp_path: Path):
+    def files(size: int) -> list | None:
+        key._files.cache_clear()
+        (tmp_path / "cifar10").mkdir(exist_ok=True)
+        (tmp_path / "cifar10" / "train.parquet").write_bytes(b"x" * size)
+        (tmp_path / "cifar10" / ".hidden").write_text("not looked at")
+        return key._files("cifar10", str(tmp_path))
+
+    assert files(3) == [["train.parquet", 3]]
+    assert files(4) == [["train.parquet", 4]]
+    assert key._files("cifar100", str(tmp_path)) is None
+    assert key._files("cifar10", str(tmp_path / "nowhere")) is None
+    assert key._files("digits", None) is None
+
+
+def test_a_users_own_files_count_by_time_as_well(tmp_path: Path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.zeros(3))
+    ((name, size, when),) = key._files(str(path), None)
+    assert (name, size, when) == ("mine.npz", path.stat().st_size, path.stat().st_mtime_ns)
+    assert key._files(str(tmp_path), None) == [[name, size, when]]
+
+
+def test_a_model_of_the_users_own_counts_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "from torch import nn\ndef net():\n    return nn.Linear(64, 10)\n"
+    (tmp_path / "netfile_a.py").write_text(source)
+    (tmp_path / "netfile_b.py").write_text(source)
+    (tmp_path / "netfile_c.py").write_text(source + "# other\n")
+    hashes = [key._factory(f"netfile_{which}:net") for which in "abc"]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert key._factory("mlp") is None
+    assert key._factory("math:floor") is None  # has no file
+
+
+# -- code --------------------------------------------------------------------------------------------------------------------
+
+
+def test_words_do_not_change_the_code_version():
+    source = '"""Doc."""\nx = 1  # why\n\n\ndef f(a):\n    """Says\n    more."""\n    return f"#{a}"  # not #this\n'
+    again = '"""Other."""\n# a line\nx = 1\ndef f(a):\n    """Less."""\n\n    return f"#{a}"\n'
+    assert key.statements(source) == key.statements(again) == 'x = 1\ndef f(a):\n    return f"#{a}"'
+    assert key.statements(source) != key.statements(source.replace("x = 1", "x = 2"))
+    assert key.statements("x = '''a\n# not a comment\n'''") == "x = '''a\n# not a comment\n'''"
+
+
+def test_the_code_version_follows_what_trains_and_nothing_else(tmp_path: Path):
+    import shutil
+
+    package = tmp_path / "fedfew"
+    shutil.copytree(Path(fedfew.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "from fedfew.studies.key import code_version; print(code_version())"
+
+    def version() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    before = version()
+    assert before == key.code_version()
+    for elsewhere in ("cli/run.py", "report/tables.py", "studies/plan.py", "flower/course.py"):
+        (package / elsewhere).write_text((package / elsewhere).read_text() + "\nMORE = 1\n")
+    (package / "rounds.py").write_text((package / "rounds.py").read_text() + "\n# a remark\n")
+    assert version() == before
+    (package / "methods" / "fedavg.py").write_text((package / "methods" / "fedavg.py").read_text() + "\nMORE = 1\n")
+    assert version() != before
+
+
+def test_the_code_version_covers_all_that_a_run_imports(tmp_path: Path):
+    program = """
+import json, sys
+from fedfew.settings import Settings, make_federation, training_arguments
+import fedfew
+settings = Settings(rounds=1, clients=2, sample=40, partition="iid", model="linear", device="cpu", method_settings={"models": 2})
+run = fedfew.train(make_federation(settings)[0], **training_arguments(settings))
+print(json.dumps(sorted(m for m in sys.modules if m.startswith("fedfew"))))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    for module in json.loads(found):
+        parts = module.split(".")[1:]
+        top = parts[0] if parts else "__init__"
+        assert any(name in (top, f"{top}.py") for name in (*key.CODE, *key.NOT_CODE)), module
+    root = Path(fedfew.__file__).parent
+    assert all((root / name).exists() for name in (*key.CODE, *key.NOT_CODE))
+    assert not set(key.CODE) & set(key.NOT_CODE)
+
+
+def test_the_key_of_a_cell_is_that_of_its_settings():
+    (cell, *_) = cells(study())
+    assert cell.key == key.run_key(cell.settings)
