@@ -41,7 +41,7 @@ def main_options(
     [cyan]fedfew compare --methods all --seeds 3[/cyan]    a table and a plot
     [cyan]fedfew show runs/digits-fedfew-0[/cyan]          what came out, client by client
     [cyan]fedfew report runs/digits-fedfew-0[/cyan]        the same as a page to look at
-    [cyan]fedfew study run quick[/cyan]                    many runs at one command: tables, figures, a queryable file
+    [cyan]fedfew study run quick[/cyan]                    many runs at one command
     """
     errors.show_tracebacks(debug)
 
