@@ -39,6 +39,9 @@ def test_table_1_is_nine_columns_of_ten_methods():
         ("mu", 4, 12),
         ("natural", 0, 2 * 10 * 3),
         ("quick", 0, 30),
+        ("quick-k", 0, 5 * (10 + 1)),
+        ("quick-mu", 0, 5 * 6),
+        ("quick-epochs", 0, 5 * 5),
     ],
 )
 def test_the_other_studies(name, published, fair):
