@@ -181,7 +181,9 @@ def test_groups_and_notes_are_kept(tmp_path):
     (cell,) = made(found, tmp_path)
     result = RunFolder.of(tmp_path, cell.key).result
     assert [client["group"] for client in result["clients"]] == [0, 1, 2, 3]
-    assert result["run"]["notes"] is None
+    assert result["run"]["notes"] == "only 80 rows of the data set"
+    (cell,) = made(study(base={"sample": None, "rounds": 1}, rows={"R": {"method": "fedavg"}}), tmp_path)
+    assert RunFolder.of(tmp_path, cell.key).result["run"]["notes"] is None
 
 
 def test_clients_that_took_no_part_have_no_adapted_score(tmp_path):

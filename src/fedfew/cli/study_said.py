@@ -126,7 +126,7 @@ def end(prepared: Prepared, report: Report, console: Console, command: str) -> N
     failed = prepared.failed | report.failed
     if failed:
         _list_failed({labels[key]: why for key, why in failed.items()}, console)
-    if report.stopped:
+    if report.stopped and report.left:  # what was going on may have been the last of it
         errors.say(f"Stopped, {len(report.left)} runs are left. To go on: {command}")
         raise typer.Exit(errors.INTERRUPTED)
     if failed:

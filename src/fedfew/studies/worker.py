@@ -89,6 +89,8 @@ class Worker:
         try:
             self.tell({"event": "loading", "key": key})
             federation, notes = self._federation(settings)
+            if settings.sample is not None:
+                notes = [f"only {settings.sample:,} rows of the data set", *notes]
             run = self._trained(key, settings, folder, federation)
         finally:
             seconds = time.perf_counter() - begin
