@@ -125,7 +125,6 @@ def test_show_as_json_and_from_the_file_or_the_name(here):
 
 
 def test_show_as_text_tables(here):
-    pytest.importorskip("fedfew.studies.tables")
     assert "FedFew" in call("show", "tiny").stdout
     assert "| FedFew" in call("show", "tiny", "--format", "markdown").stdout
     assert "\\begin{tabular}" in call("show", "tiny", "--format", "latex").stdout

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fedfew.studies.store import Results
     from fedfew.studies.study import Study
+    from fedfew.studies.tables import TableData
 
 ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
+# Tables and figures are imported where they are made: the program starts without them.
 
 
 def check(kind: str, spec: Mapping[str, Any]) -> None:
     """Raise ValueError where a spec of ``tables`` or ``figures`` names a kind or an option that there is not."""
-    module = _module(kind)
-    if module is not None:
-        module.check(spec)
+    from fedfew.studies import figures
+    from fedfew.studies import tables as kinds_of_tables
+
+    (kinds_of_tables if kind == "tables" else figures).check(spec)
 
 
-def tables(study: Study, results: Results) -> list[Any]:
-    module = _module("tables")
-    return [] if module is None else list(module.made(list(study.tables), results, study.name))
+def tables(study: Study, results: Results) -> list[TableData]:
+    from fedfew.studies.tables import made
+
+    return made(list(study.tables), results, study.name)
 
 
-def rendered(table: Any, form: str) -> str:
-    text: str = getattr(import_module("fedfew.studies.render"), form)(table)
-    return text
+def rendered(table: TableData, form: str) -> str:
+    from fedfew.studies import render
+
+    return {"markdown": render.markdown, "latex": render.latex, "csv": render.csv}[form](table)
 
 
-def on_screen(table: Any) -> Any:
+def on_screen(table: TableData) -> RenderableType:
     """A table for rich to print."""
-    return import_module("fedfew.studies.render").terminal(table)
+    from fedfew.studies import render
+
+    return render.terminal(table)
 
 
 def notes(results: Results) -> list[str]:
@@ -48,7 +54,7 @@ def notes(results: Results) -> list[str]:
     return found
 
 
-def write_tables(made: Sequence[Any], folder: Path) -> list[Path]:
+def write_tables(made: Sequence[TableData], folder: Path) -> list[Path]:
     """Every table in every form, below ``tables/``."""
     written = []
     for table in made:
@@ -60,18 +66,12 @@ def write_tables(made: Sequence[Any], folder: Path) -> list[Path]:
     return written
 
 
-def file_name(table: Any) -> str:
+def file_name(table: TableData) -> str:
     """Tables of both protocols lie beside each other."""
     return table.name if table.protocol in table.name else f"{table.name}-{table.protocol}"
 
 
 def draw_figures(study: Study, results: Results, folder: Path) -> list[Path]:
-    module = _module("figures")
-    if module is None or not study.figures:
-        return []
-    return list(module.draw(list(study.figures), results, study.name, folder / "figures"))
+    from fedfew.studies import figures
 
-
-def _module(kind: str) -> ModuleType | None:
-    name = f"fedfew.studies.{kind}"
-    return import_module(name) if find_spec(name) is not None else None
+    return figures.draw(list(study.figures), results, study.name, folder / "figures") if study.figures else []
