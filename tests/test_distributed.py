@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fedfew
 from fedfew import checkpoint, distributed
 from fedfew.cli import app
-from fedfew.distributed import Group, shares
+from fedfew.distributed import Group, shares, stoppable
 from fedfew.stack import tree_map
 from tests.methods import small
 from tests.methods.properties import CLOSE
@@ -221,3 +221,16 @@ def test_what_runs_in_one_process_says_so(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ValueError, match="'fedfew compare' runs in one process, but torchrun started 3"):
         distributed.only_alone("compare")
+
+
+def test_only_the_first_of_several_signals_stops_a_run():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    stopped = 0
+    with stoppable(Group(rank=0, size=2)):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            try:
+                os.kill(os.getpid(), number)
+            except KeyboardInterrupt:
+                stopped += 1
+    assert stopped == 1
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -153,14 +153,24 @@ def device_of(group: Group, device: torch.device) -> torch.device:
 
 @contextmanager
 def stoppable(group: Group) -> Iterator[None]:
-    """Within: SIGTERM, by which torchrun ends the others when one has ended, is a Ctrl-C, so that nothing is lost by it."""
-    with _signals(group, signal.default_int_handler, signal.SIGTERM):
+    """Within: SIGTERM, by which torchrun ends the others when one has ended, is a Ctrl-C, so that nothing is lost by it.
+
+    Only the first signal counts: the next, which torchrun sends right after a terminal's, would hit what is then written down.
+    """
+    told: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        told.append(number)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    with _signals(group, stop, signal.SIGTERM, signal.SIGINT):
         yield
 
 
 @contextmanager
 def unstoppable(group: Group) -> Iterator[None]:
-    """Within: what was stopped is written down, and torchrun, which says so twice, is not listened to."""
+    """Within: what was stopped is written down, and nobody is listened to."""
     with _signals(group, signal.SIG_IGN, signal.SIGTERM, signal.SIGINT):
         yield
 

@@ -94,8 +94,7 @@ class RoundLoop:
                         self._write()
                     self._tell(loss, rounds, time.perf_counter() - begin)
             except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
-                with unstoppable(self.group):
-                    self._write()
+                self._write_in_peace()
                 if isinstance(stopped, KeyboardInterrupt):
                     raise Interrupted(self._result()) from None
                 raise
@@ -223,6 +222,17 @@ class RoundLoop:
         if self.folder is not None and self.group.first and self._written != self.state.round:
             checkpoint.write(self.folder, self.state)
             self._written = self.state.round
+
+    def _write_in_peace(self) -> None:
+        """Even if a signal comes between the error that ends the run and the moment from which signals are ignored."""
+        try:
+            with unstoppable(self.group):
+                self._write()
+        except KeyboardInterrupt:
+            if self.group.size == 1:  # the user insists
+                raise
+            with unstoppable(self.group):
+                self._write()
 
     def _result(self) -> Run:
         state = self.state
