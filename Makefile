@@ -40,7 +40,7 @@ test: lint types
 	$(BIN)/python -m coverage report
 
 test-deploy: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m deploy --durations 0 --durations-min 5
+	$(BIN)/python -m pytest -m deploy -n 2 --dist loadfile --durations 0 --durations-min 5
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
