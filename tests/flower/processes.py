@@ -33,6 +33,11 @@ QUIET = {
 MARK = "FEDFEW_TEST_PROCESS"
 
 
+def config(client: int) -> str:
+    """The --node-config of a client of the tests' app."""
+    return f'client={client} data="tests.flower.small:make"'
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A real SuperLink with four real SuperNodes on loopback: failures, parity, restarts; in this order, on the same nodes."""
+"""A real SuperLink with four real SuperNodes on loopback: failures, then parity, on the same nodes."""
 
 import json
 import time
@@ -11,7 +11,7 @@ import fedfew
 from fedfew.flower.letters import FAILED, Letter
 from fedfew.methods import METHODS
 from fedfew.stack import named_leaves, tree_map
-from tests.flower.processes import APP, Deployment, wait_for
+from tests.flower.processes import APP, Deployment, config, wait_for
 from tests.flower.small import course, neighbourhood, simulated, site, tiny
 from tests.flower.test_course import same_as_simulated
 
@@ -19,10 +19,6 @@ pytestmark = pytest.mark.deploy
 SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py
 FAULTS = "0:1:raise,1:1:nan,0:2:shape,0:3:huge,0:4:hang"
 WRONG = {"nan": lambda t: t * float("nan"), "shape": lambda t: t[..., None], "huge": lambda t: t * 1e6}
-
-
-def config(client: int) -> str:
-    return f'client={client} data="tests.flower.small:make"'
 
 
 @pytest.fixture(scope="module")
@@ -118,24 +114,3 @@ def test_every_method_between_real_nodes(here):
         for name in ("served_accuracy", "served_loss", "choice"):  # not asked for here
             run.history._columns[name] = oracle.history._columns[name]
         same_as_simulated(run, oracle, here.folder / "sites")
-
-
-def test_a_killed_superlink_loses_at_most_the_round_under_way(here):
-    """Ditto, whose sites keep models of their own: the resumed run ends as one that was never stopped."""
-    folder = here.folder / "killed"
-    settings = {"method": "ditto", "rounds": 3, "folder": str(folder), "score-every": 3}
-    before = here.start_run(APP, settings)
-    wait_for(lambda: "round 1 of 3" in before.text(), 300, before.text)
-    time.sleep(2)  # into round 2
-    here.link.crash()
-    before.end()
-    assert fedfew.load(folder, tiny).round == 1
-    here.start_link()
-    for i, node in here.nodes.items():  # a SuperLink without its memory refuses them: they end, and are started again
-        node.end()
-        here.nodes[i] = here.node(f"{i}-restarted", config(i))
-    output = here.run(APP, settings)
-    run = fedfew.load(folder, tiny)
-    assert run.round == 3, output[-3000:]
-    assert run.state.events == ["resumed after round 1"]
-    same_as_simulated(run, simulated(method="ditto", rounds=3, score_every=3), here.folder / "sites")
