@@ -41,6 +41,8 @@ from fedfew.engines.traced import Traced
 from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
+AT_ONCE = 2**22  # numbers of an epoch's samples that are gathered in one go rather than batch by batch
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -105,8 +107,9 @@ class Stacked(Engine):
                 if step == 0:
                     mean_loss = torch.zeros_like(reported)
                 mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
-        trained = tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), weights)
-        return trained, _unranked(mean_loss, rank)
+        back = rank.argsort()
+        trained = tree_map(lambda t: t.unflatten(0, (clients, models)).index_select(0, back), weights)
+        return trained, mean_loss.index_select(0, back)
 
     def _augmented(self, batches: Iterator[Batch], key: Tensor | None, samples: Samples) -> Iterator[Batch]:
         """The batches of an epoch, their images flipped and shifted by the replicas' keys [C, K]."""
@@ -279,6 +282,8 @@ def _batches(
         b = torch.where(joined & (batch == count // batch_size - 1), batch_size + 1, b)
     weight = (valid / b)[:, None].expand(order.shape)
     share = b[:, ::batch_size] / count
+    few = rows.numel() * samples.x.shape[1:].numel() <= AT_ONCE and samples.x.device == rows.device
+    every = (samples.inputs(rows), samples.y.take(rows)) if few else None
     for step, begin in enumerate(range(0, samples.longest, batch_size)):
         active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
         if active == 0:
@@ -288,10 +293,11 @@ def _batches(
         weighs = weight[:active, :, window]
         if any(alone):
             weighs = weighs.where((batch[:active, window] == step)[:, None], 0.0)
+        x, y = (t[:active, :, window].contiguous() for t in every) if every else (samples.inputs(at), samples.y.take(at))
         yield Batch(
             clients=active,
-            x=samples.inputs(at),
-            y=samples.y.take(at),
+            x=x,
+            y=y,
             weight=weighs,
             share=share[:active, step],
         )

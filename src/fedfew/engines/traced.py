@@ -56,8 +56,8 @@ def _simplified(recording: fx.GraphModule) -> fx.GraphModule:
     """The same without steps that do nothing (about a third of what vmap and autograd leave behind)."""
     writes = any(_writes(node) for node in recording.graph.nodes)
     for node in recording.graph.nodes:
-        if node.op == "call_function" and _does_nothing(node, writes):
-            node.replace_all_uses_with(node.args[0])
+        if node.op == "call_function" and (same := _same_as(node, writes)) is not None:
+            node.replace_all_uses_with(same)
             recording.graph.erase_node(node)
     drop_unused(recording)
     recording.recompile()
@@ -82,6 +82,30 @@ _RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, t
 def _writes(node: fx.Node) -> bool:
     """Does this step change one of its arguments in place?"""
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
+
+
+def _same_as(node: fx.Node, writes: bool) -> fx.Node | None:
+    """Which of its arguments a step that does nothing returns."""
+    if node.target is torch.ops.aten.mul.Tensor:
+        return None if writes else _times_one(node.args[0], node.args[1], node)
+    return node.args[0] if _does_nothing(node, writes) else None  # type: ignore[return-value]  # a tensor
+
+
+def _times_one(a: Any, b: Any, product: fx.Node) -> fx.Node | None:
+    """The other factor where one is all ones, as where autograd begins, and the product has the other's shape."""
+    for one, other in ((a, b), (b, a)):
+        if _is_one(one) and isinstance(other, fx.Node):
+            before, after = other.meta["val"], product.meta["val"]
+            if (before.shape, before.dtype) == (after.shape, after.dtype):
+                return other
+    return None
+
+
+def _is_one(node: Any) -> bool:
+    if not isinstance(node, fx.Node):
+        return False
+    shaped = node.target is torch.ops.aten.unsqueeze.default or node.target in _RESHAPES
+    return node.target is torch.ops.aten.ones_like.default or (shaped and _is_one(node.args[0]))
 
 
 def _does_nothing(node: fx.Node, writes: bool) -> bool:

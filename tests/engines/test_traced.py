@@ -1,0 +1,42 @@
+"""Recordings: the same bits with fewer operations."""
+
+import torch
+from torch import Tensor
+
+from fedfew.engines.traced import recorded
+
+
+def operations(recording) -> list[str]:
+    return [str(node.target) for node in recording.graph.nodes if node.op == "call_function"]
+
+
+def test_a_factor_of_ones_is_left_out_where_the_product_has_the_others_shape():
+    def function(x: Tensor) -> Tensor:
+        ones = torch.ones_like(x[:, 0])
+        return (ones[:, None].expand(3, 2) * x).exp()
+
+    x = torch.tensor([[1.0, -2.0], [0.5, 4.0], [0.0, 3.0]])
+    recording = recorded(function, (x,))
+    assert operations(recording) == ["aten.exp.default"]
+    assert torch.equal(recording(x), x.exp())
+
+
+def test_it_stays_where_it_makes_the_product_larger_or_another_type():
+    x = torch.tensor([1.0, 2.0])
+    wider = recorded(lambda t: torch.ones_like(t)[:, None] * t, (x,))
+    assert wider(x).tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    exact = recorded(lambda t: torch.ones_like(t, dtype=torch.float64) * t, (x,))
+    assert exact(x).dtype == torch.float64
+
+
+def test_it_stays_where_something_is_written():
+    def function(x: Tensor) -> Tensor:
+        copy = torch.ones_like(x) * x
+        x.add_(1)
+        return copy
+
+    x = torch.tensor([1.0, 2.0])
+    recording = recorded(function, (x,))
+    assert x.tolist() == [1.0, 2.0]
+    assert recording(x).tolist() == [1.0, 2.0]
+    assert x.tolist() == [2.0, 3.0]
