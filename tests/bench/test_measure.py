@@ -69,6 +69,14 @@ def test_a_wrong_result_shows() -> None:
     assert one.difference(from_named(half_way), right) == pytest.approx(0.5, rel=1e-4)
 
 
+def test_distances_are_over_all_clients_and_models() -> None:
+    stack = torch.tensor([[[3.0, 0.0]], [[0.0, 4.0]]])  # two clients, a model each
+    assert contender._distance(stack, torch.zeros(2, 1, 2)) == 5.0
+    assert (
+        contender._distance(stack, torch.tensor([[[3.0, 0.0]]])) == 5.0
+    )  # one model for all: only the second is off, by (−3, 4)
+
+
 def test_clients_in_chunks_train_as_all_at_once() -> None:
     one = Contender(TINY, TINY.draw(), Way("stacked"))
     together = one.round(keep=True)
