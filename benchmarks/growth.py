@@ -3,15 +3,16 @@
     python benchmarks/growth.py --clock processor --output results/growth/growth.png
     python benchmarks/growth.py --model cnn --device cuda --chunk 100
 
-FedFew on made-up images, 200 a client, through fedfew.train itself. Every point is measured in processes of its own, one for the
-time and one for the peak of memory, in which freed memory goes back to the system at once; the samples are not counted, nor what
-the program holds before it trains. A chunk of clients, always the same, is trained at once. Where others use the machine
-as well, --clock processor counts the time this program was given.
+FedFew on made-up images, 200 a client, through fedfew.train itself. On a CPU every point is measured in processes of its own, one
+for the time and one for the peak of memory, in which freed memory goes back to the system at once; a GPU's memory is counted by
+PyTorch, so one process does. The samples are not counted, nor what the program holds before it trains. A chunk of clients, always
+the same, is trained at once. Where others use the machine as well, --clock processor counts the time this program was given.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -77,7 +78,7 @@ def fit(clients: list[int], seconds: list[float]) -> Line:
 
 
 def measure(point: Point) -> dict[str, Any]:
-    """Train, and tell seconds a round and peak bytes; to be called in a fresh process."""
+    """Train, and tell seconds a round and peak bytes."""
     import torch
 
     import fedfew
@@ -133,6 +134,7 @@ def _held_now(where: Any) -> int:
     import torch
 
     if where.type == "cuda":
+        gc.collect()  # the graphs of the point before hold memory
         torch.cuda.reset_peak_memory_stats(where)
         return int(torch.cuda.memory_allocated(where))
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the high-water mark begins anew
@@ -140,11 +142,12 @@ def _held_now(where: Any) -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
-def in_processes(point: Point) -> dict[str, Any]:
-    """Seconds from one process, and bytes from another."""
-    result = in_a_process(point)
+def measured(point: Point) -> dict[str, Any]:
+    """Seconds and bytes; on a CPU from one process each."""
     if point.device == "cpu":
-        result["peak_bytes"] = in_a_process(replace(point, memory=True))["peak_bytes"]
+        result = in_a_process(point) | {"peak_bytes": in_a_process(replace(point, memory=True))["peak_bytes"]}
+    else:
+        result = measure(point)
     print(f"  {line_of(result)}", file=sys.stderr)
     return result
 
@@ -218,9 +221,9 @@ def main() -> None:
     how = {"model": options.model, "device": options.device, "chunk": options.chunk, "clock": options.clock}
     clients = [m for m in CLIENTS if m <= options.most]
     growth = {
-        "clients": [in_processes(Point(m, **how)) for m in clients],
-        "models": [in_processes(Point(min(AT, clients[-1]), k, **how)) for k in MODELS],
-        "participation": [in_processes(Point(clients[-1], participation=PARTICIPATION, **how))],
+        "clients": [measured(Point(m, **how)) for m in clients],
+        "models": [measured(Point(min(AT, clients[-1]), k, **how)) for k in MODELS],
+        "participation": [measured(Point(clients[-1], participation=PARTICIPATION, **how))],
     }
     by_m = growth["clients"]
     line = fit(clients, [p["seconds"] for p in by_m])
