@@ -33,7 +33,7 @@ def descending(recording: fx.GraphModule, parameters: list[int], lr: float) -> f
             graph.call_function(
                 aten._foreach_add_.List, tuple([list(nodes) for nodes in zip(*left, strict=True)]), {"alpha": -lr}
             )
-    drop_unused(recording)
+    drop_unused(graph)
     recording.recompile()
     return recording
 

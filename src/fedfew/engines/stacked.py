@@ -159,8 +159,7 @@ class Stacked(Engine):
             trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
             replica_key = None if key is None else rest[-1]
             minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, replica_key)
-            ones = torch.ones_like(minimised)
-            return list(torch.autograd.grad(minimised, trained, ones, allow_unused=True)), reported.detach()
+            return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
 
         return gradients, [x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key])]
 

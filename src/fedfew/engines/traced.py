@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedfew.engines.recording import record
 
 KEPT = 64  # recordings; one objective needs one for each number of clients that are still in an epoch
 SEEN_BEFORE = 2  # times a function runs as it is before it is recorded: recording costs as much as a hundred replays
@@ -45,28 +46,27 @@ class Traced:
 def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """A recording made without a trace: what the function writes into its arguments is undone, as the replay will write it."""
     before = [(t, t._version, t.clone()) for t in tensors]
-    recording: fx.GraphModule = make_fx(function)(*tensors)
+    graph, constants = record(function, tensors)
     for tensor, version, value in before:
         if tensor._version != version:
             tensor.copy_(value)
-    return _simplified(recording)
+    _simplify(graph)
+    return fx.GraphModule(constants, graph)
 
 
-def _simplified(recording: fx.GraphModule) -> fx.GraphModule:
-    """The same without steps that do nothing (about a third of what vmap and autograd leave behind)."""
-    writes = any(_writes(node) for node in recording.graph.nodes)
-    for node in recording.graph.nodes:
+def _simplify(graph: fx.Graph) -> None:
+    """Take out steps that do nothing (about a third of what vmap and autograd leave behind)."""
+    writes = any(_writes(node) for node in graph.nodes)
+    for node in graph.nodes:
         if node.op == "call_function" and (same := _same_as(node, writes)) is not None:
             node.replace_all_uses_with(same)
-            recording.graph.erase_node(node)
-    drop_unused(recording)
-    recording.recompile()
-    return recording
+            graph.erase_node(node)
+    drop_unused(graph)
 
 
-def drop_unused(recording: fx.GraphModule) -> None:
+def drop_unused(graph: fx.Graph) -> None:
     """Take out what nobody uses and what writes nowhere."""
-    recording.graph.eliminate_dead_code(lambda node: node.is_impure() or _writes(node))
+    graph.eliminate_dead_code(lambda node: node.is_impure() or _writes(node))
 
 
 def _called_directly(recording: fx.GraphModule) -> fx.GraphModule:
@@ -94,10 +94,8 @@ def _same_as(node: fx.Node, writes: bool) -> fx.Node | None:
 def _times_one(a: Any, b: Any, product: fx.Node) -> fx.Node | None:
     """The other factor where one is all ones, as where autograd begins, and the product has the other's shape."""
     for one, other in ((a, b), (b, a)):
-        if _is_one(one) and isinstance(other, fx.Node):
-            before, after = other.meta["val"], product.meta["val"]
-            if (before.shape, before.dtype) == (after.shape, after.dtype):
-                return other
+        if _is_one(one) and isinstance(other, fx.Node) and other.meta["like"] == product.meta["like"]:
+            return other
     return None
 
 
@@ -116,7 +114,7 @@ def _does_nothing(node: fx.Node, writes: bool) -> bool:
     if node.target is torch.ops.aten.permute.default:
         return node.args[1] == sorted(node.args[1])  # type: ignore[arg-type]  # a list of axes
     source = node.args[0] if node.args else None
-    return node.target in _RESHAPES and isinstance(source, fx.Node) and bool(source.meta["val"].shape == node.meta["val"].shape)
+    return node.target in _RESHAPES and isinstance(source, fx.Node) and source.meta["like"] == node.meta["like"]
 
 
 def _direct(target: Any) -> Any:

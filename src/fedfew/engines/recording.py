@@ -1,0 +1,76 @@
+"""What a function does to tensors, written down while it does it: a graph of plain tensor operations.
+
+PyTorch's own tracer would do, but it keeps a fake twin of every result, which is four fifths of its time; on a GPU, where a run
+records a step for each number of clients, that was most of the wait before the first rounds.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
+
+READS_A_NUMBER = torch.ops.aten._local_scalar_dense.default
+
+
+def record(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """Run the function, and return what it did, below vmap and autograd, as a graph of the same arguments.
+
+    Tensors that it takes from elsewhere become constants, which are returned by name. A node's ``meta["like"]`` is the shape and
+    type of its tensor.
+    """
+    recorder = _Recorder(tensors)
+    with recorder:
+        result = function(*tensors)
+    return recorder.finished(result)
+
+
+class _Recorder(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch's hook: to be skipped by its compiler, a mode loads the compiler first, which takes a second."""
+        return False
+
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self._graph = fx.Graph()
+        self._constants: dict[str, Tensor] = {}
+        self._nodes = WeakTensorKeyDictionary()  # weak, or everything computed would stay in memory to the end
+        for at, tensor in enumerate(tensors):
+            self._put(tensor, self._graph.placeholder(f"given_{at}"))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is READS_A_NUMBER:
+            raise RuntimeError("a step must not depend on the value of a number on the device (.item(), if tensor: …)")
+        result = func(*args, **(kwargs or {}))
+        node = self._graph.call_function(func, tree_map(self._argument, args), tree_map(self._argument, kwargs or {}))
+        if isinstance(result, Tensor):
+            self._put(result, node)
+        elif isinstance(result, tuple | list):
+            for at, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._put(part, self._graph.call_function(operator.getitem, (node, at)))
+        return result
+
+    def _put(self, tensor: Tensor, node: fx.Node) -> None:
+        node.meta["like"] = (tensor.shape, tensor.dtype)
+        self._nodes[tensor] = node
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value not in self._nodes:
+            name = f"constant_{len(self._constants)}"
+            self._constants[name] = value
+            self._put(value, self._graph.get_attr(name))
+        return self._nodes[value]
+
+    def finished(self, result: Any) -> tuple[fx.Graph, dict[str, Tensor]]:
+        self._graph.output(tree_map(self._argument, result))
+        return self._graph, self._constants
