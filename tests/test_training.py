@@ -100,8 +100,18 @@ def test_any_chunk_gives_the_same_result(method, chunk):
 
 def test_chunks_are_chosen_to_fit(monkeypatch):
     assert train().settings["chunk"] == 4
-    monkeypatch.setattr("fedfew.training.CPU_BUDGET", 1)
+    monkeypatch.setattr("fedfew.engines.memory.ON_A_CPU", 1)
     assert train().settings["chunk"] == 1
+
+
+def test_a_full_gpu_is_answered_with_what_to_change(monkeypatch):
+    def full(self):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 11 GiB. GPU 0 has …")
+
+    monkeypatch.setattr("fedfew.training.RoundLoop.run", full)
+    words = r"full with 4 clients at once, 2 models each: .*\(--chunk 2\).* PyTorch says: CUDA out of memory$"
+    with pytest.raises(MemoryError, match=words):
+        train(FedFew(models=2))
 
 
 def test_features_that_stay_in_host_memory_train_the_same(monkeypatch):

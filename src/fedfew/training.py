@@ -15,6 +15,7 @@ from fedfew.checkpoint import State
 from fedfew.engines import Engine, LocalTraining
 from fedfew.engines.augment import Augment
 from fedfew.engines.augment import check as check_augment
+from fedfew.engines.memory import allowance
 from fedfew.engines.precision import Precision
 from fedfew.engines.precision import check as check_precision
 from fedfew.federation import Federation, Samples
@@ -148,7 +149,13 @@ def train(
     }
     loop = RoundLoop(here, chosen, worker, chunk, factory, state, place, checkpoint_every, on_round, group)
     loop.events += [f"refused: {reason}" for reason in refused]
-    return loop.run()
+    try:
+        return loop.run()
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(
+            f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
+            f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
+        ) from error
 
 
 def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[int], Tree]:
@@ -181,14 +188,10 @@ def _resumed(folder: Path | None, resume: bool, settings: dict[str, Any]) -> tup
     return checkpoint.read_newest(folder, settings)
 
 
-CPU_BUDGET = 2 * 2**30  # bytes for a chunk of clients on the CPU; fixed, so that a run is repeated to the last bit
-
-
 def _clients_that_fit(engine: Engine, samples: Samples, replicas: int) -> int:
     """How many clients to process at once: as many as a fixed share of the device's memory takes."""
-    device = samples.y.device
-    budget = torch.cuda.get_device_properties(device).total_memory // 2 if device.type == "cuda" else CPU_BUDGET
-    return max(1, min(len(samples.count), budget // (replicas * engine.bytes_per_replica(samples))))
+    each = replicas * engine.bytes_per_replica(samples)
+    return max(1, min(len(samples.count), allowance(samples.y.device) // each))
 
 
 def too_large(federation: Federation, device: torch.device) -> bool:
@@ -196,7 +199,7 @@ def too_large(federation: Federation, device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     features = sum(s.x.numel() * s.x.element_size() for s in (federation.train, federation.test))
-    return bool(features > torch.cuda.get_device_properties(device).total_memory // 3)
+    return bool(features > 2 * allowance(device) // 3)
 
 
 def device_named(name: str) -> torch.device:

@@ -352,3 +352,20 @@ def test_padding_of_an_embedding_is_not_trained():
     table, before = one[0]["0.weight"], replicas(embedded, 2)["0.weight"]
     assert torch.equal(table[:, :, 2], before[:, :, 2])
     assert (table[:, :, [0, 1, 3]] != before[:, :, [0, 1, 3]]).all()
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_scores_and_gradients_are_the_same_however_few_clients_fit_in_memory(models, monkeypatch):
+    engine = Stacked(mlp(), LocalTraining(lr=0.1, batch_size=8), 0)
+    params = tree_map(lambda t: torch.randn(len(FEDERATION), models, *t.shape), dict(mlp().state_dict()))
+    together = engine.score(params, FEDERATION.train), engine.gradient(params, FEDERATION.train)
+    seen = []
+    original = Stacked._score_together
+    monkeypatch.setattr(Stacked, "_score_together", lambda self, p, s: seen.append(len(s.count)) or original(self, p, s))
+    monkeypatch.setattr("fedfew.engines.memory.ON_A_CPU", 1)
+    apart = engine.score(params, FEDERATION.train), engine.gradient(params, FEDERATION.train)
+    assert seen == [1] * len(FEDERATION)
+    for x, y in zip((together[0].loss, together[0].accuracy), (apart[0].loss, apart[0].accuracy), strict=True):
+        assert torch.allclose(x, y, atol=1e-6)
+    for x, y in zip(leaves(together[1][0]), leaves(apart[1][0]), strict=True):
+        assert torch.allclose(x, y, atol=1e-6)

@@ -248,7 +248,7 @@ def test_workers_keep_their_data_and_take_the_longest_first():
     assert order(jobs, 2) == [["b9", "b1", "b2"], ["a3", "a2", "a1"]]
 
 
-def test_how_many_workers(monkeypatch):
+def test_how_many_workers(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert runner.default_workers("cpu") == 8
@@ -256,4 +256,7 @@ def test_how_many_workers(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert [runner.threads(workers) for workers in (1, 8)] == [2, 1]
     monkeypatch.setattr("fedfew.training.device_named", lambda name: type("D", (), {"type": "cuda"}))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert runner.default_workers("cuda") == 1
+    (tmp_path / "control").touch()
+    assert runner.default_workers("cuda") == runner.SIDE_BY_SIDE > 1

@@ -199,7 +199,7 @@ def test_a_run_that_failed_a_moment_ago_elsewhere_is_not_tried_again(tmp_path):
     (cell, *_) = cells(study())
     RunFolder.of(tmp_path, cell.key).fail("no memory", "MemoryError")
     told = []
-    Worker(tmp_path, False, "", told.append).make(cell.key, cell.settings)
+    Worker(tmp_path, False, "", 1, told.append).make(cell.key, cell.settings)
     assert told == [{"event": "failed", "key": cell.key, "error": "no memory"}]
     assert RunFolder.of(tmp_path, cell.key).attempts == []
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 BAD_INPUT, INTERRUPTED = 2, 130
-EXPECTED = (ValueError, OSError, ImportError)  # their messages are written for the user
+EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # their messages are written for the user
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _tracebacks = False

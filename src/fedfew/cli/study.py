@@ -87,7 +87,10 @@ def run(
     ] = None,
     sample: Annotated[int | None, typer.Option(help="Keep only so many rows of every data set: for quick tries.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time. [dim](default: one a core on a CPU, one on a GPU)[/dim]")
+        int | None,
+        typer.Option(
+            min=1, help="Runs at a time. [dim](default: one a core on a CPU; one on a GPU, three under NVIDIA's MPS)[/dim]"
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder looked at for data before any network; else $FEDFEW_DATA.")] = None,

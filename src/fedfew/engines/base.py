@@ -217,6 +217,11 @@ class Engine(ABC):
 
     def bytes_per_replica(self, samples: Samples) -> int:
         """Memory one replica takes in training: parameters, gradient, copies, and what autograd keeps of a batch."""
+        weights = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
+        return 5 * weights + 2 * self.training.batch_size * self.bytes_per_sample(samples)
+
+    def bytes_per_sample(self, samples: Samples) -> int:
+        """What autograd keeps of one sample on its way through the model."""
         kept = 0
         seen: set[int] = set()
 
@@ -227,12 +232,10 @@ class Engine(ABC):
                 kept += tensor.numel() * tensor.element_size()
             return tensor
 
-        rows = samples.rows(0)[: self.training.batch_size]
-        self.module.train()
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        rows = torch.arange(min(len(samples.y), self.training.batch_size), device=samples.y.device)
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             F.cross_entropy(self.module(samples.inputs(rows)), samples.y[rows])
-        weights = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
-        return 5 * weights + 2 * kept * self.training.batch_size // len(rows)
+        return -(-kept // len(rows))
 
 
 EVALUATION_BATCH = 512

@@ -22,6 +22,8 @@ class PaddedEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         vectors = F.embedding(tokens, self.weight)
+        if not torch.is_grad_enabled():
+            return vectors  # a copy of them would be as large as all else together
         return torch.where((tokens == self.padding)[..., None], vectors.detach(), vectors)
 
 

@@ -37,6 +37,7 @@ from fedfew.engines.dropout import keyed
 from fedfew.engines.embedding import make_padded
 from fedfew.engines.fused import make_fused
 from fedfew.engines.linear import make_linear
+from fedfew.engines.memory import allowance
 from fedfew.engines.traced import Traced
 from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
@@ -63,6 +64,7 @@ class Stacked(Engine):
         self.module = make_linear(make_padded(make_masked(self.module)))
         self._traced = Traced()
         self._captured: CapturedTraining | None = None
+        self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         if kernels.usable(device):
             self.module = make_fused(self.module, training.precision)
@@ -200,6 +202,10 @@ class Stacked(Engine):
         torch._foreach_add_(parameters, steps, alpha=-self.training.lr)
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        parts = [self._gradient_together(*part) for part in self._that_fit(params, samples)]
+        return tree_map(lambda *of: torch.cat(of), *(tree for tree, _ in parts)), torch.cat([loss for _, loss in parts])
+
+    def _gradient_together(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = _by_size(samples)
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
@@ -217,6 +223,20 @@ class Stacked(Engine):
         return tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), total), _unranked(mean_loss, rank)
 
     def _score(self, params: Tree, samples: Samples) -> Scores:
+        parts = [self._score_together(*part) for part in self._that_fit(params, samples)]
+        return Scores(torch.cat([part.loss for part in parts]), torch.cat([part.accuracy for part in parts]))
+
+    def _that_fit(self, params: Tree, samples: Samples) -> Iterator[tuple[Tree, Samples]]:
+        """As many clients at a time as memory takes: a batch is larger than in training."""
+        clients, models = leaves(params)[0].shape[:2]
+        if self._sample_bytes is None:
+            self._sample_bytes = self.bytes_per_sample(samples)
+        each = models * min(samples.longest, EVALUATION_BATCH) * self._sample_bytes
+        for at in torch.arange(clients).split(max(1, allowance(samples.y.device) // 4 // each)):
+            part = slice(int(at[0]), int(at[-1]) + 1)
+            yield tree_map(lambda t, part=part: t[part], params), samples.take(at)
+
+    def _score_together(self, params: Tree, samples: Samples) -> Scores:
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = _by_size(samples)
         ranked = tree_map(lambda t: t[rank], params)

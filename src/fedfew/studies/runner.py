@@ -27,6 +27,7 @@ from fedfew.studies.worker import data_of
 DEATHS = 3  # of its process, after which a run counts as failed
 LOOK_AGAIN = 1.0  # seconds between looks at a run that another runner holds
 TICK = 0.2
+SIDE_BY_SIDE = 3  # workers on one GPU under MPS: on an H200 more brought nothing (docs/gpu.md)
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,17 @@ class Watcher(Protocol):
 
 
 def default_workers(device: str) -> int:
-    """A worker a core on a CPU, with one thread each. One on a GPU: there one run fills the card, and two take turns."""
+    """A worker a core on a CPU, with one thread each. On a GPU one, for two take turns; some where they run side by side."""
     from fedfew.training import device_named
 
-    return cores() if device_named(device).type == "cpu" else 1
+    if device_named(device).type == "cpu":
+        return cores()
+    return SIDE_BY_SIDE if mps_is_on() else 1
+
+
+def mps_is_on() -> bool:
+    """Does NVIDIA's Multi-Process Service let processes use a GPU at the same time? ``nvidia-cuda-mps-control -d`` starts it."""
+    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
 
 
 def cores() -> int:
@@ -88,7 +96,7 @@ def run(
 ) -> Report:
     """Make all these runs. finished: called after each."""
     count = max(1, min(workers, len(jobs)))
-    given = {"root": str(root), "keep_models": keep_models, "code": code, "threads": threads(count)}
+    given = {"root": str(root), "keep_models": keep_models, "code": code, "workers": count, "threads": threads(count)}
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as written:
         runner = _Runner(root, jobs, watcher, finished, given, written)

@@ -47,6 +47,7 @@ class Worker:
     root: Path
     keep_models: bool
     code: str
+    workers: int  # of this study, this one among them
     tell: Callable[[dict[str, Any]], None]
     stopping: threading.Event = field(default_factory=threading.Event)
     _data: tuple[tuple[Any, ...], Federation, list[str]] | None = None
@@ -81,8 +82,10 @@ class Worker:
 
     def _train(self, key: str, settings: Settings, folder: RunFolder) -> None:
         from fedfew.costs import cost
+        from fedfew.engines.memory import share
         from fedfew.training import device_named, too_large
 
+        device = device_named(settings.device)
         begin, before = time.perf_counter(), folder.attempts
         started = before[0]["when"] if before else now()
         folder.note_attempt(event="begun", when=now(), pid=os.getpid())
@@ -91,11 +94,11 @@ class Worker:
             federation, notes = self._federation(settings)
             if settings.sample is not None:
                 notes = [f"only {settings.sample:,} rows of the data set", *notes]
+            share(device, self.workers)
             run = self._trained(key, settings, folder, federation)
         finally:
             seconds = time.perf_counter() - begin
             folder.note_attempt(event="ended", when=now(), pid=os.getpid(), seconds=seconds)
-        device = device_named(settings.device)
         about = {
             "code": self.code,
             "device": _device_name(device),
@@ -147,7 +150,7 @@ def in_words(error: Exception) -> str:
     from fedfew.engines import UnsupportedModuleError
 
     text = " ".join(str(error).split()) or "no further words"
-    expected = (ValueError, OSError, ImportError, DivergedError, UnsupportedModuleError)
+    expected = (ValueError, OSError, ImportError, MemoryError, DivergedError, UnsupportedModuleError)
     return text if isinstance(error, expected) else f"{type(error).__name__}: {text}"
 
 
@@ -186,7 +189,7 @@ def main(arguments: list[str]) -> None:
         except (BrokenPipeError, ValueError):  # the runner is gone: this run ends with its round, as below
             worker.stopping.set()
 
-    worker = Worker(Path(given["root"]), given["keep_models"], given["code"], tell)
+    worker = Worker(Path(given["root"]), given["keep_models"], given["code"], given["workers"], tell)
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(orders, worker.stopping), daemon=True).start()
     tell({"event": "ready"})

@@ -1,0 +1,21 @@
+"""How much memory a run may take."""
+
+from __future__ import annotations
+
+import torch
+
+ON_A_CPU = 2 * 2**30  # bytes; fixed, so that a run is repeated to the last bit
+
+
+def allowance(device: torch.device) -> int:
+    """Bytes for a chunk of clients in training: on a GPU half of what this process may have."""
+    if device.type != "cuda":
+        return ON_A_CPU
+    total = torch.cuda.get_device_properties(device).total_memory
+    return int(total * torch.cuda.get_per_process_memory_fraction(device)) // 2
+
+
+def share(device: torch.device, processes: int) -> None:
+    """Leave the others, of so many processes, their share of a GPU: what asks for more than its own fails, not another."""
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(1 / processes, device)
