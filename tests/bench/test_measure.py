@@ -12,6 +12,7 @@ from fedfew import engines
 from fedfew.bench import contender, memory
 from fedfew.bench.contender import ORACLE, Contender, Way, precisions, ways
 from fedfew.bench.measure import measure
+from fedfew.bench.tables import figures
 from fedfew.bench.workloads import find
 from fedfew.stack import from_named, named_leaves, take
 
@@ -58,6 +59,33 @@ def test_a_way_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatc
     assert stacked["error"] == "cannot take this"
     assert "seconds" not in stacked
     assert oracle["seconds"] > 0
+
+
+@pytest.mark.usefixtures("no_second_process")
+def test_an_oracle_that_would_take_too_long_trains_some_of_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+    original = engines.Sequential._train
+    monkeypatch.setattr(engines.Sequential, "_train", lambda self, *a: trained.append(len(a[1].count)) or original(self, *a))
+    monkeypatch.setattr("fedfew.bench.measure.LONGEST", 0.0)
+    unequal = dataclasses.replace(TINY, alpha=0.5)
+    oracle, stacked = measure(unequal, [ORACLE, Way("stacked")], CPU, 1, lambda text: None)["ways"]
+    assert set(trained) == {1}
+    assert (oracle["clients_trained"], stacked["clients_trained"]) == (1, 3)
+    assert 0 < stacked["difference"] < 1e-4  # of the one that both have trained
+    assert figures(oracle, 3)[0].startswith("≈ ")
+    assert not figures(stacked, 3)[0].startswith("≈")
+
+
+def test_seconds_are_reckoned_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Contender(dataclasses.replace(TINY, alpha=0.5), TINY.draw(), ORACLE)
+    clock = iter([10.0, 12.0, 20.0, 23.0, 30.0, 36.0])
+    monkeypatch.setattr(contender.time, "perf_counter", lambda: next(clock))
+    assert (one.share, one.seconds()) == (1, 2)
+    one.clients = 1  # twelve samples of thirty-six
+    assert one.seconds() == pytest.approx(9)
+    one.clients = 3
+    one.fit_into(15)  # the first takes six seconds, so all would take eighteen
+    assert one.clients == 2
 
 
 def test_a_wrong_result_shows() -> None:

@@ -68,11 +68,20 @@ class Contender:
         self._engine = engines.make(way.engine, module, training, SEED, samples, workload.models)
         self.models = workload.models
         self.chunk = _clients_that_fit(self._engine, samples, workload.models)
+        self.clients = len(samples.count)  # that a round trains: the first so many
+
+    def fit_into(self, seconds: float) -> None:
+        """Train fewer clients, where one after the other all would take longer than this. The first is tried."""
+        everyone, self.clients = self.clients, 1
+        self.round()  # loads what is loaded when first used
+        whole = self.seconds()
+        shares = self._samples.count.cumsum(0) / self._samples.count.sum()
+        self.clients = everyone if whole <= seconds else max(1, int((shares * whole <= seconds).sum()))
 
     def round(self, keep: bool = False) -> Tree:
-        """One local epoch of every client, as many at a time as in training. keep: return the trained stack [C, K, …]."""
+        """One local epoch of the clients, as many at a time as in training. keep: return the trained stack [C, K, …]."""
         kept = []
-        for clients in torch.arange(len(self._samples.count)).split(self.chunk):
+        for clients in torch.arange(self.clients).split(self.chunk):
             shape = len(clients), self.models
             params = tree_map(lambda t, shape=shape: t.expand(*shape, *t.shape[2:]), self._initial)
             trained, _ = self._engine.train(params, self._samples.take(clients), clients, 1, cross_entropy, {}, 1)
@@ -81,23 +90,32 @@ class Contender:
         return stack(kept) if keep else {}
 
     def seconds(self) -> float:
-        """Of one round."""
+        """Of one round; reckoned by samples where it trains some of the clients."""
         machine.wait(self.device)
         begin = time.perf_counter()
         self.round()
         machine.wait(self.device)
-        return time.perf_counter() - begin
+        return (time.perf_counter() - begin) / self.share
+
+    @property
+    def share(self) -> float:
+        """Of all samples, those that a round trains on."""
+        count = self._samples.count
+        return float(count[: self.clients].sum() / count.sum())
 
     def difference(self, trained: Tree, oracle: Tree) -> float:
         """How far two ways' parameters are apart after a round, as a share of how far the oracle moved them; of the worst tensor.
 
         Norms over all replicas of a tensor: where rounding turns a ReLU's answer, single entries differ by much, and rightly so.
+        Of the clients that both have trained.
         """
         initial = dict(named_leaves(to(self._initial, "cpu")))
         right = dict(named_leaves(oracle))
         worst = 0.0
         for path, tensor in named_leaves(trained):
-            moved, apart = _distance(right[path], initial[path]), _distance(tensor, right[path])
+            both = min(len(tensor), len(right[path]))
+            moved = _distance(right[path][:both], initial[path])
+            apart = _distance(tensor[:both], right[path][:both])
             worst = max(worst, apart / moved if moved else apart)
         return worst
 

@@ -67,7 +67,7 @@ def _cells(entry: Mapping[str, Any]) -> Iterator[list[str]]:
         size = f"{workload['name']} {workload['clients']} × {workload['models']}, {workload['samples']:,} samples"
         for way in workload["ways"]:
             if "error" not in way:
-                yield [size, way["engine"], way["precision"], *figures(way)]
+                yield [size, way["engine"], way["precision"], *figures(way, workload["clients"])]
 
 
 def machine_line(about: Mapping[str, Any]) -> str:

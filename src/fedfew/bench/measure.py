@@ -16,6 +16,7 @@ from fedfew.stack import Tree
 
 WARM_UP = 4  # rounds until everything that is recorded or tuned has been; the oracle needs one
 WARM_UP_SECONDS = 4.0  # on a CPU a round that takes long gains nothing by being recorded
+LONGEST = 30.0  # seconds of a round, one replica after the other; of more, some of the clients are trained
 BUDGET = 20.0  # seconds of repeats for a workload, where their number is not given
 LEAST_REPEATS, MOST_REPEATS = 3, 9
 Tell = Callable[[str], None]
@@ -68,6 +69,7 @@ def measure(workload: Workload, ways: list[Way], device: torch.device, repeats: 
             "share_of_peak": tflops / peak,
             "times_the_oracle": median[ORACLE] / median[way],
             "chunk": contenders[way].chunk,
+            "clients_trained": contenders[way].clients,
         }
     about = workload.describe() | {"device": device.type, "mflop_per_sample": 1e-6 * per_sample, "tflop_per_round": 1e-12 * flop}
     return about | {"ways": list(rows.values())}
@@ -79,7 +81,7 @@ def _seen_again(device: torch.device, precision: str, peak: float, source: str) 
 
 
 def _warmed_up(workload: Workload, samples: Samples, way: Way) -> tuple[Contender, Tree, float, int | None]:
-    """A contender whose first rounds are behind it, what it trained, the seconds of its last round and its peak of memory."""
+    """A contender whose first rounds are behind it, what it trained, the seconds its last round took and its peak of memory."""
     device = samples.y.device
     cuda = device.type == "cuda"
     peak = None if cuda else memory.of_a_process(workload, way)
@@ -87,6 +89,8 @@ def _warmed_up(workload: Workload, samples: Samples, way: Way) -> tuple[Contende
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
     contender = Contender(workload, samples, way)
+    if way.engine == ORACLE_ENGINE:
+        contender.fit_into(LONGEST)
     spent: list[float] = []
     for _ in range(1 if way.engine == ORACLE_ENGINE else WARM_UP):
         spent.append(contender.seconds())
@@ -95,4 +99,4 @@ def _warmed_up(workload: Workload, samples: Samples, way: Way) -> tuple[Contende
     if cuda:  # without what contenders before this one still hold, but with the samples
         data = sum(t.numel() * t.element_size() for t in (samples.x, samples.y))
         peak = torch.cuda.max_memory_allocated(device) - held + data
-    return contender, contender.round(keep=True), spent[-1], peak
+    return contender, contender.round(keep=True), spent[-1] * contender.share, peak

@@ -11,6 +11,7 @@ from fedfew.report.tables import empty
 
 COLUMNS = ("a round", "speed-up", "TFLOP/s", "of peak", "memory", "differs")
 LEGEND = """\
+a round   ≈: reckoned from some of the clients, since all would take minutes
 speed-up  over the oracle: the sequential engine in fp32, plain PyTorch
 TFLOP/s   useful arithmetic: three forward passes a sample
 memory    the most held at once; on a CPU by a process that did one round
@@ -25,7 +26,7 @@ def measured(workload: Mapping[str, Any]) -> Table:
         if "error" in way:
             table.add_row(f"{way['engine']} {way['precision']}", "failed", *[""] * (len(COLUMNS) - 1))
         else:
-            table.add_row(f"{way['engine']} {way['precision']}", *figures(way))
+            table.add_row(f"{way['engine']} {way['precision']}", *figures(way, workload["clients"]))
     return table
 
 
@@ -39,10 +40,11 @@ def heading(workload: Mapping[str, Any]) -> str:
     )
 
 
-def figures(way: Mapping[str, Any]) -> list[str]:
-    """The cells of :data:`COLUMNS`."""
+def figures(way: Mapping[str, Any], clients: int) -> list[str]:
+    """The cells of :data:`COLUMNS`; clients: of the workload."""
+    reckoned = "≈ " if way.get("clients_trained", clients) < clients else ""  # older documents do not say
     return [
-        duration(way["seconds"]),
+        reckoned + duration(way["seconds"]),
         f"{way['times_the_oracle']:.2f}",
         f"{way['tflops']:.3g}",
         f"{way['share_of_peak']:.1%}",
