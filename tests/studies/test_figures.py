@@ -198,6 +198,17 @@ def test_weights_by_mu(mu: Book) -> None:
     assert levels == pytest.approx([np.log(3), 1 / 3])
 
 
+@pytest.mark.parametrize("lowest", [0.004, 1e-14])
+def test_alphas_axis_has_numbers_however_far_they_spread(lowest: float) -> None:
+    book = made_up.sweep("mu", MUS, study="mu")
+    for (_, client), row in book.clients.items():
+        row["alpha"] = lowest if client == 0 else (1 - lowest) / 19
+    axis = painted(book, "weights-by-mu").axes[0]
+    low, high = axis.get_ylim()
+    assert axis.get_yscale() == "log"
+    assert sum(low <= tick <= high for tick in axis.get_yticks()) >= 2
+
+
 def test_weights_of_methods_that_have_none() -> None:
     book = Book("mu")
     for m in MUS:

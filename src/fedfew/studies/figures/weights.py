@@ -159,7 +159,8 @@ def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
         from matplotlib.ticker import LogLocator, NullFormatter
 
         axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        few_decades = max(drawn) < 1000 * min(drawn)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few_decades else (1.0,)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter(NullFormatter())
 
