@@ -206,7 +206,7 @@ class CapturedTraining:
                 recording = self._recording(objective, weights, x, y, weight, context, key)
             if recording is None:
                 gradients, reported = engine._differentiate(objective, weights, x, y, weight, context, key)
-                engine._descend(weights, gradients, space.velocity)
+                engine._descend(engine._trained(weights), gradients, space.velocity)
             else:
                 reported = recording(x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key]))
             reported = reported.unflatten(0, (active, models))
@@ -226,9 +226,10 @@ class CapturedTraining:
         training = self.engine.training
         if training.momentum or training.weight_decay:
             return None
-        function, tensors = self.engine._gradients(objective, weights, x, y, weight, context, key)
+        function, rest = self.engine._gradients(objective, weights, context, key is not None)
+        tensors = (x, y, weight, *rest, *([] if key is None else [key]))
         trained = [3 + at for at, (path, _) in enumerate(named_leaves(weights)) if self.engine.trainable(path)]
-        return descending(record(function, tuple(tensors)), trained, training.lr).forward
+        return descending(record(function, tensors), trained, training.lr).forward
 
     def _inputs(self, samples: Samples, at: Tensor) -> Tensor:
         if samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(at.device):

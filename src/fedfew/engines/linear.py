@@ -1,8 +1,8 @@
-"""Linear layers whose gradient comes in the layout of their weights.
+"""Linear layers of a whole stack in one product each, forward and backward.
 
-In the stack a linear layer is a batched product, x·Wᵀ, and autograd's gradient of its second factor is xᵀ·g: the transpose of W's
-gradient. Adding that to W strides through memory, and where a layer has few outputs the product itself is slow too. Here the
-gradient is computed as gᵀ·x. Forward, nothing changes.
+In the stack a linear layer is a batched product x·Wᵀ, and vmap adds its bias in a second pass over the result; here the product
+begins with the bias. Autograd's gradient of the second factor is xᵀ·g: the transpose of W's gradient. Adding that to W strides
+through memory, and where a layer has few outputs the product itself is slow too; here the gradient is computed as gᵀ·x.
 """
 
 from __future__ import annotations
@@ -10,31 +10,55 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class _Product(torch.autograd.Function):
-    """x·Wᵀ of a single replica; vmap maps over both passes."""
-
-    generate_vmap_rule = True
+class _Linear(torch.autograd.Function):
+    """x·Wᵀ + b for x[*R, *B, in], W[*R, out, in] and b[*R, out]: a replica, and under vmap any number of them."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor) -> Tensor:
-        return x @ weight.mT
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if weight.ndim == 2:
+            return F.linear(x, weight, bias)
+        shape = *x.shape[:-1], weight.shape[-2]
+        rows, weight = _one_stack(x, weight)
+        if bias is None:
+            return torch.bmm(rows, weight.mT).reshape(shape)
+        return torch.baddbmm(bias.reshape(len(weight), 1, -1), rows, weight.mT).reshape(shape)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        x, weight, _ = inputs
+        ctx.save_for_backward(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (g,), (x, weight) = gradients, ctx.saved_tensors
-        wants_x, wants_weight = ctx.needs_input_grad
-        return g @ weight if wants_x else None, _rows(g).mT @ _rows(x) if wants_weight else None
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        (rows, stack), (g, _) = _one_stack(x, weight), _one_stack(g, weight)
+        replicas = weight.shape[:-2]
+        return (
+            torch.bmm(g, stack).reshape(x.shape) if of_x else None,
+            torch.bmm(g.mT, rows).reshape(weight.shape) if of_weight else None,
+            g.sum(1).reshape(*replicas, -1) if of_bias else None,
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
+        """One more axis of replicas."""
+        every = [
+            t if t is None else t.expand(info.batch_size, *t.shape) if at is None else t.movedim(at, 0)
+            for t, at in zip((x, weight, bias), in_dims, strict=True)
+        ]
+        mapped: Tensor = _Linear.apply(*every)
+        return mapped, 0
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+def _one_stack(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """All axes of replicas as one, and all others but the last as another."""
+    stack = weight.reshape(-1, *weight.shape[-2:])
+    return x.reshape(len(stack), -1, x.shape[-1]), stack
 
 
 class StackedLinear(nn.Linear):
@@ -48,8 +72,8 @@ class StackedLinear(nn.Linear):
         return twin
 
     def forward(self, x: Tensor) -> Tensor:
-        product: Tensor = _Product.apply(x, self.weight)
-        return product if self.bias is None else product + self.bias
+        answer: Tensor = _Linear.apply(x, self.weight, self.bias)
+        return answer
 
 
 def make_linear(module: nn.Module) -> nn.Module:

@@ -6,7 +6,7 @@ partial batch of a client is filled up, with samples that weigh nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -56,6 +56,21 @@ class Batch:
     share: Tensor  # [clients]: b / n_i
 
 
+Gradients = Callable[..., tuple[list[Tensor | None], Tensor]]
+
+
+@dataclass(frozen=True)
+class _Front:
+    """The first replicas of the sorted stack, those whose clients are still in their epoch, and how they are differentiated."""
+
+    replicas: int
+    weights: Tree  # [replicas, …]
+    trained: list[tuple[str, Tensor]]  # of the weights
+    gradients: Gradients
+    rest: list[Tensor]  # its arguments after x, y and the samples' weights
+    name: Hashable  # of the function: what else it depends on
+
+
 class Stacked(Engine):
     name: ClassVar[str] = "stacked"
 
@@ -89,23 +104,24 @@ class Stacked(Engine):
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         velocity: dict[str, Tensor] = {}
         mean_loss = torch.zeros(())
+        fronts: dict[int, _Front] = {}
         for one_pass in passes:
             ranked = one_pass.take(rank)
             key = None if ranked.dropout is None else ranked.dropout.flatten()
             batches = _batches(samples, rank, sizes, ranked.order, self.training.batch_size)
             for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
-                replicas = batch.clients * models
-                active = tree_map(lambda t, r=replicas: t[:r], weights)
-                reported = self._step(
-                    active,
-                    batch,
-                    objective,
-                    tree_map(lambda t, r=replicas: t[:r], fixed),
-                    None if key is None else counted.count(key[:replicas], step),
-                    velocity,
-                )
+                front = fronts.get(batch.clients)
+                if front is None:
+                    front = fronts[batch.clients] = self._front(
+                        weights, fixed, batch.clients * models, objective, key is not None
+                    )
+                of_step = None if key is None else counted.count(key[: front.replicas], step)
+                x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
+                gradients, reported = self._traced(front.name, front.gradients, x, y, weight, *front.rest, *_some(of_step))
+                self._descend(front.trained, gradients, velocity)
                 if project is not None:
-                    project(active)
+                    project(front.weights)
+                reported = reported.unflatten(0, (batch.clients, -1))
                 if step == 0:
                     mean_loss = torch.zeros_like(reported)
                 mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
@@ -123,47 +139,38 @@ class Stacked(Engine):
             x = augmented(batch.x, self.training.augment, key[: batch.clients], first, black(samples))
             yield replace(batch, x=x)
 
-    def _step(
-        self,
-        weights: Tree,
-        batch: Batch,
-        objective: Objective,
-        context: Tree,
-        key: Tensor | None,
-        velocity: dict[str, Tensor],
-    ) -> Tensor:
-        """One SGD step of the replicas [R, …], in place; the losses reported, [clients, K, …]."""
-        x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
-        gradients, reported = self._differentiate(objective, weights, x, y, weight, context, key)
-        self._descend(weights, gradients, velocity)
-        return reported.unflatten(0, (batch.clients, -1))
-
     def _trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
         return [(path, t) for path, t in named_leaves(weights) if self.trainable(path)]
+
+    def _front(self, weights: Tree, context: Tree, replicas: int, objective: Objective, keyed: bool) -> _Front:
+        active, fixed = (tree_map(lambda t: t[:replicas], tree) for tree in (weights, context))
+        gradients, rest = self._gradients(objective, active, fixed, keyed)
+        names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
+        return _Front(replicas, active, self._trained(active), gradients, rest, (objective, self.module.training, *names))
 
     def _differentiate(
         self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
     ) -> tuple[list[Tensor | None], Tensor]:
         """Gradients of every replica's objective with respect to what is trained of it, and the losses reported."""
-        function, tensors = self._gradients(objective, weights, x, y, weight, context, key)
-        names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
-        return self._traced((objective, self.module.training, *names), function, *tensors)
+        front = self._front(weights, context, len(x), objective, key is not None)
+        found: tuple[list[Tensor | None], Tensor] = self._traced(
+            front.name, front.gradients, x, y, weight, *front.rest, *_some(key)
+        )
+        return found
 
-    def _gradients(
-        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
-    ) -> tuple[Callable[..., tuple[list[Tensor | None], Tensor]], list[Tensor]]:
-        """The same as a function of nothing but tensors, and the tensors: x, y, the samples' weights, the leaves of weights …"""
+    def _gradients(self, objective: Objective, weights: Tree, context: Tree, keyed: bool) -> tuple[Gradients, list[Tensor]]:
+        """The same as a function of nothing but tensors: x, y, the samples' weights, the leaves of weights and context, which are
+        returned beside it, and a key for dropout."""
         names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
 
         def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
             named = {path: t.detach() for path, t in zip(names, rest, strict=False)}
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
             trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
-            replica_key = None if key is None else rest[-1]
-            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, replica_key)
+            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, rest[-1] if keyed else None)
             return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
 
-        return gradients, [x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key])]
+        return gradients, [*leaves(weights), *leaves(context)]
 
     def _map(
         self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
@@ -187,8 +194,8 @@ class Stacked(Engine):
                 f"«{str(error).splitlines()[0]}»; use engine='sequential'"
             ) from error
 
-    def _descend(self, weights: Tree, gradients: list[Tensor | None], velocity: dict[str, Tensor]) -> None:
-        moved = [(path, t, g) for (path, t), g in zip(self._trained(weights), gradients, strict=True) if g is not None]
+    def _descend(self, trained: list[tuple[str, Tensor]], gradients: list[Tensor | None], velocity: dict[str, Tensor]) -> None:
+        moved = [(path, t, g) for (path, t), g in zip(trained, gradients, strict=True) if g is not None]
         parameters, steps = [t for _, t, _ in moved], [g for _, _, g in moved]
         if self.training.weight_decay:
             steps = list(torch._foreach_add(steps, parameters, alpha=self.training.weight_decay))
@@ -257,6 +264,10 @@ class Stacked(Engine):
             total[1, :a] += ((logits.argmax(-1) == y) * weight).sum(-1, dtype=torch.float64)
         loss, accuracy = total.float()
         return Scores(_unranked(loss, rank), _unranked(accuracy, rank))
+
+
+def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:
+    return () if tensor is None else (tensor,)
 
 
 def _cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
