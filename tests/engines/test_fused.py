@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from fedfew import models
 from fedfew.engines import LocalTraining, Stacked, cross_entropy
 from fedfew.engines.fused import ContiguousGroupNorm, FusedConvolution, make_fused
+from fedfew.engines.traced import recorded
 
 
 def paper():
@@ -57,6 +58,11 @@ def test_gradients_of_a_stack_are_the_same(factory, shape, fused, pooled):
     torch.testing.assert_close(fused_losses, losses, rtol=1e-5, atol=1e-5)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    function, rest = engines[1]._gradients(cross_entropy, weights, {}, keyed=False)
+    recording = recorded(function, (x, y, weight, *rest))
+    assert sum(str(node.target) == "fedfew.convolution.default" for node in recording.graph.nodes) == fused
+    for a, b in zip(recording.forward(x, y, weight, *rest)[0], got, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_names_of_parameters_stay():
