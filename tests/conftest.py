@@ -29,3 +29,11 @@ def shared() -> Path:
             pytest.fail(absent)
         pytest.skip(absent)
     return SHARED
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh folder to work in, and a terminal of a usual width."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path

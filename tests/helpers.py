@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
+from typer.testing import CliRunner, Result
 
 import fedfew
+from fedfew.cli import app
 from fedfew.stack import named_leaves
 
 
@@ -52,3 +54,10 @@ def same_run(a: fedfew.Run, b: fedfew.Run) -> None:
     assert difference(a, b) == 0
     same_history(a, b)
     assert torch.equal(a.choice, b.choice)
+
+
+def call(*words: str, code: int = 0) -> Result:
+    """What a command answers, once it has ended with this code."""
+    result = CliRunner().invoke(app, list(words), prog_name="fedfew")
+    assert result.exit_code == code, result.output
+    return result

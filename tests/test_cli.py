@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import fedfew
 from fedfew.cli import app, compare, flags, progress
@@ -30,22 +30,13 @@ from fedfew.knobs import hyper_parameters
 from fedfew.methods import METHODS
 from fedfew.metrics import evaluate
 from fedfew.settings import RECOMMENDED, TYPES, Settings, resolve
+from tests.helpers import call
 
 SMALL = ["--rounds", "2", "--clients", "4", "--device", "cpu", "--engine", "stacked"]
 PNG = b"\x89PNG"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path
-
-
-def call(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, list(words), prog_name="fedfew")
-    assert result.exit_code == code, result.output
-    return result
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def refused(*words: str) -> str:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import fedfew
-from fedfew.cli import app
 from fedfew.cli.advise_k import parse
+from tests import helpers
 
 SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--seeds", "2", "--ks", "1-2"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
-def call(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["advise-k", *words], prog_name="fedfew")
-    assert result.exit_code == code, result.output
-    return result
+call = partial(helpers.call, "advise-k")
 
 
 @pytest.mark.parametrize(("text", "ks"), [("1-3", [1, 2, 3]), ("4,1, 2-3,2", [1, 2, 3, 4]), ("5", [5])])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from fedfew.bench import memory
-from fedfew.cli import app
 from fedfew.cli.flags import complete_workload
+from tests import helpers
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "of_a_process", lambda workload, way: 100 * 2**20)  # a process each would take long
 
 
-def call(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["bench", *words], prog_name="fedfew")
-    assert result.exit_code == code, result.output
-    return result
+call = partial(helpers.call, "bench")
 
 
 def test_one_document_with_the_machine_described(tmp_path: Path) -> None:

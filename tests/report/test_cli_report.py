@@ -9,33 +9,23 @@ import numpy as np
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner, Result
 
 import fedfew
-from fedfew.cli import app, run, runfiles
+from fedfew.cli import run, runfiles
 from fedfew.federation import Samples
 from fedfew.report.page import pack
 from fedfew.rounds import Progress
 from fedfew.settings import make_federation, resolve
-from tests.helpers import federation, linear
+from tests.helpers import call, federation, linear
 
 SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--models", "2"]
-
-
-def call(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, list(words), prog_name="fedfew")
-    assert result.exit_code == code, result.output
-    return result
 
 
 def refused(*words: str) -> str:
     return " ".join(call(*words, code=2).stderr.split())
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture(scope="module")

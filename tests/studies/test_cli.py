@@ -5,23 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from fedfew.cli import app
 from fedfew.studies import store
 from fedfew.studies.study import catalogue, read
+from tests import helpers
 from tests.studies.small import begun, text
 
 SMALL = {"tables": [{"kind": "methods"}], "figures": [{"kind": "methods"}]}
 
 
-def call(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["study", *words], prog_name="fedfew")
-    assert result.exit_code == code, result.output
-    return result
+call = partial(helpers.call, "study")
 
 
 def refused(*words: str) -> str:

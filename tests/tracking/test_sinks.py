@@ -9,25 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import fedfew
-from fedfew.cli import app
+from tests.helpers import call
 
 SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--models", "2"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path
-
-
-def call(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, list(words), prog_name="fedfew")
-    assert result.exit_code == code, result.output
-    return result
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_tensorboard_shows_the_run_and_goes_on_with_it() -> None:
