@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fedfew import counted
 
-
 BITS = 16  # a unit's lot
 
 
