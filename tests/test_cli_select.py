@@ -13,7 +13,10 @@ import fedfew
 from fedfew import export, modelfile
 from fedfew.engines import LocalTraining
 from fedfew.run import Fit
-from tests.test_cli import SMALL, call, here, refused  # noqa: F401  # a fixture that is used by being there
+from tests.helpers import call
+from tests.test_cli import SMALL, refused
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture(scope="module")

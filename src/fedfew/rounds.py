@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from fedfew.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.engines import Engine, Local
 from fedfew.federation import Federation
 from fedfew.history import History
+from fedfew.interrupts import held_back
 from fedfew.methods import Method
 from fedfew.methods.base import Outcome
 from fedfew.run import ModelFactory, Run
@@ -141,7 +140,7 @@ class RoundLoop:
         self._seconds.append(time.perf_counter() - begin - scoring)
         with self._own_replaced(new, number):
             served = self._served(next_server) if scored else None
-            with _uninterrupted():
+            with held_back():
                 self.state.server, self.state.round = next_server, number
                 self._note_left_out(number, present, collected.answered)
                 if served is not None:
@@ -162,7 +161,7 @@ class RoundLoop:
             yield
         except BaseException:
             if self.state.round < number:  # a Ctrl-C held back until the round was complete does not undo it
-                with _uninterrupted():
+                with held_back():
                     for clients, own in old:
                         put(self.state.own, clients, own)
             raise
@@ -254,19 +253,3 @@ def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:
         reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
         outcome = Outcome(reply, take(outcome.own, at), outcome.adapted)
     return at.cpu(), outcome
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold a Ctrl-C back until the few lines within are through."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[bool] = []
-    before = signal.signal(signal.SIGINT, lambda *_: held.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if held:
-        raise KeyboardInterrupt

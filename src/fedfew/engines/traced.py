@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from fedfew.engines.recording import record
+from fedfew.interrupts import held_back
 
 KEPT = 64  # recordings; one objective needs one for each number of clients that are still in an epoch
 SEEN_BEFORE = 2  # times a function runs as it is before it is recorded: recording costs as much as a hundred replays
@@ -46,7 +47,8 @@ class Traced:
 def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """A recording made without a trace: what the function writes into its arguments is undone, as the replay will write it."""
     before = [(t, t._version, t.clone()) for t in tensors]
-    graph, constants = record(function, tensors)
+    with held_back():  # in the midst of PyTorch's own bookkeeping an interrupt may be lost
+        graph, constants = record(function, tensors)
     for tensor, version, value in before:
         if tensor._version != version:
             tensor.copy_(value)

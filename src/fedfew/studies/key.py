@@ -48,6 +48,7 @@ NOT_CODE = (
     "costs.py",
     "distributed.py",
     "history.py",
+    "interrupts.py",
     "knobs.py",
     "lock.py",
     "report",
