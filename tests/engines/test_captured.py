@@ -8,8 +8,8 @@ from torch import nn
 
 from fedfew.engines import LocalTraining, Stacked, cross_entropy
 from fedfew.engines import captured as module_under_test
+from fedfew.engines.batches import by_size, unranked
 from fedfew.engines.captured import CapturedTraining
-from fedfew.engines.stacked import _by_size, _unranked
 from fedfew.stack import named_leaves, squared_distance, tree_map
 from tests.engines.small import SIZES, Normalised, images
 
@@ -50,9 +50,9 @@ class CapturedStack(Stacked):
         self._captured = CapturedTraining(self, capture)
 
     def _train(self, params, samples, passes, objective, context, project):
-        rank, sizes = _by_size(samples)
+        rank, sizes = by_size(samples)
         trained, loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
-        return tree_map(lambda t: _unranked(t, rank), trained), _unranked(loss, rank)
+        return tree_map(lambda t: unranked(t, rank), trained), unranked(loss, rank)
 
 
 def both(data, factory=Small, objective=cross_entropy, rounds=3, epochs=1, project=None, clients=None, **training):

@@ -3,7 +3,7 @@
 import torch
 
 import fedfew
-from fedfew.engines import stacked
+from fedfew.engines import batches
 from fedfew.stack import leaves
 
 
@@ -15,6 +15,6 @@ def test_samples_gathered_at_once_or_batch_by_batch_are_the_same(monkeypatch):
         return leaves(run.state.server)
 
     at_once = trained()
-    monkeypatch.setattr(stacked, "AT_ONCE", 0)
+    monkeypatch.setattr(batches, "AT_ONCE", 0)
     for a, b in zip(at_once, trained(), strict=True):
         assert torch.equal(a, b)

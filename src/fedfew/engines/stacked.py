@@ -32,6 +32,7 @@ from fedfew.engines.base import (
     forward,
 )
 from fedfew.engines.batch_norm import make_masked, weighted_rows
+from fedfew.engines.batches import Batch, batches_of, by_size, in_order, unranked
 from fedfew.engines.captured import CapturedTraining
 from fedfew.engines.dropout import keyed
 from fedfew.engines.embedding import make_padded
@@ -41,20 +42,6 @@ from fedfew.engines.memory import allowance
 from fedfew.engines.traced import Traced
 from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
-
-AT_ONCE = 2**22  # numbers of an epoch's samples that are gathered in one go rather than batch by batch
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A step for the first ``clients`` of the sorted stack: tensors are ``[clients, K, B, …]``."""
-
-    clients: int
-    x: Tensor
-    y: Tensor
-    weight: Tensor  # 1/b for each of a replica's b samples, 0 for what fills the batch up
-    share: Tensor  # [clients]: b / n_i
-
 
 Gradients = Callable[..., tuple[list[Tensor | None], Tensor]]
 
@@ -96,10 +83,10 @@ class Stacked(Engine):
         project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
-        rank, sizes = _by_size(samples)
+        rank, sizes = by_size(samples)
         if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture
             trained, mean_loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
-            return tree_map(lambda t: _unranked(t, rank), trained), _unranked(mean_loss, rank)
+            return tree_map(lambda t: unranked(t, rank), trained), unranked(mean_loss, rank)
         weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         velocity: dict[str, Tensor] = {}
@@ -108,7 +95,7 @@ class Stacked(Engine):
         for one_pass in passes:
             ranked = one_pass.take(rank)
             key = None if ranked.dropout is None else ranked.dropout.flatten()
-            batches = _batches(samples, rank, sizes, ranked.order, self.training.batch_size)
+            batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size)
             for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
                 front = fronts.get(batch.clients)
                 if front is None:
@@ -214,11 +201,11 @@ class Stacked(Engine):
 
     def _gradient_together(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
-        rank, sizes = _by_size(samples)
+        rank, sizes = by_size(samples)
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
         total = tree_map(torch.zeros_like, weights)
         mean_loss = torch.zeros(clients, models, device=rank.device)
-        for batch in _batches(samples, rank, sizes, _in_order(samples, models), EVALUATION_BATCH, join_last=True):
+        for batch in batches_of(samples, rank, sizes, in_order(samples, models), EVALUATION_BATCH, join_last=True):
             replicas = batch.clients * models
             x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
             part = tree_map(lambda t, r=replicas: t[:r], weights)
@@ -227,7 +214,7 @@ class Stacked(Engine):
                 if gradient is not None:
                     into += gradient
             mean_loss[: batch.clients] += loss.unflatten(0, (batch.clients, models))
-        return tree_map(lambda t: _unranked(t.unflatten(0, (clients, models)), rank), total), _unranked(mean_loss, rank)
+        return tree_map(lambda t: unranked(t.unflatten(0, (clients, models)), rank), total), unranked(mean_loss, rank)
 
     def _score(self, params: Tree, samples: Samples) -> Scores:
         parts = [self._score_together(*part) for part in self._that_fit(params, samples)]
@@ -245,7 +232,7 @@ class Stacked(Engine):
 
     def _score_together(self, params: Tree, samples: Samples) -> Scores:
         clients, models = leaves(params)[0].shape[:2]
-        rank, sizes = _by_size(samples)
+        rank, sizes = by_size(samples)
         ranked = tree_map(lambda t: t[rank], params)
         total = torch.zeros(2, clients, models, dtype=torch.float64, device=rank.device)
 
@@ -254,7 +241,7 @@ class Stacked(Engine):
                 return forward(self.module, weights, x)
 
         of_all = vmap(vmap(logits_of, in_dims=(0, None, None)), in_dims=(0, 0, 0))
-        for batch in _batches(samples, rank, sizes, _in_order(samples, 1), EVALUATION_BATCH, join_last=True):
+        for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
             a = batch.clients
             logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
             y = batch.y.expand(-1, models, -1)
@@ -263,7 +250,7 @@ class Stacked(Engine):
             total[0, :a] += (loss * weight).sum(-1, dtype=torch.float64)
             total[1, :a] += ((logits.argmax(-1) == y) * weight).sum(-1, dtype=torch.float64)
         loss, accuracy = total.float()
-        return Scores(_unranked(loss, rank), _unranked(accuracy, rank))
+        return Scores(unranked(loss, rank), unranked(accuracy, rank))
 
 
 def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:
@@ -275,59 +262,3 @@ def _cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     below = logits - logits.amax(-1, keepdim=True).detach()
     losses = below.exp().sum(-1, keepdim=True).log() - below.gather(-1, y[:, None])
     return (losses * weight[:, None]).sum()
-
-
-def _by_size(samples: Samples) -> tuple[Tensor, list[int]]:
-    """Positions of the clients, largest first, and their sizes in that order."""
-    rank = samples.count.argsort(descending=True, stable=True)
-    return rank, samples.count[rank].tolist()
-
-
-def _unranked(ranked: Tensor, rank: Tensor) -> Tensor:
-    return ranked.index_select(0, rank.argsort())
-
-
-def _in_order(samples: Samples, models: int) -> Tensor:
-    order = torch.arange(samples.longest, device=samples.count.device)
-    return order.expand(len(samples.count), models, -1)
-
-
-def _batches(
-    samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int, join_last: bool = False
-) -> Iterator[Batch]:
-    """Steps of one pass; ``order[C, K, longest]``, like the sizes, is sorted by rank.
-
-    join_last: a client's last sample joins the batch before where it would be a batch by itself.
-    """
-    alone = [join_last and size > batch_size and size % batch_size == 1 for size in sizes]
-    count = samples.count[rank][:, None]
-    position = torch.arange(samples.longest, device=rank.device)
-    valid = position < count  # [C, longest]
-    rows = samples.start[rank][:, None, None] + order.where(valid[:, None], 0)
-    batch = position // batch_size
-    b = (count - batch * batch_size).clamp_max(batch_size)
-    if any(alone):
-        joined = torch.tensor(alone, device=rank.device)[:, None]
-        batch = torch.where(joined & (position == count - 1), batch - 1, batch)
-        b = torch.where(joined & (batch == count // batch_size - 1), batch_size + 1, b)
-    weight = (valid / b)[:, None].expand(order.shape)
-    share = b[:, ::batch_size] / count
-    few = rows.numel() * samples.x.shape[1:].numel() <= AT_ONCE and samples.x.device == rows.device
-    every = (samples.inputs(rows), samples.y.take(rows)) if few else None
-    for step, begin in enumerate(range(0, samples.longest, batch_size)):
-        active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
-        if active == 0:
-            return
-        window = slice(begin, begin + batch_size + any(alone[:active]))
-        at = rows[:active, :, window]
-        weighs = weight[:active, :, window]
-        if any(alone):
-            weighs = weighs.where((batch[:active, window] == step)[:, None], 0.0)
-        x, y = (t[:active, :, window].contiguous() for t in every) if every else (samples.inputs(at), samples.y.take(at))
-        yield Batch(
-            clients=active,
-            x=x,
-            y=y,
-            weight=weighs,
-            share=share[:active, step],
-        )
