@@ -251,16 +251,16 @@ def test_a_module_that_vmap_cannot_take():
 
 
 @pytest.mark.parametrize(
-    ("stack_of_four", "threads_of_four", "fastest"),
-    [(0.03, 0.04, Stacked), (0.05, 0.05, Sequential), (0.03, 0.02, Threaded)],
+    ("stack", "threads", "fastest"), [(0.03, 0.04, Stacked), (0.05, 0.05, Sequential), (0.03, 0.02, Threaded)]
 )
-def test_auto_takes_the_fastest_once_for_each_kind_of_work(stack_of_four, threads_of_four, fastest, monkeypatch):
-    """One client alone takes 0.01 s, so four take 0.04 s; the trial's length, not this machine, decides."""
+def test_auto_takes_the_fastest_once_for_each_kind_of_work(stack, threads, fastest, monkeypatch):
+    """Seconds of four clients are given, so that the trial's length, not this machine, decides: 0.045 one after the other."""
     trials = []
 
     def seconds(engine, samples, models, clients, runs):
-        trials.append(engine.name)
-        return {"sequential": 0.01, "stacked": stack_of_four / 4, "threaded": threads_of_four / 4}[engine.name] * clients
+        trials.append((engine.name, clients))
+        of_four = {"sequential": 0.045, "stacked": stack, "threaded": threads}[engine.name]
+        return of_four if clients == 4 else 0.001  # alone a client is faster, which must not count
 
     monkeypatch.setattr(choice, "_seconds", seconds)
     monkeypatch.setattr(choice, "_fastest", {})
@@ -269,12 +269,26 @@ def test_auto_takes_the_fastest_once_for_each_kind_of_work(stack_of_four, thread
         return type(make("auto", linear(), LocalTraining(lr=lr, batch_size=batch_size), 0, FEDERATION.train, models))
 
     assert auto() is fastest
-    assert sorted(trials) == ["sequential", "stacked", "threaded"]
+    assert trials == [("sequential", 1), ("sequential", 4), ("threaded", 4), ("stacked", 4)]
     assert auto(lr=0.2) is fastest
-    assert len(trials) == 3, "the same work is not tried again"
+    assert len(trials) == 4, "the same work is not tried again"
     for other in ({"models": 2}, {"batch_size": 5}):
         assert auto(**other) is fastest
-    assert len(trials) == 9
+    assert len(trials) == 12
+
+
+def test_a_trial_of_long_steps_is_kept_short(monkeypatch):
+    trials = []
+
+    def seconds(engine, samples, models, clients, runs):
+        trials.append((engine.name, clients))
+        return {"sequential": 9.0, "threaded": 17.0, "stacked": 19.0}[engine.name]
+
+    monkeypatch.setattr(choice, "_seconds", seconds)
+    monkeypatch.setattr(choice, "_fastest", {})
+    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
+    assert engine.name == "threaded", "17 s against twice 9"
+    assert trials == [("sequential", 1), ("threaded", 2), ("stacked", 2)]
 
 
 def test_a_trial_takes_time():
