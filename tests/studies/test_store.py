@@ -204,6 +204,14 @@ def test_a_run_that_failed_a_moment_ago_elsewhere_is_not_tried_again(tmp_path):
     assert RunFolder.of(tmp_path, cell.key).attempts == []
 
 
+def test_a_worker_leaves_the_others_their_share_of_the_memory(tmp_path, monkeypatch):
+    (cell, *_) = cells(study())
+    shared = []
+    monkeypatch.setattr("fedfew.engines.memory.share", lambda device, processes: shared.append((device.type, processes)))
+    Worker(tmp_path, False, "", 3, lambda event: None).make(cell.key, cell.settings)
+    assert shared == [("cpu", 3)]
+
+
 # -- queries -----------------------------------------------------------------------------------------------------------------
 
 
