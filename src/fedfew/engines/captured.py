@@ -4,7 +4,7 @@ A step of training is a hundred small kernels; started one by one from Python th
 captured once for each number of clients that are still in their epoch, and then a round is a row of replays: what changes from
 step to step (which samples, which keys) lies in buffers on the device, and the number of the step is counted there too, so the
 host neither waits for the device nor tells it anything. The first time a step runs as it is, which compiles and warms up what it
-needs; the second time it is captured.
+needs; the second time it is captured too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from torch import Tensor
 from fedfew import counted, kernels
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import Objective, Pass, Projection
-from fedfew.engines.descent import descending
-from fedfew.engines.traced import recorded as record
 from fedfew.federation import Samples
 from fedfew.kernels.rows import pictures
 from fedfew.stack import Tree, leaves, named_leaves, tree_map
@@ -171,28 +169,22 @@ class CapturedTraining:
             space.graphs.move_to_end(key)
             graph()
             return
+        work = self._work(space, active, models, objective, project)
+        work()  # also before it is captured: a capture must find everything recorded and compiled
         if key not in space.seen:
             space.seen.add(key)
-            self._work(space, active, models, objective, project, recorded=False)()
             return
-        work = self._work(space, active, models, objective, project, recorded=True)
-        work()  # once more as it is, now from the recording: a capture must find everything compiled
         space.graphs[key] = self._capture(work)
         if len(space.graphs) > KEPT:
             space.graphs.popitem(last=False)
 
-    def _work(
-        self, space: Space, active: int, models: int, objective: Objective, project: Projection | None, recorded: bool
-    ) -> Work:
+    def _work(self, space: Space, active: int, models: int, objective: Objective, project: Projection | None) -> Work:
         """One step of the first ``active`` clients, as a function of nothing but the buffers."""
-        engine, training, replicas = self.engine, self.engine.training, active * models
-        weights = tree_map(lambda t: t[:replicas], space.weights)
-        context = tree_map(lambda t: t[:replicas], space.context)
+        engine, training = self.engine, self.engine.training
+        front = engine._front(space.weights, space.context, active * models, objective, engine.drops)
         fill = black(space.samples) if training.augment != "none" else 0.0
-        recording: Callable[..., Tensor] | None = None
 
         def work() -> None:
-            nonlocal recording
             window = space.step * self.batch_size + space.within
             at = space.rows[:active].index_select(-1, window)
             x = self._inputs(space.samples, at)
@@ -202,34 +194,13 @@ class CapturedTraining:
             weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
             key = counted.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
             x, y, weight = (t.flatten(0, 1) for t in (x, space.samples.y[at], weight))
-            if recorded and recording is None:
-                recording = self._recording(objective, weights, x, y, weight, context, key)
-            if recording is None:
-                gradients, reported = engine._differentiate(objective, weights, x, y, weight, context, key)
-                engine._descend(engine._trained(weights), gradients, space.velocity)
-            else:
-                reported = recording(x, y, weight, *leaves(weights), *leaves(context), *([] if key is None else [key]))
-            reported = reported.unflatten(0, (active, models))
-            if project is not None:
-                project(weights)
+            reported = engine._step(front, x, y, weight, key, space.velocity, project).unflatten(0, (active, models))
             if objective not in space.mean_loss:  # in the first step of all, which is not captured
                 space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])
             space.mean_loss[objective][:active] += reported * share.reshape(-1, *[1] * (reported.ndim - 1))
             space.step += 1
 
         return work
-
-    def _recording(
-        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
-    ) -> Callable[..., Tensor] | None:
-        """A step with plain SGD in it; none where the update is not that plain."""
-        training = self.engine.training
-        if training.momentum or training.weight_decay:
-            return None
-        function, rest = self.engine._gradients(objective, weights, context, key is not None)
-        tensors = (x, y, weight, *rest, *([] if key is None else [key]))
-        trained = [3 + at for at, (path, _) in enumerate(named_leaves(weights)) if self.engine.trainable(path)]
-        return descending(record(function, tensors), trained, training.lr).forward
 
     def _inputs(self, samples: Samples, at: Tensor) -> Tensor:
         if samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(at.device):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -34,6 +35,7 @@ from fedfew.engines.base import (
 from fedfew.engines.batch_norm import make_masked, weighted_rows
 from fedfew.engines.batches import Batch, batches_of, by_size, in_order, unranked
 from fedfew.engines.captured import CapturedTraining
+from fedfew.engines.descent import descending
 from fedfew.engines.dropout import keyed
 from fedfew.engines.embedding import make_padded
 from fedfew.engines.fused import make_fused
@@ -53,6 +55,7 @@ class _Front:
     replicas: int
     weights: Tree  # [replicas, …]
     trained: list[tuple[str, Tensor]]  # of the weights
+    moved: list[int]  # where they are among the arguments of:
     gradients: Gradients
     rest: list[Tensor]  # its arguments after x, y and the samples' weights
     name: Hashable  # of the function: what else it depends on
@@ -64,7 +67,7 @@ class Stacked(Engine):
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
         self.module = make_linear(make_padded(make_masked(self.module)))
-        self._traced = Traced()
+        self._gradients_of, self._descent_of = Traced(), Traced()
         self._captured: CapturedTraining | None = None
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
@@ -104,11 +107,7 @@ class Stacked(Engine):
                     )
                 of_step = None if key is None else counted.count(key[: front.replicas], step)
                 x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
-                gradients, reported = self._traced(front.name, front.gradients, x, y, weight, *front.rest, *_some(of_step))
-                self._descend(front.trained, gradients, velocity)
-                if project is not None:
-                    project(front.weights)
-                reported = reported.unflatten(0, (batch.clients, -1))
+                reported = self._step(front, x, y, weight, of_step, velocity, project).unflatten(0, (batch.clients, -1))
                 if step == 0:
                     mean_loss = torch.zeros_like(reported)
                 mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
@@ -132,15 +131,38 @@ class Stacked(Engine):
     def _front(self, weights: Tree, context: Tree, replicas: int, objective: Objective, keyed: bool) -> _Front:
         active, fixed = (tree_map(lambda t: t[:replicas], tree) for tree in (weights, context))
         gradients, rest = self._gradients(objective, active, fixed, keyed)
+        moved = [3 + at for at, (path, _) in enumerate(named_leaves(active)) if self.trainable(path)]
         names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
-        return _Front(replicas, active, self._trained(active), gradients, rest, (objective, self.module.training, *names))
+        return _Front(replicas, active, self._trained(active), moved, gradients, rest, (objective, self.module.training, *names))
+
+    def _step(
+        self,
+        front: _Front,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor | None,
+        velocity: dict[str, Tensor],
+        project: Projection | None,
+    ) -> Tensor:
+        """Move the front's weights by one step of SGD; the losses reported."""
+        tensors = (x, y, weight, *front.rest, *_some(key))
+        if self.training.momentum or self.training.weight_decay:
+            gradients, reported = self._gradients_of(front.name, front.gradients, *tensors)
+            self._descend(front.trained, gradients, velocity)
+        else:
+            descent = partial(descending, parameters=front.moved, lr=self.training.lr)
+            reported = self._descent_of(front.name, front.gradients, *tensors, rewrite=descent)
+        if project is not None:
+            project(front.weights)
+        return reported
 
     def _differentiate(
         self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
     ) -> tuple[list[Tensor | None], Tensor]:
         """Gradients of every replica's objective with respect to what is trained of it, and the losses reported."""
         front = self._front(weights, context, len(x), objective, key is not None)
-        found: tuple[list[Tensor | None], Tensor] = self._traced(
+        found: tuple[list[Tensor | None], Tensor] = self._gradients_of(
             front.name, front.gradients, x, y, weight, *front.rest, *_some(key)
         )
         return found

@@ -7,7 +7,7 @@ shapes, so an objective must be a pure function of its arguments: what changes f
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
@@ -18,27 +18,27 @@ from torch import Tensor, fx
 from fedfew.engines.recording import record
 from fedfew.interrupts import held_back
 
-KEPT = 64  # recordings; one objective needs one for each number of clients that are still in an epoch
-SEEN_BEFORE = 2  # times a function runs as it is before it is recorded: recording costs as much as a hundred replays
+Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
+KEPT = 1024  # recordings; one objective needs one for each number of clients that are still in an epoch
 
 
 class Traced:
-    """Recordings of functions of tensors, found again by name and shapes. A replay gives the same bits as the function itself."""
+    """Recordings of functions of tensors, found again by name and by the tensors' shapes."""
 
     def __init__(self) -> None:
         self._recordings: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
-        self._seen: Counter[Hashable] = Counter()
 
-    def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
-        """``function(*tensors)``; functions of one name must do the same to tensors of the same shapes."""
-        key = (name, tuple((t.shape, t.dtype) for t in tensors))
+    def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor, rewrite: Rewrite | None = None) -> Any:
+        """``function(*tensors)``; functions of one name must do the same to tensors of the same shapes.
+
+        rewrite: makes of the recording what is done in its place, the same for one name.
+        """
+        key = (name, tuple((t.shape, t.stride(), t.dtype) for t in tensors))
         if key in self._recordings:
             self._recordings.move_to_end(key)
-        elif self._seen[key] < SEEN_BEFORE:
-            self._seen[key] += 1
-            return function(*tensors)
         else:
-            self._recordings[key] = _called_directly(recorded(function, tensors)).forward
+            recording = recorded(function, tensors)
+            self._recordings[key] = _called_directly(rewrite(recording) if rewrite else recording).forward
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
         return self._recordings[key](*tensors)  # the plain function: a module's own call costs as much as three operations
