@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return tmp_path
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    """PyTorch multiplies in float32 on a GPU too."""
+    from fedfew.engines.precision import products
+
+    with products("fp32", torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+        yield

@@ -15,6 +15,9 @@ from fedfew.engines import LocalTraining, Stacked, cross_entropy
 from fedfew.engines.fused import ContiguousGroupNorm, FusedConvolution, make_fused
 from fedfew.engines.traced import recorded
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("exact")
+
 
 def paper():
     return models.build("cnn", (3, 16, 16), 4)
@@ -52,8 +55,8 @@ def test_gradients_of_a_stack_are_the_same(factory, shape, fused, pooled):
     engines[1].module = make_fused(engines[1].module, "fp32")
     layers = [m for m in engines[1].module.modules() if isinstance(m, FusedConvolution)]
     assert (len(layers), sum(layer.pool for layer in layers)) == (fused, pooled)
-    weights = {name: t + 0.1 * torch.randn(2, *t.shape) for name, t in module.state_dict().items()}
-    x, y, weight = torch.randn(2, 3, *shape), torch.randint(0, 3, (2, 3)), torch.full((2, 3), 1 / 3)
+    weights = {name: (t + 0.1 * torch.randn(2, *t.shape)).to(DEVICE) for name, t in module.state_dict().items()}
+    x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 3, *shape), torch.randint(0, 3, (2, 3)), torch.full((2, 3), 1 / 3)))
     (want, losses), (got, fused_losses) = (e._differentiate(cross_entropy, weights, x, y, weight, {}, None) for e in engines)
     torch.testing.assert_close(fused_losses, losses, rtol=1e-5, atol=1e-5)
     for a, b in zip(got, want, strict=True):

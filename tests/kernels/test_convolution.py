@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 
 from fedfew.kernels.convolution import convolution, twin
 
+pytestmark = pytest.mark.usefixtures("exact")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # channels, height, width, filters, filter height and width, stride, padding, pooled
 SHAPES = {

@@ -11,6 +11,7 @@ import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,23 @@ def keyed(key: Tensor) -> Iterator[None]:
         _running.key = before
 
 
+class _Lots(torch.autograd.Function):
+    """The bits of words [*R, n] as lots [*R, 4n]. Before PyTorch 2.13 vmap cannot see numbers as others of a smaller type."""
+
+    @staticmethod
+    def forward(words: Tensor) -> Tensor:
+        return words.view(torch.int16)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], words: Tensor) -> tuple[Tensor, int]:
+        lots: Tensor = _Lots.apply(words.movedim(in_dims[0], 0).contiguous())
+        return lots, 0
+
+
 class CountedDropout(nn.Module):
     def __init__(self, p: float, layer: int) -> None:
         super().__init__()
@@ -53,7 +71,7 @@ class CountedDropout(nn.Module):
         if dropped == 2**BITS:
             return x * 0
         words = counted.count(key, self.layer, torch.arange(-(-x.numel() // 4), device=x.device))
-        lots = words.view(torch.int16)[: x.numel()].reshape(x.shape)
+        lots = _Lots.apply(words)[: x.numel()].reshape(x.shape)
         return x * ((lots >= dropped - 2 ** (BITS - 1)).to(x.dtype) * (2**BITS / (2**BITS - dropped)))
 
 

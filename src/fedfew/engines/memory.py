@@ -12,10 +12,15 @@ def allowance(device: torch.device) -> int:
     if device.type != "cuda":
         return ON_A_CPU
     total = torch.cuda.get_device_properties(device).total_memory
-    return int(total * torch.cuda.get_per_process_memory_fraction(device)) // 2
+    return int(total * torch.cuda.get_per_process_memory_fraction(_number(device))) // 2
 
 
 def share(device: torch.device, processes: int) -> None:
     """Leave the others, of so many processes, their share of a GPU: what asks for more than its own fails, not another."""
     if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(1 / processes, device)
+        torch.cuda.set_per_process_memory_fraction(1 / processes, _number(device))
+
+
+def _number(device: torch.device) -> int:
+    """Which GPU; these functions of PyTorch do not take "cuda" alone."""
+    return torch.cuda.current_device() if device.index is None else device.index
