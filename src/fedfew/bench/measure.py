@@ -16,7 +16,7 @@ from fedfew.stack import Tree
 
 WARM_UP = 4  # rounds until everything that is recorded or tuned has been; the oracle needs one
 WARM_UP_SECONDS = 4.0  # on a CPU a round that takes long gains nothing by being recorded
-LONGEST = 30.0  # seconds of a round, one replica after the other; of more, some of the clients are trained
+LONGEST = 10.0  # seconds of a round, one replica after the other; of more, some of the clients are trained
 BUDGET = 20.0  # seconds of repeats for a workload, where their number is not given
 LEAST_REPEATS, MOST_REPEATS = 3, 9
 Tell = Callable[[str], None]
