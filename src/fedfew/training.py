@@ -199,7 +199,7 @@ def too_large(federation: Federation, device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     features = sum(s.x.numel() * s.x.element_size() for s in (federation.train, federation.test))
-    return bool(features > 2 * allowance(device) // 3)
+    return bool(features > allowance(device))
 
 
 def device_named(name: str) -> torch.device:

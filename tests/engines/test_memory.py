@@ -13,7 +13,7 @@ def test_a_share_of_a_gpu_is_what_a_run_reckons_with(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda part, number: fractions.update({number: part}))
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", fractions.__getitem__)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("GPU", (), {"total_memory": 8000}))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("GPU", (), {"total_memory": 12000}))
     assert memory.allowance(device) == 4000
     memory.share(device, 4)
     assert memory.allowance(device) == 1000

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -44,11 +43,12 @@ class MaskedBatchNorm(_BatchNorm):
         return masked
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.running_mean is not None and not self.training:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        mean, variance, values = self._statistics(x)
-        if self.running_mean is not None:
-            self._keep(mean.detach(), variance.detach(), values)
+        if self.running_mean is not None and self.running_var is not None and not self.training:
+            mean, variance = self.running_mean, self.running_var  # F.batch_norm fails here within vmap on a GPU
+        else:
+            mean, variance, values = self._statistics(x)
+            if self.running_mean is not None:
+                self._keep(mean.detach(), variance.detach(), values)
         scale = (variance + self.eps).rsqrt()
         if self.weight is not None:
             scale = scale * self.weight

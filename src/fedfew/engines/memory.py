@@ -8,11 +8,12 @@ ON_A_CPU = 2 * 2**30  # bytes; fixed, so that a run is repeated to the last bit
 
 
 def allowance(device: torch.device) -> int:
-    """Bytes for a chunk of clients in training: on a GPU half of what this process may have."""
+    """Bytes for a chunk of clients in training: on a GPU a third of what this process may have, since what a captured step works
+    with is held beside what one that is not captured needs."""
     if device.type != "cuda":
         return ON_A_CPU
     total = torch.cuda.get_device_properties(device).total_memory
-    return int(total * torch.cuda.get_per_process_memory_fraction(_number(device))) // 2
+    return int(total * torch.cuda.get_per_process_memory_fraction(_number(device))) // 3
 
 
 def share(device: torch.device, processes: int) -> None:
