@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,32 @@ def test_ctrl_c_keeps_the_last_complete_round(tmp_path):
         train(tmp_path / "run", on_round=interrupt, checkpoint_every=100)
     assert caught.value.run.round == 3
     same_run(train(tmp_path / "run", resume=True), train(None))
+
+
+def test_large_checkpoints_take_a_tenth_of_the_time(tmp_path, monkeypatch):
+    """On a clock of our own: a round takes 1 s, writing 0.5 s or 2 s. The last round is always written, and so is Ctrl-C's."""
+    now, written = 0.0, []
+    original = checkpoint.write
+
+    def write(folder, state):
+        nonlocal now
+        now += takes
+        written.append(state.round)
+        return original(folder, state)
+
+    def on_round(progress):
+        nonlocal now
+        now += 1
+        if progress.round == stop:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now)
+    for takes, stop, want in [(0.5, None, [2, 4, 6, 8]), (2.0, None, [2, 22, 42, 50]), (2.0, 27, [2, 22, 27])]:
+        written.clear()
+        with suppress(fedfew.Interrupted):
+            train(tmp_path / f"{takes}-{stop}", rounds=8 if takes < 1 else 50, on_round=on_round)
+        assert written == want
 
 
 @pytest.mark.parametrize(("owner", "name"), [(rounds.RoundLoop, "_score"), (LocalOnly, "client"), (rounds, "put")])

@@ -26,6 +26,9 @@ from fedfew.methods.base import Outcome
 from fedfew.run import ModelFactory, Run
 from fedfew.stack import Tree, bytes_each, finite, leaves, put, take, to
 
+BRIEF = 1.0  # seconds in which a checkpoint may be written as often as was asked for
+PATIENCE = 10  # the next one after a longer one: not before so many times its seconds have passed
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -78,6 +81,8 @@ class RoundLoop:
     group: Group = field(default_factory=Group)
     events: list[str] = field(default_factory=list)
     _written: int = -1
+    _writing: float = 0.0  # seconds that the last checkpoint took
+    _since: float = 0.0  # when it was there
     _seconds: list[float] = field(default_factory=list)
 
     def run(self) -> Run:
@@ -89,7 +94,7 @@ class RoundLoop:
                     number = self.state.round + 1
                     scored = number % score_every == 0 or number == rounds
                     loss = self._round(number, scored)
-                    if self.folder and (number % self.checkpoint_every == 0 or number == rounds):
+                    if number == rounds or (number % self.checkpoint_every == 0 and self._worth_writing()):
                         self._write()
                     self._tell(loss, rounds, time.perf_counter() - begin)
             except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
@@ -219,8 +224,14 @@ class RoundLoop:
 
     def _write(self) -> None:
         if self.folder is not None and self.group.first and self._written != self.state.round:
+            begin = time.perf_counter()
             checkpoint.write(self.folder, self.state)
-            self._written = self.state.round
+            self._written, self._since = self.state.round, time.perf_counter()
+            self._writing = self._since - begin
+
+    def _worth_writing(self) -> bool:
+        """Twenty large models of their own take longer to write down than a round of training: then a tenth of the time."""
+        return self._writing <= BRIEF or time.perf_counter() - self._since >= PATIENCE * self._writing
 
     def _write_in_peace(self) -> None:
         """Even if a signal comes between the error that ends the run and the moment from which signals are ignored."""

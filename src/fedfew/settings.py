@@ -64,7 +64,9 @@ class Settings:
     device: str = _setting("auto", WHERE, "cpu, cuda, cuda:N, or auto.")
     chunk: int | None = _setting(None, WHERE, "Clients processed at once (chosen to fit in memory).")
     score_every: int = _setting(1, WHERE, "Score all clients every so many rounds.")
-    checkpoint_every: int = _setting(10, WHERE, "Write a checkpoint every so many rounds.")
+    checkpoint_every: int = _setting(
+        10, WHERE, "Write a checkpoint every so many rounds, or less often where that would take over a tenth of the time."
+    )
     method_settings: dict[str, Any] = field(default_factory=dict)
 
     def as_config(self) -> dict[str, Any]:

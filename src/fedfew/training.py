@@ -67,8 +67,8 @@ def train(
     precision: of the factors of products on a GPU: "tf32" (10 bits of the mantissa), "fp32" (all of it, half as fast), or "bf16".
     chunk: how many clients are processed at once; chosen to fit in memory unless given. The result is the same.
     score_every: score all clients every so many rounds (and after the last).
-    folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
-        ends as if it had not been (to the last bit on a CPU).
+    folder: where checkpoints go, every ``checkpoint_every`` rounds (less often where large ones would take over a tenth of the
+        time); with ``resume`` a run that was stopped there goes on, and ends as if it had not been (to the last bit on a CPU).
     on_round: called after every round with a :class:`Progress`.
 
     Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
