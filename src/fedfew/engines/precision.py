@@ -28,8 +28,13 @@ def products(precision: Precision, device: torch.device) -> Iterator[None]:
     for switch in switches:
         switch.fp32_precision = "ieee" if precision == "fp32" else "tf32"
     try:
-        with torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else nullcontext():
+        with _rounded_to_bf16() if precision == "bf16" else nullcontext():
             yield
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value
+
+
+def _rounded_to_bf16() -> torch.autocast:
+    """Without its cache: of weights that a step has moved, autocast would go on using what it rounded before."""
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
