@@ -106,6 +106,16 @@ def test_titles_say_data_rounds_seeds_and_protocol(k: Book) -> None:
     assert painted(k, "accuracy-by-k", title="Mine").get_suptitle().startswith("Mine\ncifar10")
 
 
+def test_titles_fit_into_a_narrow_figure() -> None:
+    book = Book("narrow")
+    about = {"column": "agnews-dir-20", "dataset": "ag-news", "partition": "dirichlet-published:0.1"}
+    book.scored(book.add("FedAvg", **about), [0.5, 0.6], [0.7, 0.7])
+    figure = painted(book, "methods")
+    assert figure.get_figwidth() < 6
+    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
+    assert figure.get_suptitle().replace("\n", " ").endswith("protocol fair")
+
+
 def test_as_published_there_is_one_panel_and_one_seed(k: Book) -> None:
     figure = painted(k, "accuracy-by-k", "published")
     (axis,) = figure.axes
@@ -113,7 +123,7 @@ def test_as_published_there_is_one_panel_and_one_seed(k: Book) -> None:
     assert axis.containers[0].has_yerr is False
     dashed = [drawn for drawn in axis.get_lines() if drawn.get_linestyle() == "--"]
     assert dashed[0].get_ydata()[0] == pytest.approx(stored(k, "served_mean", protocol="published", row="FedAvg").mean())
-    assert "1 seed, protocol published" in figure.get_suptitle()
+    assert "1 seed, protocol published" in figure.get_suptitle().replace("\n", " ")
 
 
 def test_a_missing_point_leaves_a_gap_and_is_told() -> None:

@@ -124,11 +124,12 @@ def test_a_failed_run_has_a_row_with_its_error_and_what_was_planned(results):
     assert (failed[0]["dataset"], failed[0]["rounds"], failed[0]["served_mean"]) == ("digits", 3, None)
 
 
-def test_a_run_without_data_is_missing_and_one_that_was_not_made_has_no_row(tmp_path):
+def test_a_run_that_was_not_made_is_missing_with_a_reason_where_its_data_are(tmp_path):
     planned = cells(study(columns={"a": {"dataset": "digits"}, "b": {"dataset": "kvasir"}}))
     plan, _ = write_plan(tmp_path / "tiny", "", "scale 1", planned, {"kvasir": "it is nowhere"})
     found = store.collect(tmp_path, plan.cells, plan.missing)
-    assert {(row["column"], row["status"], row["error"]) for row in found.runs.to_pylist()} == {("b", "missing", "it is nowhere")}
+    told = {(row["column"], row["status"], row["error"]) for row in found.runs.to_pylist()}
+    assert told == {("a", "missing", None), ("b", "missing", "it is nowhere")}
     assert {row["models"] for row in found.runs.to_pylist()} == {None, 2}
 
 

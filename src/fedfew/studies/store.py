@@ -81,7 +81,7 @@ def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str, str] | None = None) -> Results:
-    """What is there of the planned runs: done, failed or, where their data are not here, missing. Others have no row.
+    """What is there of the planned runs: done, failed or missing, with a reason where it is that their data are not here.
 
     plan: entries of ``plan.json``; missing: by data set, why it is not here.
     """
@@ -100,8 +100,8 @@ def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str,
                 seen.add(entry["key"])
         elif error is not None:
             runs.append(_planned(entry) | place | {"status": "failed", "error": error["message"]})
-        elif entry["settings"]["dataset"] in (missing or {}):
-            why = (missing or {})[entry["settings"]["dataset"]]
+        else:
+            why = (missing or {}).get(entry["settings"]["dataset"])
             runs.append(_planned(entry) | place | {"status": "missing", "error": why})
     return Results(table(runs, RUNS), table(clients, CLIENTS), table(rounds, ROUNDS))
 

@@ -47,7 +47,7 @@ class View:
     protocol: str
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
-    seeds: int  # of the protocol; a run that was not begun may have left no row at all
+    seeds: int  # of the protocol
     results: Results
     _runs: Mapping[tuple[str, Line], tuple[Run, ...]]
 
