@@ -12,7 +12,7 @@ from fedfew import engines
 from fedfew.bench import contender, memory
 from fedfew.bench.contender import ORACLE, Contender, Way, precisions, ways
 from fedfew.bench.measure import measure
-from fedfew.bench.tables import figures
+from fedfew.bench.tables import figures, legend
 from fedfew.bench.workloads import find
 from fedfew.stack import from_named, named_leaves, take
 
@@ -74,6 +74,8 @@ def test_an_oracle_that_would_take_too_long_trains_some_of_the_clients(monkeypat
     assert 0 < stacked["difference"] < 1e-4  # of the one that both have trained
     assert figures(oracle, 3)[0].startswith("≈ ")
     assert not figures(stacked, 3)[0].startswith("≈")
+    assert "≈" in legend([{"clients": 3, "ways": [stacked]}, {"clients": 3, "ways": [oracle]}])
+    assert "≈" not in legend([{"clients": 3, "ways": [stacked]}])
 
 
 def test_seconds_are_reckoned_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 """Recordings: the same bits with fewer operations."""
 
+import math
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -27,6 +30,22 @@ def test_it_stays_where_it_makes_the_product_larger_or_another_type():
     assert wider(x).tolist() == [[1.0, 2.0], [1.0, 2.0]]
     exact = recorded(lambda t: torch.ones_like(t, dtype=torch.float64) * t, (x,))
     assert exact(x).dtype == torch.float64
+
+
+def test_a_choice_between_two_that_are_the_same_is_none():
+    """As in an embedding whose padding is not trained: the two differ in what flows back, which a recording has spelt out."""
+
+    def gradient(x: Tensor) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        squares = leaf * leaf
+        return torch.autograd.grad(torch.where(leaf > 1, squares.detach(), squares).exp().sum(), leaf)[0]
+
+    x = torch.tensor([0.5, 2.0])
+    recording = recorded(gradient, (x,))
+    assert operations(recording).count("aten.where.self") == 1  # of the gradient
+    assert recording(x).tolist() == gradient(x).tolist() == [pytest.approx(2 * 0.5 * math.exp(0.25)), 0.0]
+    wider = recorded(lambda t: torch.where(t[:, None] > 1, t, t), (x,))
+    assert wider(x).tolist() == [[0.5, 2.0], [0.5, 2.0]]
 
 
 def test_it_stays_where_something_is_written():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -10,13 +10,19 @@ from rich.table import Table
 from fedfew.report.tables import empty
 
 COLUMNS = ("a round", "speed-up", "TFLOP/s", "of peak", "memory", "differs")
+SOME_CLIENTS = "a round   ≈: reckoned from some of the clients, since all would take long"
 LEGEND = """\
-a round   ≈: reckoned from some of the clients, since all would take minutes
 speed-up  over the oracle: the sequential engine in fp32, plain PyTorch
 TFLOP/s   useful arithmetic: three forward passes a sample
 memory    the most held at once; on a CPU by a process that did one round
 differs   from the oracle's parameters after the round, as a share of how far
           it moved them, in the worst tensor"""
+
+
+def legend(workloads: Iterable[Mapping[str, Any]]) -> str:
+    """What the columns mean, and the sign for rounds of some clients where there is one."""
+    some = any(_of_some(way, workload["clients"]) for workload in workloads for way in workload["ways"])
+    return f"{SOME_CLIENTS}\n{LEGEND}" if some else LEGEND
 
 
 def measured(workload: Mapping[str, Any]) -> Table:
@@ -42,15 +48,18 @@ def heading(workload: Mapping[str, Any]) -> str:
 
 def figures(way: Mapping[str, Any], clients: int) -> list[str]:
     """The cells of :data:`COLUMNS`; clients: of the workload."""
-    reckoned = "≈ " if way.get("clients_trained", clients) < clients else ""  # older documents do not say
     return [
-        reckoned + duration(way["seconds"]),
+        ("≈ " if _of_some(way, clients) else "") + duration(way["seconds"]),
         f"{way['times_the_oracle']:.2f}",
         f"{way['tflops']:.3g}",
         f"{way['share_of_peak']:.1%}",
         "–" if way["peak_bytes"] is None else f"{way['peak_bytes'] / 2**20:,.0f} MiB",
         "0" if way["difference"] == 0 else f"{way['difference']:.0e}",
     ]
+
+
+def _of_some(way: Mapping[str, Any], clients: int) -> bool:
+    return bool(way.get("clients_trained", clients) < clients)  # older documents do not say
 
 
 def duration(seconds: float) -> str:

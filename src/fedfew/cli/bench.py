@@ -67,7 +67,7 @@ def bench(
     from fedfew.bench import history
     from fedfew.bench.contender import ways
     from fedfew.bench.measure import measure
-    from fedfew.bench.tables import LEGEND, measured
+    from fedfew.bench.tables import legend, measured
     from fedfew.bench.workloads import WORKLOADS, find
     from fedfew.report.tables import print_json
     from fedfew.training import device_named
@@ -92,7 +92,7 @@ def bench(
         for way in result["ways"]:
             if "error" in way:
                 errors.say(f"{way['engine']} {way['precision']} failed: {way['error']}")
-    console.print(LEGEND, highlight=False, style="dim")
+    console.print(legend(results), highlight=False, style="dim")
     console.print(history.machine_line(document["machine"]), highlight=False, soft_wrap=True)
     if append is not None:
         console.print(f"Added to [bold]{append}[/bold]", soft_wrap=True)

@@ -90,6 +90,8 @@ def _same_as(node: fx.Node, writes: bool) -> fx.Node | None:
     """Which of its arguments a step that does nothing returns."""
     if node.target is torch.ops.aten.mul.Tensor:
         return None if writes else _times_one(node.args[0], node.args[1], node)
+    if node.target is torch.ops.aten.where.self:
+        return None if writes else _either_way(node)
     return node.args[0] if _does_nothing(node, writes) else None  # type: ignore[return-value]  # a tensor
 
 
@@ -99,6 +101,12 @@ def _times_one(a: Any, b: Any, product: fx.Node) -> fx.Node | None:
         if _is_one(one) and isinstance(other, fx.Node) and other.meta["like"] == product.meta["like"]:
             return other
     return None
+
+
+def _either_way(choice: fx.Node) -> fx.Node | None:
+    """What is chosen where both are the same, as where only a gradient was to be cut off."""
+    _, a, b = choice.args
+    return a if a is b and isinstance(a, fx.Node) and a.meta["like"] == choice.meta["like"] else None
 
 
 def _is_one(node: Any) -> bool:

@@ -73,7 +73,7 @@ def headline(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs: 
     columns = {run["column"] for run in runs}
     about = [data[0]] if len(data) == 1 else [f"{len(columns)} federations"] if data else []
     facts = ", ".join([*about, wording.facts(runs), f"protocol {view.protocol}"])
-    fits = int(11 * figure.get_figwidth())  # letters of this size
+    fits = int(14 * figure.get_figwidth())  # letters of this size
     lines = [line for part in (spec.get("title") or what, facts) for line in textwrap.wrap(part, fits)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=10)
 
