@@ -134,10 +134,10 @@ def test_values_stay_together_and_amounts_are_even() -> None:
     ],
 )
 def test_what_cannot_be_is_said_soon(deal: Callable[..., object], words: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         deal(np.repeat(np.arange(5), 20), np.random.default_rng(0))
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_taking_texts() -> None:
 
 @pytest.mark.parametrize("long", ["word " * 200_000, "x" * 10**6, "." * 10**6])
 def test_a_text_of_a_million_characters_is_soon_done(long: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     words = text.split_texts([long])
     tokens = text.Vocabulary.built_from(words, None).encode(words, np.array([0]))
     assert tokens.shape == (1, 200)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
