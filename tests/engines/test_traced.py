@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedfew.engines.traced import recorded
+from fedfew.engines.traced import Traced, recorded
 
 
 def operations(recording) -> list[str]:
@@ -59,3 +59,10 @@ def test_it_stays_where_something_is_written():
     assert x.tolist() == [1.0, 2.0]
     assert recording(x).tolist() == [1.0, 2.0]
     assert x.tolist() == [2.0, 3.0]
+
+
+def test_a_tensor_that_lies_otherwise_in_memory_has_a_recording_of_its_own():
+    """What was a view of the first would be an error for the second."""
+    traced, x = Traced(), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert traced("flat", lambda t: t.reshape(-1), x).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert traced("flat", lambda t: t.reshape(-1), x.T).tolist() == [1.0, 3.0, 2.0, 4.0]
