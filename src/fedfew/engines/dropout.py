@@ -41,7 +41,7 @@ def keyed(key: Tensor) -> Iterator[None]:
 
 
 class _Lots(torch.autograd.Function):
-    """The bits of words [*R, n] as lots [*R, 4n]. Before PyTorch 2.13 vmap cannot see numbers as others of a smaller type."""
+    """The bits of words [*R, n] as lots [*R, 4n]. PyTorch 2.11's vmap cannot see numbers as others of a smaller type."""
 
     @staticmethod
     def forward(words: Tensor) -> Tensor:
