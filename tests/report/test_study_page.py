@@ -123,6 +123,13 @@ def test_the_summary_counts_runs() -> None:
     assert summary["seeds"] == 2
 
 
+def test_what_made_them_is_told_of_finished_runs_alone() -> None:
+    """Of the others only the settings are known: a device "cuda" and an engine "auto" have made nothing."""
+    runs = [run("a", 0, device="NVIDIA H200", engine="stacked"), run("b", 0, status="missing", device="cuda", engine="auto")]
+    versions = of_study("x", {}, results(runs, []))["summary"]["versions"]
+    assert (versions["device"], versions["engine"]) == (["NVIDIA H200"], ["stacked"])
+
+
 def test_tables_come_as_printed() -> None:
     table = of_study("table9", ABOUT, small(), [TABLE])["tables"][0]
     first, second = table["rows"][0][1], table["rows"][1][1]

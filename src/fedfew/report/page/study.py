@@ -49,11 +49,12 @@ def of_study(
 
 def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     states = [run["status"] for run in runs]
+    done = [run for run in runs if run["status"] == "done"]
     return {
         "runs": len(runs),
         **{state: states.count(state) for state in ("done", "failed", "missing")},
         "seconds": short(sum(run["seconds"] or 0.0 for run in runs)),
-        "versions": {name: _distinct(runs, name) for name in ("fedfew", "torch", "code", "device", "engine", "precision")},
+        "versions": {name: _distinct(done, name) for name in ("fedfew", "torch", "code", "device", "engine", "precision")},
         "protocols": _distinct(runs, "protocol"),
         "columns": _distinct(runs, "column"),
         "seeds": len({run["seed"] for run in runs}),

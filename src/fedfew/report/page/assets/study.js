@@ -12,7 +12,7 @@ function showStudySummary(doc) {
     study.folder && `folder ${study.folder}`].filter(Boolean).join(" · ");
   const tiles = summary.runs ? [
     tile("finished runs", grouped(summary.done), ` of ${grouped(summary.runs)}`),
-    tile("failed", grouped(summary.failed)), tile("data not here", grouped(summary.missing)),
+    tile("failed", grouped(summary.failed)), tile("not run", grouped(summary.missing)),
     tile("seeds", grouped(summary.seeds)), tile("time of all runs", duration(summary.seconds)),
   ] : [];
   const made = Object.entries(summary.versions).filter(([, found]) => found.length).map(([name, found]) => `${name} ${found.join(", ")}`);
@@ -97,7 +97,7 @@ function showRuns(doc) {
   const told = el("p", { class: "note", role: "status", id: "runs-told" });
   const holder = el("div", {});
   const score = (run, name) => (known(run[`${name}_mean`]) ? `${percent(run[`${name}_mean`])} ± ${(100 * (run[`${name}_std`] || 0)).toFixed(1)}` : "–");
-  const STATES = { done: "✓ done", failed: "✗ failed", missing: "– data not here" };
+  const STATES = { done: "✓ done", failed: "✗ failed", missing: "– not run" };
   const draw = () => {
     const words = byId("runs-words").value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (run) => ["protocol", "column", "status"].every((name) => ["", run[name]].includes(byId(`runs-${name}`).value))
