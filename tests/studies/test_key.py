@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedfew
 from fedfew.settings import Settings
 from fedfew.studies import key
 from fedfew.studies.plan import Options, cells
@@ -137,55 +135,16 @@ def test_a_model_of_the_users_own_counts_by_its_file(tmp_path: Path, monkeypatch
 # -- code --------------------------------------------------------------------------------------------------------------------
 
 
-def test_words_do_not_change_the_code_version():
-    source = '"""Doc."""\nx = 1  # why\n\n\ndef f(a):\n    """Says\n    more."""\n    return f"#{a}"  # not #this\n'
-    again = '"""Other."""\n# a line\nx = 1\ndef f(a):\n    """Less."""\n\n    return f"#{a}"\n'
-    assert key.statements(source) == key.statements(again) == 'x = 1\ndef f(a):\n    return f"#{a}"'
-    assert key.statements(source) != key.statements(source.replace("x = 1", "x = 2"))
-    assert key.statements("x = '''a\n# not a comment\n'''") == "x = '''a\n# not a comment\n'''"
+def test_raising_the_outcome_version_changes_every_key(monkeypatch: pytest.MonkeyPatch):
+    before = key.run_key(BASE)
+    monkeypatch.setattr(key, "OUTCOME_VERSION", key.OUTCOME_VERSION + 1)
+    assert key.run_key(BASE) != before
 
 
-def test_the_code_version_follows_what_trains_and_nothing_else(tmp_path: Path):
-    import shutil
-
-    package = tmp_path / "fedfew"
-    shutil.copytree(Path(fedfew.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    program = "from fedfew.studies.key import code_version; print(code_version())"
-
-    def version() -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    before = version()
-    assert before == key.code_version()
-    for elsewhere in ("cli/run.py", "report/tables.py", "studies/plan.py", "flower/course.py"):
-        (package / elsewhere).write_text((package / elsewhere).read_text() + "\nMORE = 1\n")
-    (package / "rounds.py").write_text((package / "rounds.py").read_text() + "\n# a remark\n")
-    assert version() == before
-    (package / "methods" / "fedavg.py").write_text((package / "methods" / "fedavg.py").read_text() + "\nMORE = 1\n")
-    assert version() != before
-
-
-def test_the_code_version_covers_all_that_a_run_imports(tmp_path: Path):
-    program = """
-import json, sys
-from fedfew.settings import Settings, make_federation, training_arguments
-import fedfew
-settings = Settings(rounds=1, clients=2, sample=40, partition="iid", model="linear", device="cpu", method_settings={"models": 2})
-run = fedfew.train(make_federation(settings)[0], **training_arguments(settings))
-print(json.dumps(sorted(m for m in sys.modules if m.startswith("fedfew"))))
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    for module in json.loads(found):
-        parts = module.split(".")[1:]
-        top = parts[0] if parts else "__init__"
-        assert any(name in (top, f"{top}.py") for name in (*key.CODE, *key.NOT_CODE)), module
-    root = Path(fedfew.__file__).parent
-    assert all((root / name).exists() for name in (*key.CODE, *key.NOT_CODE))
-    assert not set(key.CODE) & set(key.NOT_CODE)
+def test_settings_at_their_defaults_are_no_part_of_a_key():
+    identity = key.identity(Settings(device="cpu"))
+    assert identity["method"] == {"name": "fedfew"}
+    assert not {"rounds", "lr", "partition", "method_settings"} & set(identity)
 
 
 def test_the_key_of_a_cell_is_that_of_its_settings():

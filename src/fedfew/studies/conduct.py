@@ -11,7 +11,7 @@ from pathlib import Path
 from fedfew.studies import availability, runner, store
 from fedfew.studies.estimate import Estimate, estimate
 from fedfew.studies.folder import LOG, Plan, RunFolder, write_plan
-from fedfew.studies.key import code_version
+from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
 
@@ -62,7 +62,7 @@ class Prepared:
             jobs,
             watcher,
             workers=self.workers,
-            code=code_version(),
+            code=f"outcomes-{OUTCOME_VERSION}",
             log=self.folder / LOG,
             keep_models=keep_models,
             finished=write.sometimes,

@@ -1,64 +1,29 @@
 """The content address of a run: a hash of all that decides its outcome.
 
-That is its settings, its data and the code that trains. How it is computed is not part of it: engine (they agree to float
-tolerance), chunk, checkpoints, the folder that the data lie in.
+That is its settings, its data and :data:`OUTCOME_VERSION`, which stands for the code that trains. How a run is computed is not
+part of it: engine (they agree to float tolerance), chunk, checkpoints, the folder of the data. A setting that has its default
+value is left out, so that a new setting does not change the keys of runs made before it existed.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
-import io
 import json
-import tokenize
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedfew.methods import Method
 from fedfew.settings import Settings, find_model, make_method
 
-FORMAT = 1  # of the keys themselves; raise it and every run is made anew
+OUTCOME_VERSION = 2
+"""Raise it when the same settings give other results than before: every cached run is then made anew.
+
+``tests/studies/test_outcomes.py`` compares short runs with the outcomes recorded for this version, and fails when they differ.
+"""
 LENGTH = 20  # hexadecimal digits kept: 80 bits
 NOT_OF_THE_OUTCOME = {"engine", "chunk", "checkpoint_every", "data_dir", "device", "method_settings"}
-# What trains and scores, as files and folders of the package. A test holds this against what a run really imports.
-CODE = (
-    "aggregation.py",
-    "compression.py",
-    "counted.py",
-    "data",
-    "engines",
-    "federation.py",
-    "kernels",
-    "methods",
-    "metrics.py",
-    "models",
-    "normalisation.py",
-    "rounds.py",
-    "scalarization.py",
-    "stack.py",
-    "training.py",
-)
-# What a run imports but does not depend on: how states are written down, how errors are worded, who works where.
-NOT_CODE = (
-    "__init__.py",
-    "_version.py",
-    "checkpoint.py",
-    "conversion.py",
-    "costs.py",
-    "distributed.py",
-    "history.py",
-    "interrupts.py",
-    "knobs.py",
-    "lock.py",
-    "report",
-    "run.py",
-    "settings.py",
-    "spelling.py",
-    "studies",
-)
-
-
 def run_key(settings: Settings) -> str:
     """The key of a run with these settings, here and now."""
     return _hash(identity(settings))[:LENGTH]
@@ -66,12 +31,12 @@ def run_key(settings: Settings) -> str:
 
 def identity(settings: Settings) -> dict[str, Any]:
     """All that decides a run's outcome, as plain values."""
-    values = {name: value for name, value in vars(settings).items() if name not in NOT_OF_THE_OUTCOME}
+    defaults = vars(Settings())
+    values = {n: v for n, v in vars(settings).items() if n not in NOT_OF_THE_OUTCOME and v != defaults[n]}
     device = _device_class(settings.device)
     return values | {
-        "format": FORMAT,
-        "code": code_version(),
-        "method": make_method(settings).settings(),  # all hyper-parameters, however they were arrived at
+        "outcome_version": OUTCOME_VERSION,
+        "method": _method(make_method(settings)),
         "device": device,
         "precision": settings.precision if device == "cuda" else None,  # of no effect elsewhere
         "files": _files(settings.dataset, settings.data_dir),
@@ -79,33 +44,10 @@ def identity(settings: Settings) -> dict[str, Any]:
     }
 
 
-@cache
-def code_version() -> str:
-    """A hash of the code that trains, comments and docstrings left out."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for name in CODE:
-        place = root / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(f"{path.relative_to(root).as_posix()}\0{statements(path.read_text(encoding='utf-8'))}\0".encode())
-    return digest.hexdigest()[:12]
-
-
-def statements(source: str) -> str:
-    """Python source without comments, docstrings and empty lines: what is left when words alone are changed.
-
-    Lines are kept as they are, so that the hash is the same for every version of Python.
-    """
-    lines = source.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            for row in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                lines[row - 1] = ""
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+def _method(method: Method) -> dict[str, Any]:
+    """Its name and the hyperparameters that differ from their defaults, however they were given."""
+    defaults = type(method)().settings()
+    return {name: value for name, value in method.settings().items() if name == "name" or value != defaults[name]}
 
 
 def _device_class(name: str) -> str:
