@@ -22,8 +22,8 @@ import numpy as np
 import fedfew
 from fedfew.cli.progress import display
 from fedfew.report import SCORES, mean_curve
-from fedfew.run import Run
-from fedfew.settings import Settings, make_federation, resolve, training_arguments
+from fedfew.training.run import Run
+from fedfew.training.settings import Settings, make_federation, resolve, training_arguments
 
 FIRST = 5  # rounds in which the two ways should agree
 

@@ -23,9 +23,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedfew
 from fedfew import models
-from fedfew.engines import Engine, LocalTraining, cross_entropy
+from fedfew.engines import Engine, LocalTraining
 from fedfew.engines.choice import ENGINES, make
 from fedfew.federation import Federation, as_input
+from fedfew.local import cross_entropy
 from fedfew.stack import Tree, tree_map
 
 SIZES = (150, 200, 60, 340, 110, 250, 90, 180)  # samples of the clients with images

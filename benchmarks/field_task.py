@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfew import counted
+from fedfew import random_streams
 
 USERS, EACH, COHORT, BATCH, LR, CLASSES = 1000, 50, 50, 10, 0.1, 10
 WARM_UP = 2  # rounds that are not timed: the first ones load, record and tune
@@ -78,13 +78,15 @@ class Task:
 
     def cohort(self, number: int) -> list[int]:
         """Users of this round (from 1), the ones fedfew draws."""
-        drawn: list[int] = counted.participants(self.settings["seed"], number, torch.arange(USERS), COHORT / USERS).tolist()
+        drawn: list[int] = random_streams.participants(
+            self.settings["seed"], number, torch.arange(USERS), COHORT / USERS
+        ).tolist()
         return drawn
 
     def order(self, number: int, user: int) -> Tensor:
         """In which order a user sees its images in this round, the one fedfew draws."""
         each = torch.tensor([EACH])
-        return counted.order(self.settings["seed"], number, torch.tensor([user]), 1, 0, each, EACH)[0, 0]
+        return random_streams.order(self.settings["seed"], number, torch.tensor([user]), 1, 0, each, EACH)[0, 0]
 
     def accuracy(self, state: dict[str, Tensor]) -> float:
         """On all test images."""

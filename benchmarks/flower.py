@@ -4,9 +4,9 @@
 
 A SuperLink and four SuperNodes on this machine, one process a message, as between real sites; images of CIFAR-10's size with
 random pixels (neither time nor bytes depend on what they show). Beside the measured seconds and bytes stands the arithmetic: the
-same local work of one client in this process, and the bytes of the tensors that the method sends (fedfew.costs). Bytes on the
-wire are those that the loopback interface counted, of anybody's: let nothing else talk to itself on the machine meanwhile. An
-array crosses it up to three times (app to SuperLink, SuperLink to SuperNode, SuperNode to app); one is between machines.
+same local work of one client in this process, and the bytes of the tensors that the method sends (fedfew.evaluation.costs). Bytes
+on the wire are those that the loopback interface counted, of anybody's: let nothing else talk to itself on the machine meanwhile.
+An array crosses it up to three times (app to SuperLink, SuperLink to SuperNode, SuperNode to app); one is between machines.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ import torch
 
 import fedfew
 from fedfew import models
-from fedfew.costs import cost
-from fedfew.engines import Local, LocalTraining, Sequential
+from fedfew.engines import LocalTraining, Sequential
+from fedfew.evaluation.costs import cost
 from fedfew.flower import template
 from fedfew.flower.localhost import Localhost, ProgramError, free_port
 from fedfew.flower.plan import Plan
+from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.stack import Tree, take
-from fedfew.training import fresh_models
+from fedfew.training.api import fresh_models
 
 SITES, BATCH, LR = 4, 50, 0.005
 SHAPE, CLASSES = (3, 32, 32), 10

@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py [--json FILE]
 
-``fedfew.kernels.convolution`` uses what this printed on an H200. Candidates are compiled side by side first.
+``fedfew.engines.stacked.kernels.convolution`` uses what this printed on an H200. Candidates are compiled side by side first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.kernels import convolution, launch
+from fedfew.engines.stacked.kernels import convolution, launch
 
 # name: replicas, batch, channels, height, width, filters, filter height and width, stride, padding, pooled, input gradient wanted
 LAYERS: dict[str, tuple[Any, ...]] = {

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 import fedfew
-from fedfew.flower.secure import keys, stream
-from fedfew.flower.secure.adder import SEALED, Adder
-from fedfew.flower.secure.party import Party, PublicKeys, usual_threshold
-from fedfew.flower.secure.ring import Ring, Whole
+from fedfew.flower.secure import keys, mask_stream
+from fedfew.flower.secure.client import Party, PublicKeys, usual_threshold
+from fedfew.flower.secure.fixed_point import Ring, Whole
+from fedfew.flower.secure.server import SEALED, Adder
 from fedfew.flower.secure.shamir import SHARE
 from fedfew.flower.secure.weighting import Weights
 from fedfew.stack import leaves
@@ -71,9 +71,9 @@ def _masked(party: Party, ring: Ring, update: NDArray[np.float64], letters: dict
 def per_peer(size: int) -> float:
     """CPU seconds to draw one mask and add it."""
     target, seed = np.zeros(size, np.uint64), keys.fresh()
-    stream.add(target, seed)
+    mask_stream.add(target, seed)
     begin = time.process_time()
-    stream.add(target, seed)
+    mask_stream.add(target, seed)
     return time.process_time() - begin
 
 

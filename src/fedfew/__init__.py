@@ -9,14 +9,14 @@ from fedfew._version import __version__
 
 if TYPE_CHECKING:
     from fedfew import data, export, scalarization, tracking
+    from fedfew.evaluation.selection import join, select
+    from fedfew.export.model_file import load_model
     from fedfew.federation import Federation
-    from fedfew.history import History
     from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
-    from fedfew.modelfile import load_model
-    from fedfew.newcomer import join
-    from fedfew.rounds import DivergedError, Interrupted, Progress
-    from fedfew.run import Run, load, select
-    from fedfew.training import train
+    from fedfew.training.api import train
+    from fedfew.training.history import History
+    from fedfew.training.loop import DivergedError, Interrupted, Progress
+    from fedfew.training.run import Run, load
 
 __all__ = [
     "APFL",
@@ -51,13 +51,13 @@ __all__ = [
 # Names are fetched when first used, so that `fedfew --help` does not wait for torch.
 _HOME = {
     "federation": ["Federation"],
-    "history": ["History"],
     "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],
-    "modelfile": ["load_model"],
-    "newcomer": ["join"],
-    "run": ["Run", "load", "select"],
-    "rounds": ["DivergedError", "Interrupted", "Progress"],
-    "training": ["train"],
+    "training.api": ["train"],
+    "training.history": ["History"],
+    "training.loop": ["DivergedError", "Interrupted", "Progress"],
+    "training.run": ["Run", "load"],
+    "evaluation.selection": ["join", "select"],
+    "export.model_file": ["load_model"],
 }
 
 

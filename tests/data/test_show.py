@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedfew.cli_data import app
+from fedfew.cli.data import app
 from fedfew.data import load, show
 from tests.data import layouts
 

@@ -52,7 +52,7 @@ def replicas(factory, clients=4, models=2) -> Tree:
 
 def trained(cls: type[Engine], factory, data: fedfew.Federation, epochs=1, **training):
     """A few local epochs of every client: the engine, and what it returns."""
-    from fedfew.engines import cross_entropy
+    from fedfew.local import cross_entropy
 
     engine = cls(factory(), LocalTraining(**({"lr": 0.1, "batch_size": 5} | training)), seed=3)
     params = replicas(factory, len(data))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedfew
-from fedfew import counted
+from fedfew import random_streams
 from fedfew.engines import Sequential, Stacked, Threaded
 from fedfew.engines.augment import PADDING, augmented, black
 from fedfew.federation import Samples
@@ -23,9 +23,9 @@ def conv():
 
 
 def draws(n, first=0):
-    draw = counted.count(KEY, torch.arange(first, first + n))
-    flipped = counted.uniform(draw, 0) >= 0.5
-    down, right = ((counted.uniform(draw, s) * (2 * PADDING + 1)).long() - PADDING for s in (1, 2))
+    draw = random_streams.count(KEY, torch.arange(first, first + n))
+    flipped = random_streams.uniform(draw, 0) >= 0.5
+    down, right = ((random_streams.uniform(draw, s) * (2 * PADDING + 1)).long() - PADDING for s in (1, 2))
     return flipped.tolist(), down.tolist(), right.tolist()
 
 
@@ -55,7 +55,7 @@ def test_draws_are_even():
 
 def test_a_replica_and_an_epoch_have_draws_of_their_own():
     x = torch.randn(1, 1, 30, 2, 6, 6).expand(2, 3, -1, -1, -1, -1)
-    key = counted.count(torch.arange(2)[:, None], torch.arange(3))
+    key = random_streams.count(torch.arange(2)[:, None], torch.arange(3))
     seen = augmented(x, "crop-flip", key, 0, 0.0).flatten(0, 1)
     assert all(not torch.equal(seen[i], seen[j]) for i in range(6) for j in range(i))
     assert torch.equal(augmented(x[1, 2], "crop-flip", key[1, 2], 0, 0.0), seen[5])

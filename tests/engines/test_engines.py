@@ -6,21 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedfew
-from fedfew import counted
-from fedfew.engines import (
-    LocalTraining,
-    Sequential,
-    Stacked,
-    Threaded,
-    UnsupportedModuleError,
-    choice,
-    cross_entropy,
-    make,
-    traced,
-)
+from fedfew import random_streams
+from fedfew.engines import LocalTraining, Sequential, Stacked, Threaded, UnsupportedModuleError, choice, make
 from fedfew.engines.dropout import CountedDropout, make_counted
-from fedfew.engines.traced import recorded
+from fedfew.engines.stacked import traced
+from fedfew.engines.stacked.traced import recorded
 from fedfew.federation import Federation
+from fedfew.local import cross_entropy
 from fedfew.stack import leaves, squared_distance, stack, tree_map
 from tests.helpers import federation, linear
 
@@ -51,7 +43,7 @@ def test_training_is_sgd_on_the_counted_batches(cls, momentum, decay):
     """Every replica against a gradient formula written out: softmax regression, no autograd."""
     trained, losses = run(cls, momentum=momentum, weight_decay=decay)
     params = replicas(linear)
-    order = counted.order(3, 5, FEDERATION.ids, 2, 0, FEDERATION.train.count, FEDERATION.train.longest)
+    order = random_streams.order(3, 5, FEDERATION.ids, 2, 0, FEDERATION.train.count, FEDERATION.train.longest)
     for i in range(4):
         x, y = FEDERATION.train.of(i)
         for k in range(2):

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import fedfew
-from fedfew.engines import LocalTraining, Sequential, Stacked, base, cross_entropy
+from fedfew.engines import LocalTraining, Sequential, Stacked, base
 from fedfew.engines.precision import products
+from fedfew.local import cross_entropy
 from tests.helpers import federation, linear
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import fedfew
-from fedfew.engines import LocalTraining, Threaded, cross_entropy
+from fedfew.engines import LocalTraining, Threaded
+from fedfew.local import cross_entropy
 from fedfew.stack import leaves
 from tests.engines.small import images, replicas
 from tests.helpers import same_run

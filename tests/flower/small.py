@@ -8,13 +8,13 @@ from pathlib import Path
 from torch import nn
 
 import fedfew
-from fedfew.flower import left, records, trouble
-from fedfew.flower.course import Course
-from fedfew.flower.letters import FAILED, Letter, RefusedError
+from fedfew.flower import audit_log, records, site_errors
+from fedfew.flower.messages import FAILED, Letter, RefusedError
 from fedfew.flower.plan import Plan
+from fedfew.flower.server_loop import Course
 from fedfew.flower.site import Site
-from fedfew.flower.sitedata import SiteConfig
-from fedfew.flower.trouble import TroubleError
+from fedfew.flower.site_data import SiteConfig
+from fedfew.flower.site_errors import TroubleError
 from tests.helpers import federation
 
 FEDERATION = federation()
@@ -49,9 +49,9 @@ def answer(here: Site, letter: Letter) -> Letter:
     try:
         reply = here.answer(letter)
     except TroubleError as error:
-        trouble.note(here.folder, error)
+        site_errors.note(here.folder, error)
         reply = Letter(FAILED, {"why": error.word})
-    left.note(here.folder, reply)
+    audit_log.note(here.folder, reply)
     return reply
 
 

@@ -9,8 +9,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedfew
 from fedfew.flower import FedFewStrategy, client_app, server_app
-from fedfew.flower.letters import JOIN, TRAIN, Letter, RefusedError
-from fedfew.flower.network import FlowerNetwork
+from fedfew.flower.grid import FlowerNetwork
+from fedfew.flower.messages import JOIN, TRAIN, Letter, RefusedError
 from fedfew.flower.plan import Plan
 from tests.flower.small import FEDERATION, tiny
 
@@ -106,7 +106,7 @@ def test_a_message_that_cannot_be_sent_is_not_waited_for():
 
 def test_pauses_grow(monkeypatch):
     slept = []
-    monkeypatch.setattr("fedfew.flower.network.time.sleep", slept.append)
+    monkeypatch.setattr("fedfew.flower.grid.time.sleep", slept.append)
     for waited in (0.0, 5.0, 1000.0):
         FlowerNetwork(SimpleNamespace()).pause(waited)
     assert slept == [0.05, 0.5, 2.0]

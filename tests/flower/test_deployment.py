@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import fedfew
-from fedfew.flower.letters import FAILED, Letter
+from fedfew.flower.messages import FAILED, Letter
 from fedfew.methods import METHODS
 from fedfew.stack import named_leaves, tree_map
 from tests.flower.processes import APP, Deployment, config, wait_for
 from tests.flower.small import course, neighbourhood, simulated, site, tiny
-from tests.flower.test_course import same_as_simulated
+from tests.flower.test_server_loop import same_as_simulated
 
 pytestmark = pytest.mark.deploy
 SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py

@@ -96,7 +96,7 @@ def test_settings_named_in_the_text_exist() -> None:
     from dataclasses import fields
 
     from fedfew.flower.plan import Plan
-    from fedfew.flower.sitedata import KNOWN
+    from fedfew.flower.site_data import KNOWN
 
     known = {field.name.replace("_", "-") for field in fields(Plan)}
     (command,) = (line for block in blocks() for line in block.text.splitlines() if line.startswith("flwr run"))

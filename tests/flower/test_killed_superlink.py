@@ -7,7 +7,7 @@ import pytest
 import fedfew
 from tests.flower.processes import APP, Deployment, config, wait_for
 from tests.flower.small import simulated, tiny
-from tests.flower.test_course import same_as_simulated
+from tests.flower.test_server_loop import same_as_simulated
 
 pytestmark = pytest.mark.deploy
 

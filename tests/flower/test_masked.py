@@ -10,9 +10,9 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedfew.flower.letters import FAILED, MASK, REVEAL, SHARE, TRAIN, Letter
+from fedfew.flower.messages import FAILED, MASK, REVEAL, SHARE, TRAIN, Letter
 from fedfew.flower.plan import Plan
-from fedfew.flower.trouble import TroubleError
+from fedfew.flower.site_errors import TroubleError
 from fedfew.stack import named_leaves
 from tests.flower.small import PLAN, course, neighbourhood, site
 

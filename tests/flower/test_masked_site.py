@@ -7,12 +7,12 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedfew.flower.letters import MASK, REVEAL, SHARE, Letter, RefusedError
 from fedfew.flower.masked_site import Aside, as_rows, as_tensor
+from fedfew.flower.messages import MASK, REVEAL, SHARE, Letter, RefusedError
 from fedfew.flower.secure import ProtocolError
-from fedfew.flower.secure.adder import Adder
-from fedfew.flower.secure.party import PublicKeys
-from fedfew.flower.sitedata import SiteConfig
+from fedfew.flower.secure.client import PublicKeys
+from fedfew.flower.secure.server import Adder
+from fedfew.flower.site_data import SiteConfig
 from fedfew.stack import Tree
 
 UPDATE: Tree = {"w": torch.tensor([[1.0, -2.0], [0.5, 3.0]]), "steps": torch.tensor([4, 5])}
@@ -58,7 +58,7 @@ def test_three_sites_add_up(tmp_path):
     for client in range(3):
         shares = here.sites[client].answer(here.letter(REVEAL, clients=[0, 1, 2]), 1.0)["shares"]
         here.adder.reveal(client, dict(zip(range(3), as_rows(shares), strict=True)))
-    from fedfew.flower.secure.ring import Ring
+    from fedfew.flower.secure.fixed_point import Ring
 
     expected = [1.5 * x for x in (4, 5, 1.0, -2.0, 0.5, 3.0)]
     assert Ring(1024.0, 3).decode(here.adder.unmask()).tolist() == pytest.approx(expected, abs=1e-10)

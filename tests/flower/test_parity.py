@@ -8,7 +8,7 @@ import fedfew
 from fedfew.methods import METHODS
 from tests.flower.processes import APP, EXAMPLE, Deployment
 from tests.flower.small import simulated, tiny
-from tests.flower.test_course import same_as_simulated
+from tests.flower.test_server_loop import same_as_simulated
 
 pytestmark = pytest.mark.deploy
 ALL = [*METHODS, "fedfew:share=body,mu=0.1"]

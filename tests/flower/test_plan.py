@@ -13,7 +13,7 @@ import fedfew.flower
 from fedfew.cli import app
 from fedfew.flower import template
 from fedfew.flower.plan import SIMULATED, Plan
-from fedfew.lock import held
+from fedfew.util.lock import held
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 

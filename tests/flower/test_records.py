@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedfew.flower.letters import Letter, RefusedError, specs
+from fedfew.flower.messages import Letter, RefusedError, specs
 from fedfew.flower.records import ARRAYS, NUMBERS, WORDS, to_letter, to_records
 from fedfew.stack import named_leaves
 

@@ -11,12 +11,12 @@ import torch
 from flwr.app import RecordDict
 
 import fedfew
-from fedfew.flower import client, records, sitedata
-from fedfew.flower.generations import Generations
-from fedfew.flower.letters import FAILED, JOIN, TRAIN, Letter
+from fedfew.flower import client, records, site_data
+from fedfew.flower.client_state import Generations
+from fedfew.flower.messages import FAILED, JOIN, TRAIN, Letter
 from fedfew.flower.plan import Plan
-from fedfew.flower.sitedata import SiteConfig
-from fedfew.flower.trouble import WORDS
+from fedfew.flower.site_data import SiteConfig
+from fedfew.flower.site_errors import WORDS
 from fedfew.stack import named_leaves
 from tests.flower.small import FEDERATION, PLAN, site, tiny
 
@@ -28,7 +28,7 @@ def read(**node):
 
 
 def test_data_by_name():
-    one = sitedata.load(read(client=2, data="digits", clients=4, partition="iid", data_seed=3))
+    one = site_data.load(read(client=2, data="digits", clients=4, partition="iid", data_seed=3))
     all_four = fedfew.data.load("digits", clients=4, partition="iid", seed=3)
     assert one.ids.tolist() == [2]
     assert torch.equal(one.train.of(0)[0], all_four.train.of(2)[0])
@@ -38,19 +38,19 @@ def test_data_by_name():
 def test_data_by_path(tmp_path):
     x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12) % 3
     np.savez(tmp_path / "whole.npz", x=x, y=y)
-    one = sitedata.load(read(client=5, data=str(tmp_path / "whole.npz"), classes=4))
+    one = site_data.load(read(client=5, data=str(tmp_path / "whole.npz"), classes=4))
     assert (one.ids.tolist(), one.classes, one.name) == ([5], 4, "arrays")  # a file's name does not leave the site
     assert one.test.of(0)[1].tolist() == y[[3, 7, 11]].tolist()
     assert len(one.train.of(0)[1]) == 9
     np.savez(tmp_path / "cut.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
-    cut = sitedata.load(read(client=0, data=str(tmp_path / "cut.npz")))
+    cut = site_data.load(read(client=0, data=str(tmp_path / "cut.npz")))
     assert (int(cut.train.count), int(cut.test.count)) == (12, 2)
     prepared = fedfew.data.write_prepared(FEDERATION, tmp_path / "all.fed")
-    third = sitedata.load(read(client=2, data=str(prepared)))
+    third = site_data.load(read(client=2, data=str(prepared)))
     assert third.ids.tolist() == [2]
     assert torch.equal(third.train.of(0)[0], FEDERATION.train.of(2)[0])
     fedfew.data.write_prepared(FEDERATION.take([1]), tmp_path / "mine.fed")
-    mine = sitedata.load(
+    mine = site_data.load(
         read(client=2, data=str(tmp_path / "mine.fed"))
     )  # a file of one client is the site's, whatever its number
     assert torch.equal(mine.train.of(0)[0], FEDERATION.train.of(1)[0])
@@ -66,12 +66,12 @@ def test_data_by_factory(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    one = sitedata.load(read(client=3, data="mine_here:load"))
+    one = site_data.load(read(client=3, data="mine_here:load"))
     assert one.train.of(0)[0].unique().tolist() == [3.0]
     with pytest.raises(ValueError, match=r"mine_here:wrong must return a fedfew\.Federation, not int"):
-        sitedata.load(read(client=3, data="mine_here:wrong"))
+        site_data.load(read(client=3, data="mine_here:wrong"))
     with pytest.raises(ValueError, match="mine_here has no function absent"):
-        sitedata.load(read(client=3, data="mine_here:absent"))
+        site_data.load(read(client=3, data="mine_here:absent"))
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,17 @@ def test_a_wrong_configuration_is_said_in_words(node, message):
 )
 def test_wrong_data_is_said_in_words(node, message):
     with pytest.raises(ValueError, match=message):
-        sitedata.load(read(**({"client": 0} | node)))
+        site_data.load(read(**({"client": 0} | node)))
 
 
 def test_an_npz_without_the_arrays(tmp_path):
     np.savez(tmp_path / "odd.npz", z=np.ones(3))
     with pytest.raises(ValueError, match="must hold the arrays x and y, or x_train"):
-        sitedata.load(read(client=0, data=str(tmp_path / "odd.npz")))
+        site_data.load(read(client=0, data=str(tmp_path / "odd.npz")))
 
 
 def test_a_simulated_node_takes_the_runs_data_but_a_real_one_does_not(monkeypatch):
-    monkeypatch.setenv(sitedata.STATE, "/somewhere")
+    monkeypatch.setenv(site_data.STATE, "/somewhere")
     run = {"data": "digits", "partition": "iid", "clients": 8, "data-seed": 1, "rounds": 3}
     config = SiteConfig.read({"partition-id": 5, "num-partitions": 8}, run)
     assert (config.client, config.data, config.clients, config.partition, config.data_seed) == (5, "digits", 8, "iid", 1)

@@ -9,8 +9,8 @@ import torch
 
 import fedfew
 from fedfew.flower import wire
-from fedfew.flower.generations import Generations
-from fedfew.flower.letters import RefusedError, check_tree
+from fedfew.flower.client_state import Generations
+from fedfew.flower.messages import RefusedError, check_tree
 from fedfew.flower.plan import Plan
 from fedfew.methods.compressed import WithCompression
 from fedfew.stack import branch, leaves, named_leaves, tensor

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import fedfew
 from fedfew.federation import Federation
 from fedfew.methods import Method
-from fedfew.run import Run
 from fedfew.stack import Tree, named_leaves
+from fedfew.training.run import Run
 
 SIZES = (7, 12, 5, 9, 16, 8)
 FEATURES, CLASSES = 4, 3

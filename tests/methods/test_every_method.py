@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedfew.knobs import hyper_parameters
 from fedfew.methods import METHODS, make
+from fedfew.methods.hyperparameters import hyper_parameters
 from tests.methods import properties
 from tests.methods.alternatives import ALTERNATIVES, FORMS, REFUSED
 from tests.methods.small import train

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedfew
-from fedfew import FedAvg, FedFew, counted, scalarization
+from fedfew import FedAvg, FedFew, random_streams, scalarization
 from fedfew.stack import named_leaves
 from tests.helpers import difference, federation, same_history
 
@@ -27,7 +27,7 @@ def train(method, rounds=1, **settings):
 
 def fresh(k):
     with torch.random.fork_rng():
-        torch.manual_seed(int(counted.count(counted.INIT, 0, k)))
+        torch.manual_seed(int(random_streams.count(random_streams.INIT, 0, k)))
         return model()
 
 
@@ -40,7 +40,7 @@ def test_two_rounds_by_plain_autograd(engine):
     share = FEDERATION.train.count / FEDERATION.train.count.sum()
     w = torch.full((3, 2), 0.5)
     for number in (1, 2):
-        order = counted.order(0, number, FEDERATION.ids, 1, 0, FEDERATION.train.count, FEDERATION.train.longest)
+        order = random_streams.order(0, number, FEDERATION.ids, 1, 0, FEDERATION.train.count, FEDERATION.train.longest)
         updates, losses = [], torch.zeros(3, 2)
         for i in range(3):
             x, y = FEDERATION.train.of(i)

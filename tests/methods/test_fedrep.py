@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedfew import counted
+from fedfew import random_streams
 from fedfew.methods import FedRep
 from fedfew.models.split import head_names
 from tests.methods.small import (
@@ -72,13 +72,13 @@ def test_epochs_of_head_and_body_follow_local_epochs() -> None:
 
 
 def test_body_sees_other_batches_than_the_head_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, order = [], counted.order
+    seen, order = [], random_streams.order
 
     def recorded(seed: int, round: int, clients: Tensor, models: int, epoch: int, *rest: Any) -> Tensor:
         seen.append(epoch)
         return order(seed, round, clients, models, epoch, *rest)
 
-    monkeypatch.setattr(counted, "order", recorded)
+    monkeypatch.setattr(random_streams, "order", recorded)
     train(FedRep(head_epochs=2, body_epochs=1), rounds=1)
     assert seen == [0, 1, 2]
 

@@ -13,12 +13,12 @@ import pytest
 from fedfew.cli.report import document
 from fedfew.cli.run import train_in
 from fedfew.cli.runfiles import progress
-from fedfew.history import History
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import page
 from fedfew.report.page.record import Beside, InMemory
 from fedfew.report.page.server import Watched, serving
-from fedfew.settings import make_federation, resolve
+from fedfew.training.history import History
+from fedfew.training.settings import make_federation, resolve
 from tests.report.browser import Page, chromium
 from tests.report.synthetic import Synthetic
 from tests.report.test_page import by_hand, nasty

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import fedfew
-from fedfew.checkpoint import CheckpointError, State
-from fedfew.history import History
 from fedfew.report.page import labels, pack, record, rows
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import as_data, page
 from fedfew.report.page.record import Beside, InMemory
+from fedfew.training.checkpoint import CheckpointError, State
+from fedfew.training.history import History
 from tests.helpers import federation
 from tests.report.synthetic import Synthetic
 

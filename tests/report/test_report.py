@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import fedfew
-from fedfew.metrics import summarise
+from fedfew.evaluation.metrics import summarise
 from fedfew.report import AcrossSeeds, describe, mean_curve, plots, same_grouping, tables
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedfew.metrics import summarise
+from fedfew.evaluation.metrics import summarise
 from fedfew.studies.store import Results
 
 TEXT, NUMBER, COUNT = pa.string(), pa.float64(), pa.int64()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedfew.settings import Settings
 from fedfew.studies import availability
+from fedfew.training.settings import Settings
 
 
 @pytest.fixture(autouse=True)

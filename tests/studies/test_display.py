@@ -8,9 +8,9 @@ import time
 import pytest
 from rich.console import Console
 
-from fedfew.settings import Settings
 from fedfew.studies.display import Lines, Tally, display
 from fedfew.studies.runner import Job
+from fedfew.training.settings import Settings
 
 JOBS = {name: Job(name, f"label {name}", Settings()) for name in "abc"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedfew.settings import Settings
 from fedfew.studies import estimate
 from fedfew.studies.folder import RunFolder
+from fedfew.training.settings import Settings
 from tests.studies.small import made, study
 
 DIGITS = 1797

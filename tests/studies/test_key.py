@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedfew.settings import Settings
 from fedfew.studies import key
 from fedfew.studies.plan import Options, cells
 from fedfew.studies.study import read
+from fedfew.training.settings import Settings
 from tests.studies.small import study
 
 BASE = Settings(device="cpu", method_settings={"models": 3})
@@ -72,7 +72,7 @@ def test_hyper_parameters_count_by_their_value_not_by_how_they_are_said():
 
 
 def test_a_key_is_short_and_the_same_in_another_process():
-    program = "from fedfew.settings import Settings\nfrom fedfew.studies.key import run_key\n"
+    program = "from fedfew.training.settings import Settings\nfrom fedfew.studies.key import run_key\n"
     program += "print(run_key(Settings(device='cpu', method_settings={'models': 3})))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
     assert found == key.run_key(BASE)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedfew.settings import Settings
 from fedfew.studies import protocol, scale
 from fedfew.studies.plan import Options, cells
 from fedfew.studies.study import Study, StudyError, read
+from fedfew.training.settings import Settings
 from tests.studies.small import study
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fedfew.lock import held
-from fedfew.settings import Settings
 from fedfew.studies import conduct, runner
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
+from fedfew.training.settings import Settings
+from fedfew.util.lock import held
 from tests.studies.small import Heard, begun, command, outcome, study, text, until
 
 LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}

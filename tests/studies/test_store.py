@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedfew
-from fedfew.settings import make_federation, training_arguments
 from fedfew.studies import conduct, store
 from fedfew.studies.folder import Plan, RunFolder, write_plan
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.worker import Worker
+from fedfew.training.settings import make_federation, training_arguments
 from tests.studies.small import made, study
 
 # fmt: off

@@ -14,7 +14,7 @@ import pytest
 
 import fedfew
 from fedfew import tracking
-from fedfew.rounds import Progress
+from fedfew.training.loop import Progress
 from tests.helpers import federation, linear
 
 

@@ -11,12 +11,13 @@ from torch import Tensor
 from fedfew import engines
 from fedfew.bench import machine
 from fedfew.bench.workloads import SEED, Workload
-from fedfew.engines import LocalTraining, Precision, cross_entropy
+from fedfew.engines import LocalTraining, Precision
 from fedfew.engines.choice import ENGINES
 from fedfew.federation import Samples
-from fedfew.spelling import unknown
+from fedfew.local import cross_entropy
 from fedfew.stack import Tree, named_leaves, stack, take, to, tree_map
-from fedfew.training import _clients_that_fit
+from fedfew.training.api import _clients_that_fit
+from fedfew.util.spelling import unknown
 
 ORACLE_ENGINE = "sequential"
 PLAIN: Precision = "fp32"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedfew import models
 from fedfew.federation import Samples
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 SEED = 0
 QUICK = {"clients": 4, "models": 2, "samples": 20}  # the most that --quick lets a workload have

@@ -7,9 +7,24 @@ from typing import Annotated
 
 import typer
 
-from fedfew import cli_data
 from fedfew._version import __version__
-from fedfew.cli import advise_k, bench, compare, demo, errors, export, flower, methods, report, run, select, show, study, watch
+from fedfew.cli import (
+    advise_k,
+    bench,
+    compare,
+    data,
+    demo,
+    errors,
+    export,
+    flower,
+    methods,
+    report,
+    run,
+    select,
+    show,
+    study,
+    watch,
+)
 
 app = typer.Typer(
     name="fedfew",
@@ -54,7 +69,7 @@ def version() -> None:
 
 for module in (run, compare, advise_k, show, report, watch, export, select, methods, demo, bench):
     module.add_to(app)
-app.add_typer(cli_data.app, name="data")
+app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 app.add_typer(study.app, name="study")
 

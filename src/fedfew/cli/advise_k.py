@@ -11,10 +11,10 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, progress, runfolder
 from fedfew.cli.run import load_data, train_in
-from fedfew.settings import Settings, find_model, make_method, read_file, resolve
+from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
 
 if TYPE_CHECKING:
-    from fedfew.advice import Advice
+    from fedfew.evaluation.choosing_k import Advice
     from fedfew.federation import Federation
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -60,9 +60,9 @@ def advise_k(
     looked at. Advice: the fewest models whose mean validation loss is within one standard error of the least. Beside it, the two
     terms of the theorem on K: how much clients differ (measured with models that each trains alone), and what samples cost.
     """
-    from fedfew.distributed import only_alone
     from fedfew.report import advice as report
     from fedfew.report import plots, tables
+    from fedfew.training.distributed import only_alone
 
     only_alone("advise-k")
     if output is not None:
@@ -122,7 +122,7 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
 
 def _held_out(settings: Settings, share: float, console: Console) -> Federation:
     """Cut with the data set's own rules (patients stay together), where it is dealt here; else from the training samples."""
-    from fedfew.advice import held_out
+    from fedfew.evaluation.choosing_k import held_out
 
     if not 0 < share < 1:
         raise ValueError(f"hold_out must lie between 0 and 1, not {share}")
@@ -140,9 +140,9 @@ def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: flo
 def _advice(
     ks: list[int], seeds: int, settings: Settings, federation: Federation, place: Path, console: Console, resume: bool
 ) -> Advice:
-    from fedfew.advice import Advice, observed, regret
-    from fedfew.costs import cost
-    from fedfew.training import device_named
+    from fedfew.evaluation.choosing_k import Advice, observed, regret
+    from fedfew.evaluation.costs import cost
+    from fedfew.training.api import device_named
 
     go_on = f"fedfew advise-k --resume --folder {place}"
     here = federation.to(device_named(settings.device))

@@ -70,7 +70,7 @@ def bench(
     from fedfew.bench.tables import legend, measured
     from fedfew.bench.workloads import WORKLOADS, find
     from fedfew.report.tables import print_json
-    from fedfew.training import device_named
+    from fedfew.training.api import device_named
 
     where = device_named(device)
     names = list(WORKLOADS) if workloads == [ALL] else workloads or list(DEFAULT)

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, progress, runfolder
 from fedfew.cli.run import both, load_data, train_in
-from fedfew.settings import Settings, find_model, make_method, read_file, resolve
+from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
 
 if TYPE_CHECKING:
-    from fedfew.costs import Cost
+    from fedfew.evaluation.costs import Cost
     from fedfew.federation import Federation
-    from fedfew.run import Run
+    from fedfew.training.run import Run
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -62,8 +62,8 @@ def compare(
     local training. Every run is kept in a folder of its own below --folder.
     """
     from fedfew import tracking
-    from fedfew.distributed import only_alone
     from fedfew.report import plots, tables
+    from fedfew.training.distributed import only_alone
 
     only_alone("compare")
     tracking.open(*(track or []), folder=Path())  # what is missing is told now
@@ -125,7 +125,7 @@ def _mapping(spec: str) -> dict[str, Any]:
 
 
 def _cost(settings: Settings, federation: Federation) -> Cost:
-    from fedfew.costs import cost
+    from fedfew.evaluation.costs import cost
 
     return cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
 

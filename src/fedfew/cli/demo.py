@@ -15,8 +15,8 @@ from fedfew.cli import errors, flags, progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedfew.rounds import Progress as Told
-    from fedfew.run import Run
+    from fedfew.training.loop import Progress as Told
+    from fedfew.training.run import Run
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,8 +36,8 @@ def demo(
     Twenty clients in four groups; each group holds its paper turned by another quarter, so no one model can serve all. Local-only
     training, FedAvg (one model for all) and FedFew (four models) are trained, scored twice and plotted.
     """
-    from fedfew import demo as demonstration
     from fedfew.report import plots, score_values, tables
+    from fedfew.studies import demo as demonstration
 
     plots.check_name(output)
     console = Console(stderr=json)

@@ -51,8 +51,8 @@ def say(message: str, title: str = "") -> None:
 
 def _paragraph(error: Exception) -> str:
     from fedfew import DivergedError
-    from fedfew.distributed import PeerError
     from fedfew.engines import UnsupportedModuleError
+    from fedfew.training.distributed import PeerError
 
     text = " ".join(str(error).split()) or "no further words"
     if isinstance(error, (*EXPECTED, DivergedError, PeerError, UnsupportedModuleError)):

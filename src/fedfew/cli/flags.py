@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from fedfew.settings import RECOMMENDED, TYPES, Settings
+from fedfew.training.settings import RECOMMENDED, TYPES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -51,15 +51,15 @@ def check(
     Example: [cyan]fedfew flower check 'client=0 data="mine.npz" classes=10'[/cyan]
     """
     try:
-        from fedfew.flower import sitedata
-        from fedfew.flower.letters import JOIN, Letter
+        from fedfew.flower import site_data
+        from fedfew.flower.messages import JOIN, Letter
         from fedfew.flower.site import Site
     except ModuleNotFoundError as error:
         raise ImportError(f"there is no {error.name} here, which a site needs: pip install 'fedfew[flower]'") from error
     from fedfew.report import tables
 
-    site = Site(sitedata.SiteConfig.read(parse(config), {}), "mlp")
-    sitedata.load(site.config)  # once more by itself: its errors are for the site's own eyes
+    site = Site(site_data.SiteConfig.read(parse(config), {}), "mlp")
+    site_data.load(site.config)  # once more by itself: its errors are for the site's own eyes
     told = site.answer(Letter(JOIN)).values
     if json:
         tables.print_json({"told": told, "state": str(site.folder)})

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedfew.cli import errors, flags
 
 if TYPE_CHECKING:
-    from fedfew.knobs import Knob
+    from fedfew.methods.hyperparameters import Knob
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,8 +29,8 @@ def methods(
 
     Example: [cyan]fedfew methods fedfew[/cyan]
     """
-    from fedfew.knobs import hyper_parameters
     from fedfew.methods import METHODS
+    from fedfew.methods.hyperparameters import hyper_parameters
 
     if name is not None:
         knobs = hyper_parameters(name)
@@ -54,9 +54,9 @@ def _show_all() -> None:
 
 
 def _show_one(name: str, knobs: list[Knob]) -> None:
-    from fedfew.conversion import in_words
     from fedfew.methods import METHODS
     from fedfew.report import tables
+    from fedfew.util.conversion import in_words
 
     console = Console()
     console.print(f"[bold]{name}[/bold]: {escape(_about(name))}\n", highlight=False)
@@ -79,7 +79,7 @@ def _about(name: str) -> str:
 
 
 def _as_values(name: str, knobs: list[Knob]) -> dict[str, Any]:
-    from fedfew.conversion import in_words
+    from fedfew.util.conversion import in_words
 
     settings = [
         {"name": k.name, "value": in_words(k.hint), "default": k.default, "published": k.published, "about": k.about}

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 if TYPE_CHECKING:
-    from fedfew.rounds import Progress as Told
+    from fedfew.training.loop import Progress as Told
 
 MOST_LINES = 20
 

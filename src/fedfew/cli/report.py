@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, runfiles, runfolder
-from fedfew.settings import read_file
+from fedfew.training.settings import read_file
 
 if TYPE_CHECKING:
     from fedfew.report.page.record import Beside
@@ -65,9 +65,9 @@ def report(
 
 def document(folder: Path) -> dict[str, Any]:
     """What the page of a run shows."""
-    from fedfew.checkpoint import checkpoints
     from fedfew.report.page.document import of_run
     from fedfew.report.page.record import newest
+    from fedfew.training.checkpoint import checkpoints
 
     if not checkpoints(folder):
         raise ValueError(_not_a_run(folder))

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, progress, runfiles, runfolder
-from fedfew.settings import Settings, make_federation, read_file, resolve, training_arguments
+from fedfew.training.settings import Settings, make_federation, read_file, resolve, training_arguments
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.rounds import Progress as Told
-    from fedfew.run import Run
+    from fedfew.training.loop import Progress as Told
+    from fedfew.training.run import Run
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -50,7 +50,8 @@ def run(
     Flags carry the names of the arguments of fedfew.train. The method's own settings are flags as well: 'fedfew methods NAME'
     lists them. What is not given is taken from --config, then from what suits the data set.
     """
-    from fedfew import distributed, tracking
+    from fedfew import tracking
+    from fedfew.training import distributed
 
     with distributed.joined() as first:
         settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)

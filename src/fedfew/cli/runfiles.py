@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedfew.federation import Federation
-    from fedfew.rounds import Progress as Told
+    from fedfew.training.loop import Progress as Told
 
 LABELS, COSTS, PROGRESS = "labels.npz", "costs.json", "progress.json"
 NAMES = (LABELS, COSTS, PROGRESS)
@@ -61,7 +61,7 @@ def labels(folder: Path) -> NDArray[np.uint32] | None:
 def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
     """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory."""
     from fedfew import models
-    from fedfew.costs import cost
+    from fedfew.evaluation.costs import cost
     from fedfew.stack import count_bytes
 
     model = arguments["model"]

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
-from fedfew.settings import read_file
+from fedfew.training.settings import read_file
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.run import Run
+    from fedfew.training.run import Run
 
 CONFIG, ABOUT_DATA, FINAL_SCORES = "config.yaml", "federation.json", "scores.json"
 RUNS = Path("runs")
@@ -37,7 +37,7 @@ def as_name(text: str) -> str:
 
 def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
     """The settings of the run in a folder."""
-    from fedfew.checkpoint import checkpoints
+    from fedfew.training.checkpoint import checkpoints
 
     if folder is None:
         newest = sorted(RUNS.glob(f"*/{CONFIG}"), key=lambda p: p.stat().st_mtime)
@@ -59,7 +59,7 @@ def kept(
     A fresh run's are written at once, and taken away if it fails before its first checkpoint. A resumed run's (it may be longer
     now) are written when it is accepted: call what is yielded then.
     """
-    from fedfew.checkpoint import checkpoints
+    from fedfew.training.checkpoint import checkpoints
 
     def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def about_data(folder: Path) -> dict[str, Any]:
 
 def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[str, Any]:
     """Loss, accuracy, macro-F1 and AUC of every client's served model, computed once and kept with the round they are of."""
-    from fedfew.metrics import evaluate
+    from fedfew.evaluation.metrics import evaluate
 
     scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(evaluate(run, federation)).items()}
     runfiles.replace(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))

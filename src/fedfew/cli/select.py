@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, newcomers
+from fedfew.cli import errors, flags, selection_files
 from fedfew.cli.show import OwnModel
 
 if TYPE_CHECKING:
-    from fedfew.newcomer import Joined
-    from fedfew.run import Fit
+    from fedfew.evaluation.selection import Fit, Joined
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,11 +51,11 @@ def select(
 
     Example: [cyan]fedfew select digits-models --data mine.npz --adapt-epochs 3 -o model.safetensors[/cyan]
     """
-    from fedfew.newcomer import join
+    from fedfew.evaluation.selection import join
 
-    newcomers.check_output(output, force)
-    source = newcomers.find(folder, model)
-    x, y, groups = newcomers.read(data, source.about)
+    selection_files.check_output(output, force)
+    source = selection_files.find(folder, model)
+    x, y, groups = selection_files.read(data, source.about)
     training = source.training(adapt_epochs, lr, batch_size) if adapt_epochs else None
     console = Console(stderr=json, highlight=False, soft_wrap=True)
     with _progress(console, adapt_epochs) as on_epoch:
@@ -74,7 +73,7 @@ def select(
         )
     document = _document(joined, len(y)) | {"source": source.name, "training": None if training is None else asdict(training)}
     if output is not None:
-        newcomers.write(output, joined, source, document)
+        selection_files.write(output, joined, source, document)
     if json:
         from fedfew.report import tables
 

@@ -13,7 +13,7 @@ from fedfew.cli import errors, flags, runfolder
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedfew.run import Run
+    from fedfew.training.run import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 OwnModel = Annotated[
@@ -58,7 +58,7 @@ def show(
 def load(folder: Path, model: str | None) -> Run:
     """The run in a folder; a module of the user's own is found through --model or the folder's configuration."""
     import fedfew
-    from fedfew.settings import find_model, read_file
+    from fedfew.training.settings import find_model, read_file
 
     config = folder / runfolder.CONFIG
     if model is None and config.exists():

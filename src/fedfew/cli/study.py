@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors
-from fedfew.cli import study_said as said
+from fedfew.cli import study_output as said
 from fedfew.studies.folder import DEFAULT
 
 RUN_EXAMPLES = """[bold]Examples[/bold]
@@ -100,10 +100,10 @@ def run(
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's last checkpoint (they are large).")] = False,
 ) -> None:
     """Run a study, or what is left of it, and show its tables and figures."""
-    from fedfew.distributed import only_alone
     from fedfew.studies import conduct
     from fedfew.studies.plan import Options
     from fedfew.studies.study import read
+    from fedfew.training.distributed import only_alone
 
     only_alone("study run")
     console = Console()
@@ -132,9 +132,9 @@ def show(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of on the screen.")] = None,
 ) -> None:
     """Show a study's tables, from whatever of it has been run, and say where its figures and results are."""
-    from fedfew.spelling import unknown
     from fedfew.studies import conduct, shown
     from fedfew.studies.study import read
+    from fedfew.util.spelling import unknown
 
     if format not in (forms := ("terminal", *shown.ENDINGS, "json")):
         raise unknown("--format", format, forms)

@@ -10,7 +10,7 @@ from fedfew.data import partition as deal
 from fedfew.data.errors import DataError
 from fedfew.data.partition import Indices
 from fedfew.data.rows import Rows
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 DEALS = ("iid", "dirichlet", "dirichlet-published", "pathological", "quantity", "by")
 SHIFTS = ("rotation", "label-permutation")

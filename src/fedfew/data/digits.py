@@ -10,7 +10,7 @@ import numpy as np
 from fedfew.data.loading import load
 from fedfew.data.rows import Rows
 from fedfew.federation import Federation
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 PARTITIONS = ("rotation", "dirichlet", "iid")
 

@@ -11,7 +11,7 @@ from fedfew.data import cache, hub, readers
 from fedfew.data.errors import DataError
 from fedfew.data.readers import Columns, Raw
 from fedfew.data.sources import SOURCES, Source, names
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 HUB_PREFIX = "hub:"
 

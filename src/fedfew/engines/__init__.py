@@ -1,15 +1,10 @@
-"""Who does the local training of a stack of clients: all replicas at once, one after the other, or one a core."""
+"""Local training of a stack of clients: all replicas at once (``stacked``), one per core (``threaded``) or one by one
+(``sequential``). All three end with the same parameters.
 
-from fedfew.engines.base import (
-    Engine,
-    Local,
-    LocalTraining,
-    Loss,
-    Objective,
-    Scores,
-    UnsupportedModuleError,
-    cross_entropy,
-)
+Imports local, federation, models, stack and random_streams; never methods, training or anything above.
+"""
+
+from fedfew.engines.base import Engine, LocalTraining, ModelScores, UnsupportedModuleError
 from fedfew.engines.choice import make
 from fedfew.engines.precision import PRECISIONS, Precision
 from fedfew.engines.sequential import Sequential
@@ -19,16 +14,12 @@ from fedfew.engines.threaded import Threaded
 __all__ = [
     "PRECISIONS",
     "Engine",
-    "Local",
     "LocalTraining",
-    "Loss",
-    "Objective",
+    "ModelScores",
     "Precision",
-    "Scores",
     "Sequential",
     "Stacked",
     "Threaded",
     "UnsupportedModuleError",
-    "cross_entropy",
     "make",
 ]

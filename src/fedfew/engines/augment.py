@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedfew import counted
+from fedfew import random_streams
 from fedfew.federation import Samples, as_input
 
 Augment = Literal["none", "flip", "crop-flip"]
@@ -33,9 +33,9 @@ def check(augment: str, samples: Samples) -> None:
 def augmented(x: Tensor, augment: Augment, key: Tensor, first: int | Tensor, black: float) -> Tensor:
     """Images ``x[…, B, C, H, W]`` as a replica with ``key[…]`` sees them, the first at position ``first`` of the epoch."""
     height, width = x.shape[-2:]
-    draw = counted.count(key[..., None], first + torch.arange(x.shape[-4], device=x.device))[..., None]  # […, B, 1]
+    draw = random_streams.count(key[..., None], first + torch.arange(x.shape[-4], device=x.device))[..., None]  # […, B, 1]
     row, column = (torch.arange(size, device=x.device).expand(*draw.shape[:-1], size) for size in (height, width))
-    column = torch.where(counted.uniform(draw, 0) < 0.5, column, width - 1 - column)
+    column = torch.where(random_streams.uniform(draw, 0) < 0.5, column, width - 1 - column)
     if augment == "crop-flip":
         row, column = row + _shift(draw, 1), column + _shift(draw, 2)
     inside = _within(row, height)[..., :, None] & _within(column, width)[..., None, :]
@@ -51,7 +51,7 @@ def black(samples: Samples) -> float:
 
 def _shift(draw: Tensor, stream: int) -> Tensor:
     """A whole number of pixels from −PADDING to PADDING, all alike."""
-    return (counted.uniform(draw, stream) * (2 * PADDING + 1)).long() - PADDING
+    return (random_streams.uniform(draw, stream) * (2 * PADDING + 1)).long() - PADDING
 
 
 def _within(index: Tensor, size: int) -> Tensor:

@@ -1,59 +1,30 @@
 """What an engine does: the local work of a stack of clients.
 
 An engine trains, scores and differentiates replicas ``[clients, models]`` of one module on the clients' own samples. Both engines
-see the same batches (:mod:`fedfew.counted`) and minimise the same objectives, so they end with the same parameters.
+see the same batches (:mod:`fedfew.random_streams`) and minimise the same objectives, so they end with the same parameters.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedfew import counted
+from fedfew import random_streams
 from fedfew.engines import dropout
 from fedfew.engines.augment import Augment
 from fedfew.engines.precision import Precision, products
 from fedfew.federation import Samples
+from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.stack import Tree, leaves, tree_map
-
-
-class Loss(Protocol):
-    """loss(weights): mean cross-entropy of one replica on the current batch."""
-
-    def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Through:
-    """Change what enters a submodule on the way through the model, e.g. the gradient that comes back from it."""
-
-    submodule: str
-    change: Callable[[Tensor], Tensor]
-
-
-Objective = Callable[[Loss, Tree, Tree], tuple[Tensor, Tensor]]
-"""objective(loss, params, context) → (what to minimise, the loss to report), written for one replica without leading axes.
-
-params is what is trained, context what stays fixed; both are trees of any shape, e.g. FedProx
-``(l := loss(params)) + mu / 2 * squared_distance(params, context), l``.
-"""
-Projection = Callable[[Tree], None]
-"""project(params): bring what is trained back within its bounds, in place, entry by entry (it sees one replica or many)."""
-
-
-def cross_entropy(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
-    """The plain objective: the mean loss itself."""
-    value = loss(params)
-    return value, value.detach()
 
 
 @dataclass(frozen=True)
@@ -87,7 +58,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """Mean loss and accuracy, ``[C, S]``: client i under candidate model s."""
 
     loss: Tensor
@@ -121,6 +92,10 @@ class Engine(ABC):
         self._mixes_samples = uses_batch_statistics(self.module)  # so clients must not share a batch in evaluation
         self._buffers = {name for name, _ in self.module.named_buffers()}
 
+    @property
+    def local_epochs(self) -> int:
+        return self.training.epochs
+
     # -- what methods and the training loop ask for --------------------------------------------------------------------------
 
     def train(
@@ -144,9 +119,11 @@ class Engine(ABC):
         replica = at[:, None], torch.arange(models, device=at.device)
         passes = (
             Pass(
-                counted.order(self.seed, round, at, models, epoch, samples.count, samples.longest),
-                counted.count(counted.DROPOUT, self.seed, round, epoch, *replica) if self.drops else None,
-                counted.count(counted.AUGMENT, self.seed, round, epoch, *replica) if self.training.augment != "none" else None,
+                random_streams.order(self.seed, round, at, models, epoch, samples.count, samples.longest),
+                random_streams.count(random_streams.DROPOUT, self.seed, round, epoch, *replica) if self.drops else None,
+                random_streams.count(random_streams.AUGMENT, self.seed, round, epoch, *replica)
+                if self.training.augment != "none"
+                else None,
             )
             for epoch in range(first_epoch, first_epoch + epochs)
         )
@@ -158,7 +135,7 @@ class Engine(ABC):
         """Mean loss ``[C, S]`` in evaluation mode."""
         return self.score(params, samples).loss
 
-    def score(self, params: Tree, samples: Samples) -> Scores:
+    def score(self, params: Tree, samples: Samples) -> ModelScores:
         """Loss and accuracy of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
         self.module.eval()
         with torch.no_grad(), self._products(samples):
@@ -189,14 +166,14 @@ class Engine(ABC):
     ) -> tuple[Tree, Tensor]: ...
 
     @abstractmethod
-    def _score(self, params: Tree, samples: Samples) -> Scores: ...
+    def _score(self, params: Tree, samples: Samples) -> ModelScores: ...
 
     # -- shared by both ------------------------------------------------------------------------------------------------------
 
     def _products(self, samples: Samples) -> AbstractContextManager[None]:
         return products(self.training.precision, samples.y.device)
 
-    def _score_shared(self, params: Tree, samples: Samples) -> Scores:
+    def _score_shared(self, params: Tree, samples: Samples) -> ModelScores:
         """The same S models on everybody's samples: one pass over all rows, then a sum per client."""
         models = leaves(params)[0].shape[1]
         rows, owner = _rows(samples)
@@ -209,7 +186,7 @@ class Engine(ABC):
                 total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
                 total[1, :, s].index_add_(0, who, (logits.argmax(-1) == y).double())
         loss, accuracy = (total / samples.count[:, None]).float()
-        return Scores(loss, accuracy)
+        return ModelScores(loss, accuracy)
 
     def trainable(self, path: str) -> bool:
         """Is the leaf at this path of a tree trained? All are but the module's buffers."""
@@ -255,60 +232,3 @@ def _rows(samples: Samples) -> tuple[Tensor, Tensor]:
     owner = torch.repeat_interleave(torch.arange(len(samples.count), device=samples.count.device), samples.count)
     first = samples.count.cumsum(0) - samples.count
     return samples.start[owner] + torch.arange(len(owner), device=owner.device) - first[owner], owner
-
-
-@dataclass(frozen=True)
-class Local:
-    """A stack of clients at home in one round: what a method may do with data that it never sees."""
-
-    engine: Engine
-    samples: Samples
-    clients: Tensor  # identities [C]
-    round: int
-    share: Tensor  # [C]: n_i / Σ_j n_j over the clients of this round
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    @property
-    def counts(self) -> Tensor:
-        """n_i, the number of training samples of each client."""
-        return self.samples.count
-
-    def train(
-        self,
-        params: Tree,
-        objective: Objective = cross_entropy,
-        context: Tree | None = None,
-        *,
-        epochs: int | None = None,
-        first_epoch: int = 0,
-        project: Projection | None = None,
-    ) -> tuple[Tree, Tensor]:
-        """Train replicas ``[1 or C, K, …]`` on the clients' samples: the trained stack [C, K, …] and the loss reported [C, K].
-
-        epochs: the run's ``local_epochs`` unless given; first_epoch: number of the first one, where a round trains twice;
-        project: applied after every step (projected SGD).
-        """
-        return self.engine.train(
-            self._spread(params),
-            self.samples,
-            self.clients,
-            self.round,
-            objective,
-            self._spread(context or {}),
-            self.engine.training.epochs if epochs is None else epochs,
-            first_epoch,
-            project,
-        )
-
-    def losses(self, params: Tree) -> Tensor:
-        """Mean training loss [C, K] of models ``[1 or C, K, …]`` as they are, in evaluation mode."""
-        return self.engine.losses(params, self.samples)
-
-    def gradient(self, params: Tree) -> tuple[Tree, Tensor]:
-        """Gradient [C, K, …] of the mean training loss at ``[1 or C, K, …]``, and that loss [C, K]."""
-        return self.engine.gradient(self._spread(params), self.samples)
-
-    def _spread(self, tree: Tree) -> Tree:
-        return tree_map(lambda t: t.expand(len(self), *t.shape[1:]), tree)

@@ -10,11 +10,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from fedfew.engines.base import Engine, LocalTraining, UnsupportedModuleError, cross_entropy
+from fedfew.engines.base import Engine, LocalTraining, UnsupportedModuleError
 from fedfew.engines.sequential import Sequential
-from fedfew.engines.stacked import Stacked
+from fedfew.engines.stacked.engine import Stacked
 from fedfew.engines.threaded import Threaded
 from fedfew.federation import Samples
+from fedfew.local import cross_entropy
 from fedfew.stack import Tree, tree_map
 
 ENGINES: dict[str, type[Engine]] = {"stacked": Stacked, "threaded": Threaded, "sequential": Sequential}

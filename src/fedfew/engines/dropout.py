@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfew import counted
+from fedfew import random_streams
 
 BITS = 16  # a unit's lot
 
@@ -70,7 +70,7 @@ class CountedDropout(nn.Module):
         dropped = round(self.p * 2**BITS)  # of 2¹⁶ lots
         if dropped == 2**BITS:
             return x * 0
-        words = counted.count(key, self.layer, torch.arange(-(-x.numel() // 4), device=x.device))
+        words = random_streams.count(key, self.layer, torch.arange(-(-x.numel() // 4), device=x.device))
         lots = _Lots.apply(words)[: x.numel()].reshape(x.shape)
         return x * ((lots >= dropped - 2 ** (BITS - 1)).to(x.dtype) * (2**BITS / (2**BITS - dropped)))
 

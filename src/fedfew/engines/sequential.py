@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from fedfew import counted
+from fedfew import random_streams
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import Engine, LocalTraining, Objective, Pass, Projection, Scores, Through, evaluation_batches, forward
+from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
+from fedfew.local import Objective, Projection, Through
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
 
 
@@ -127,7 +128,7 @@ class Sequential(Engine):
                 if epoch.dropout is None:
                     minimised, reported = objective(loss, params, context)
                 else:
-                    with keyed(counted.count(epoch.dropout, step)):
+                    with keyed(random_streams.count(epoch.dropout, step)):
                         minimised, reported = objective(loss, params, context)
                 minimised.backward()
                 descent.step()
@@ -153,7 +154,7 @@ class Sequential(Engine):
 
         return self._for_each_replica(differentiate, params, samples)
 
-    def _score(self, params: Tree, samples: Samples) -> Scores:
+    def _score(self, params: Tree, samples: Samples) -> ModelScores:
         def score(at: Sequential, i: int, s: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
@@ -165,7 +166,7 @@ class Sequential(Engine):
             return {}, (total / len(rows)).float()
 
         _, scores = self._for_each_replica(score, params, samples)
-        return Scores(loss=scores[..., 0], accuracy=scores[..., 1])
+        return ModelScores(loss=scores[..., 0], accuracy=scores[..., 1])
 
 
 Work = Callable[[Sequential, int, int], tuple[Tree, Tensor]]

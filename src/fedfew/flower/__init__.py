@@ -1,8 +1,8 @@
 """fedfew on a real network: the same methods, as a Flower app.
 
-A site's work is :mod:`~fedfew.flower.site`, the server's :mod:`~fedfew.flower.course`; both speak in letters
-(:mod:`~fedfew.flower.letters`) and know nothing of Flower. What does is :mod:`~fedfew.flower.records` (letters to Flower's
-records and back), :mod:`~fedfew.flower.network`, and the apps: :mod:`~fedfew.flower.client` and :mod:`~fedfew.flower.server`.
+A site's work is :mod:`~fedfew.flower.site`, the server's :mod:`~fedfew.flower.server_loop`; both speak in letters
+(:mod:`~fedfew.flower.messages`) and know nothing of Flower. What does is :mod:`~fedfew.flower.records` (letters to Flower's
+records and back), :mod:`~fedfew.flower.grid`, and the apps: :mod:`~fedfew.flower.client` and :mod:`~fedfew.flower.server`.
 
 Every update goes through :mod:`~fedfew.flower.wire` on its way out of a site and on its way in to the server.
 """

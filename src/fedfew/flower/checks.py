@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from fedfew.compression import Way
 from fedfew.flower import wire
-from fedfew.flower.letters import FAILED, Letter, RefusedError, check_tree, specs
-from fedfew.flower.trouble import WORDS
+from fedfew.flower.messages import FAILED, Letter, RefusedError, check_tree, specs
+from fedfew.flower.site_errors import WORDS
 from fedfew.methods import Reply
+from fedfew.methods.compression import Way
 from fedfew.stack import Tree, leaves, tree_map
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedfew.flower import left, records, trouble
-from fedfew.flower.letters import FAILED, Letter
+from fedfew.flower import audit_log, records, site_errors
+from fedfew.flower.messages import FAILED, Letter
 from fedfew.flower.site import Model, Site
-from fedfew.flower.sitedata import SiteConfig
-from fedfew.flower.trouble import TroubleError, failing_as
+from fedfew.flower.site_data import SiteConfig
+from fedfew.flower.site_errors import TroubleError, failing_as
 
 
 def client_app(model: Model | None = None) -> ClientApp:
@@ -43,20 +43,20 @@ def answered(message: Message, context: Context, model: Model | None = None) -> 
             letter = records.to_letter(message.content)
         reply = site.answer(letter)
         with failing_as("state"):
-            left.note(folder, reply)
+            audit_log.note(folder, reply)
         return reply
     except (Exception, SystemExit) as error:
-        trouble.note(folder, error)
+        site_errors.note(folder, error)
         word = error.word if isinstance(error, TroubleError) else "request"
         reply = Letter(FAILED, {"why": word})
         try:
-            left.note(folder, reply)
+            audit_log.note(folder, reply)
         except OSError as unwritable:
-            trouble.note(folder, unwritable)
+            site_errors.note(folder, unwritable)
         return reply
 
 
 def _named_model(name: str) -> Model:
-    from fedfew.settings import find_model
+    from fedfew.training.settings import find_model
 
     return find_model(name)

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedfew.aggregation import Aggregation
 from fedfew.flower import checks
 from fedfew.flower.checks import Answer, Asked
-from fedfew.flower.letters import MASK, REVEAL, SHARE, Letter, RefusedError, Spec, Specs
+from fedfew.flower.dispatcher import Post
 from fedfew.flower.masked_site import as_rows, as_tensor
-from fedfew.flower.post import Post
+from fedfew.flower.messages import MASK, REVEAL, SHARE, Letter, RefusedError, Spec, Specs
 from fedfew.flower.secure import ProtocolError, shamir
-from fedfew.flower.secure.adder import SEALED, Adder
-from fedfew.flower.secure.party import PublicKeys
-from fedfew.flower.secure.ring import Ring
+from fedfew.flower.secure.client import PublicKeys
+from fedfew.flower.secure.fixed_point import Ring
+from fedfew.flower.secure.server import SEALED, Adder
 from fedfew.flower.secure.weighting import Weights, numbers_in
 from fedfew.methods import Reply
 from fedfew.stack import Tree, take, tensor
+from fedfew.training.aggregation import Aggregation
 
 NEARLY_ALONE = 0.9  # a client with more of a model's weight than this hardly hides in the sum
 

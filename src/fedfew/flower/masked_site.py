@@ -21,12 +21,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedfew.flower.checks import norm
-from fedfew.flower.letters import MASK, SHARE, Letter, RefusedError
-from fedfew.flower.secure.party import Party, PublicKeys
-from fedfew.flower.secure.ring import Ring
+from fedfew.flower.messages import MASK, SHARE, Letter, RefusedError
+from fedfew.flower.secure.client import Party, PublicKeys
+from fedfew.flower.secure.fixed_point import Ring
 from fedfew.flower.secure.weighting import scaled
-from fedfew.lock import held
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
+from fedfew.util.lock import held
 
 
 class Aside:

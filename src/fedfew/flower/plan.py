@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
-from fedfew import methods, settings
-from fedfew.compression import WAYS, Way
-from fedfew.conversion import convert
-from fedfew.flower.secure.ring import FEWEST
+from fedfew import methods
+from fedfew.flower.secure.fixed_point import FEWEST
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
-from fedfew.spelling import unknown
+from fedfew.methods.compression import WAYS, Way
+from fedfew.training import settings
+from fedfew.util.conversion import convert
+from fedfew.util.spelling import unknown
 
 T = TypeVar("T")
 SIMULATED = ("data", "partition", "data-seed")  # read by the sites of a simulation, which have no configuration of their own

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedfew.flower.letters import FAILED, Letter, RefusedError, Specs, check_names, check_tree
+from fedfew.flower.messages import FAILED, Letter, RefusedError, Specs, check_names, check_tree
 from fedfew.stack import from_named, named_leaves
 
 ARRAYS, NUMBERS, WORDS = "arrays", "numbers", "words"

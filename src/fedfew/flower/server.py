@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedfew.flower.plan import Plan
 from fedfew.flower.strategy import FedFewStrategy
-from fedfew.run import ModelFactory
+from fedfew.training.run import ModelFactory
 
 
 def server_app(model: ModelFactory | None = None, **changes: Any) -> ServerApp:

@@ -19,20 +19,22 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedfew import engines, methods, models, normalisation
+from fedfew import engines, methods, models
 from fedfew._version import __version__
-from fedfew.engines import Engine, Local, LocalTraining
+from fedfew.engines import Engine, LocalTraining
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
-from fedfew.flower import sitedata, wire
-from fedfew.flower.generations import Generations
-from fedfew.flower.letters import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter
-from fedfew.flower.sitedata import SiteConfig
-from fedfew.flower.trouble import failing_as
+from fedfew.flower import site_data, wire
+from fedfew.flower.client_state import Generations
+from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter
+from fedfew.flower.site_data import SiteConfig
+from fedfew.flower.site_errors import failing_as
+from fedfew.local import Local
 from fedfew.methods import Method
-from fedfew.run import ModelFactory
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
-from fedfew.training import device_named, fresh_models
+from fedfew.training import batch_norm_policy
+from fedfew.training.api import device_named, fresh_models
+from fedfew.training.run import ModelFactory
 
 if TYPE_CHECKING:
     from fedfew.flower.masked_site import Aside
@@ -80,7 +82,7 @@ class Site:
     def _join(self, letter: Letter) -> Letter:
         """Who this is, and how many samples it has."""
         with failing_as("data"):
-            federation = sitedata.load(self.config)
+            federation = site_data.load(self.config)
             values: dict[str, Any] = {
                 "client": self.config.client,
                 "samples": int(federation.train.count[0]),
@@ -152,7 +154,7 @@ class Site:
     def _task(self, letter: Letter) -> _Task:
         with failing_as("data"):
             device = device_named(self.config.device)
-            here = sitedata.load(self.config).to(device)
+            here = site_data.load(self.config).to(device)
         with failing_as("settings"):
             run = _run(letter)
             settings: dict[str, Any] = json.loads(letter.text("settings"))
@@ -160,9 +162,9 @@ class Site:
                 raise ValueError(f"masked-only is set here, but the run's aggregation is {settings['aggregation']}")
             method = methods.make(**settings["method"])
             factory = self._factory(settings)
-            normalisation.check(settings["batch_norm"], factory(), method, here, settings["batch_size"])
+            batch_norm_policy.check(settings["batch_norm"], factory(), method, here, settings["batch_size"])
             check_augment(settings["augment"], here.train)
-            factory, method = normalisation.with_policy(settings["batch_norm"], factory, method)
+            factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             names = ("lr", "batch_size", "local_epochs", "momentum", "weight_decay", "augment")
             training = LocalTraining(*(settings[name] for name in names))
             module = factory().to(device)

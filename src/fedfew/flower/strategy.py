@@ -7,12 +7,12 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedfew import models
-from fedfew.flower.course import Course
-from fedfew.flower.network import FlowerNetwork
+from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.plan import Plan
-from fedfew.lock import held
-from fedfew.run import ModelFactory, Run
-from fedfew.settings import find_model
+from fedfew.flower.server_loop import Course
+from fedfew.training.run import ModelFactory, Run
+from fedfew.training.settings import find_model
+from fedfew.util.lock import held
 
 
 class FedFewStrategy:

@@ -7,9 +7,9 @@ goes back with it where a round is repeated.
 
 from __future__ import annotations
 
-from fedfew import compression
-from fedfew.compression import Way
-from fedfew.flower.letters import RefusedError, Spec, specs
+from fedfew.flower.messages import RefusedError, Spec, specs
+from fedfew.methods import compression
+from fedfew.methods.compression import Way
 from fedfew.stack import Tree
 
 

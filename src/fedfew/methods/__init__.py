@@ -16,7 +16,7 @@ from fedfew.methods.fedprox import FedProx
 from fedfew.methods.fedrep import FedRep
 from fedfew.methods.ifca import IFCA
 from fedfew.methods.local import LocalOnly
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 METHODS: dict[str, type[Method]] = {
     cls.name: cls for cls in (FedFew, FedAvg, FedProx, FedMTL, APFL, Ditto, FedRep, FedAMP, IFCA, LocalOnly)

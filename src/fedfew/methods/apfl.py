@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedfew.engines.base import Local, Loss
+from fedfew.local import Local, Loss
 from fedfew.methods.base import Fresh, Outcome, Reply, is_number
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, leaves, subtract, tensor, tree_map

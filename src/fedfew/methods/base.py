@@ -28,7 +28,7 @@ from torch import Tensor
 from fedfew.stack import Tree, WeightedMean, bytes_each, tree_map
 
 if TYPE_CHECKING:
-    from fedfew.engines.base import Local
+    from fedfew.local import Local
 
 Fresh = Callable[[int], Tree]  # fresh(k): the parameters of the k-th initialisation, a single replica
 

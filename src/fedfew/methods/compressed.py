@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew import compression
-from fedfew.engines.base import Local
+from fedfew.local import Local
+from fedfew.methods import compression
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, bytes_each, named_leaves, tree_map
 
@@ -27,7 +27,7 @@ class Compressed(Reply):
 
 @dataclass(frozen=True)
 class WithCompression(Method):
-    """A method whose clients send their updates compressed (:mod:`fedfew.compression`); all else is as the method says.
+    """A method whose clients send their updates compressed (:mod:`fedfew.methods.compression`); all else is as the method says.
 
     With feedback for methods whose updates look like what they send out: FedFew, FedAvg, FedProx, not IFCA. It is no method by
     itself; on a network the same is had by ``compression = "int8"``.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedfew import scalarization
-from fedfew.engines.base import Local, Loss, Through
+from fedfew.local import Local, Loss, Through
 from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_number, is_whole
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedfew.engines.base import Local, Loss
+from fedfew.local import Local, Loss
 from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_number
 from fedfew.stack import Tree, WeightedMean, add, branch, squared_distance, stack, subtract, tensor, tree_map
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from fedfew.engines.base import Local, Loss
+from fedfew.local import Local, Loss
 from fedfew.methods.base import Outcome, Reply, is_number
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, squared_distance, subtract

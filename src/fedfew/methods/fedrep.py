@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from fedfew.engines.base import Local, Loss
+from fedfew.local import Local, Loss
 from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, leaves, named_leaves, stack, subtract, tree_map
@@ -52,7 +52,7 @@ class FedRep(Method):
         return stack([body]), tree_map(lambda t: t.expand(clients, *t.shape).clone(), head)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        head_epochs = local.engine.training.epochs if self.head_epochs is None else self.head_epochs
+        head_epochs = local.engine.local_epochs if self.head_epochs is None else self.head_epochs
         head, _ = local.train(tree_map(lambda t: t[:, None], own), whole, context=received, epochs=head_epochs)
         body, losses = local.train(received, whole, context=head, epochs=self.body_epochs, first_epoch=head_epochs)
         reply = Reply(subtract(body, received), losses, local.counts)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedfew.engines.base import Local
+from fedfew.local import Local
 from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
 from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
 

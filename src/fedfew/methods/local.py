@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedfew.engines.base import Local
+from fedfew.local import Local
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, tree_map
 

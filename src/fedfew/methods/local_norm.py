@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.engines.base import Local
+from fedfew.local import Local
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, leaves, tree_map
 

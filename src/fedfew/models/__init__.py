@@ -10,7 +10,7 @@ from fedfew.models.cnn import cnn
 from fedfew.models.mlp import linear, mlp
 from fedfew.models.resnet import resnet18, resnet18_gn
 from fedfew.models.textcnn import textcnn, textcnn_published
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 ON_TOKENS: dict[str, Callable[..., nn.Module]] = {"textcnn": textcnn, "textcnn-published": textcnn_published}
 MODELS: dict[str, Callable[..., nn.Module]] = {

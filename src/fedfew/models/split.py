@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedfew.spelling import unknown
+from fedfew.util.spelling import unknown
 
 
 def head_names(parameters: Mapping[str, Tensor], head: str | None = None) -> list[str]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedfew.metrics import Summary, last_and_best, summarise, weight_diagnostics
+from fedfew.evaluation.metrics import Summary, last_and_best, summarise, weight_diagnostics
 
 if TYPE_CHECKING:
-    from fedfew.history import History
-    from fedfew.run import Run
+    from fedfew.training.history import History
+    from fedfew.training.run import Run
 
 SCORES = ("served", "adapted")
 

@@ -13,7 +13,7 @@ from fedfew.report.tables import empty
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedfew.advice import Advice
+    from fedfew.evaluation.choosing_k import Advice
 
 BLUE, ORANGE, BLACK, GREY = "#0072B2", "#D55E00", "#222222", "#8c8c8c"
 

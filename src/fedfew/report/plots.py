@@ -13,8 +13,8 @@ import numpy as np
 from fedfew.report import SCORES, AcrossSeeds, across_seeds, mean_curve
 
 if TYPE_CHECKING:
-    from fedfew.history import History
-    from fedfew.run import Run
+    from fedfew.training.history import History
+    from fedfew.training.run import Run
 
 # Okabe and Ito's colours, told apart by colour-blind readers, each with a line style of its own.
 STYLES = [("#222222", ":"), ("#D55E00", "--"), ("#0072B2", "-")]  # local only, FedAvg, FedFew: the last is the one to look at

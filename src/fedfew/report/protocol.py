@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedfew import data
-from fedfew.costs import cost
+from fedfew.evaluation.costs import cost
 from fedfew.methods import METHODS, Method
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from fedfew.metrics import summarise
+from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES, across_seeds, last_scores, last_weights, seconds
 
 if TYPE_CHECKING:
-    from fedfew.costs import Cost
-    from fedfew.run import Run
+    from fedfew.evaluation.costs import Cost
+    from fedfew.training.run import Run
 
 BOX = box.SIMPLE_HEAD
 WORDS = ("score",)  # columns that hold words

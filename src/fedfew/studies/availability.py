@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from fedfew.data import DataError
-from fedfew.settings import Settings
+from fedfew.training.settings import Settings
 
 PATIENCE = 3.0  # seconds for the hub to answer
 

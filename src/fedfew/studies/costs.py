@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedfew.costs import Cost
+    from fedfew.evaluation.costs import Cost
 
 CLIENTS, MODELS, SAMPLES, BATCH = 20, 3, 60_000, 50  # M, K; CIFAR-10, a quarter of which is for test
 
@@ -30,7 +30,7 @@ def counted() -> dict[str, Cost]:
     """Costs of every method with its default settings; samples are dealt evenly, as their mean is all that counts."""
     import torch
 
-    from fedfew.costs import cost
+    from fedfew.evaluation.costs import cost
     from fedfew.federation import Federation, Samples
     from fedfew.methods import METHODS, make
 

@@ -1,6 +1,7 @@
 """How long a study will take: from similar runs that are finished, else from steps timed here and now.
 
-A run's work is counted in sample passes (forward and backward), by :mod:`fedfew.costs`; what one of them takes is measured.
+A run's work is counted in sample passes (forward and backward), by
+:mod:`fedfew.evaluation.costs`; what one of them takes is measured.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.settings import Settings, make_method
 from fedfew.studies.folder import RunFolder
+from fedfew.training.settings import Settings, make_method
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -110,7 +111,7 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
     """
     import numpy as np
 
-    from fedfew.costs import cost
+    from fedfew.evaluation.costs import cost
     from fedfew.federation import Federation
 
     made = make_method(Settings(method=method, method_settings=json.loads(method_settings)))
@@ -148,7 +149,7 @@ def _samples(dataset: str, data_dir: str | None) -> int:
 
 
 def _kind(settings: Settings) -> Kind:
-    from fedfew.training import device_named
+    from fedfew.training.api import device_named
 
     return settings.dataset, settings.model, settings.batch_size, device_named(settings.device).type
 
@@ -178,7 +179,7 @@ def _timed(kind: Kind, threads: int) -> float | None:
     import torch
 
     from fedfew import models
-    from fedfew.training import device_named
+    from fedfew.training.api import device_named
 
     shaped = _shape(kind[0])
     if shaped is None or ":" in kind[1]:
@@ -246,9 +247,10 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     """Steps of twenty clients at once, as the stacked engine takes them."""
     import torch
 
-    from fedfew.engines.base import LocalTraining, cross_entropy
-    from fedfew.engines.stacked import Stacked
+    from fedfew.engines.base import LocalTraining
+    from fedfew.engines.stacked.engine import Stacked
     from fedfew.federation import Samples
+    from fedfew.local import cross_entropy
     from fedfew.stack import tree_map
 
     clients, each = 20, 4 * batch

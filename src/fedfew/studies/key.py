@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.methods import Method
-from fedfew.settings import Settings, find_model, make_method
+from fedfew.training.settings import Settings, find_model, make_method
 
 OUTCOME_VERSION = 2
 """Raise it when the same settings give other results than before: every cached run is then made anew.
@@ -24,6 +24,8 @@ OUTCOME_VERSION = 2
 """
 LENGTH = 20  # hexadecimal digits kept: 80 bits
 NOT_OF_THE_OUTCOME = {"engine", "chunk", "checkpoint_every", "data_dir", "device", "method_settings"}
+
+
 def run_key(settings: Settings) -> str:
     """The key of a run with these settings, here and now."""
     return _hash(identity(settings))[:LENGTH]
@@ -51,7 +53,7 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _device_class(name: str) -> str:
-    from fedfew.training import device_named
+    from fedfew.training.api import device_named
 
     return device_named(name).type
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedfew.spelling import unknown
 from fedfew.studies.measures import MEASURES, SCORES
+from fedfew.util.spelling import unknown
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fedfew.costs import Cost
+    from fedfew.evaluation.costs import Cost
+    from fedfew.evaluation.metrics import Scores
     from fedfew.federation import Federation
-    from fedfew.metrics import Scores
-    from fedfew.run import Run
-    from fedfew.settings import Settings
+    from fedfew.training.run import Run
+    from fedfew.training.settings import Settings
 
 SCORES = ("served", "adapted")
 OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_mean")
@@ -26,7 +26,7 @@ def result(
     run: Run, federation: Federation, settings: Settings, cost: Cost, about: dict[str, Any], notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """All three, as plain values. about: what the runner knows (code, started, seconds)."""
-    from fedfew.metrics import evaluate
+    from fedfew.evaluation.metrics import evaluate
 
     scores = evaluate(run, federation)
     rounds = _rounds(run)
@@ -104,7 +104,7 @@ def _clients(run: Run, federation: Federation, scores: Scores) -> list[dict[str,
 
 
 def _rounds(run: Run) -> list[dict[str, Any]]:
-    from fedfew.metrics import summarise, weight_diagnostics
+    from fedfew.evaluation.metrics import summarise, weight_diagnostics
 
     history, samples = run.history, run.settings["federation"]["test_samples"]
     weights = asdict(weight_diagnostics(history))

@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from fedfew.knobs import hyper_parameters
-from fedfew.settings import RECOMMENDED, TYPES, Settings, find_model, make_method, resolve
-from fedfew.spelling import unknown
+from fedfew.methods.hyperparameters import hyper_parameters
 from fedfew.studies import protocol as protocols
 from fedfew.studies import scale as scaling
 from fedfew.studies.study import NOT_AN_AXIS, Study
+from fedfew.training.settings import RECOMMENDED, TYPES, Settings, find_model, make_method, resolve
+from fedfew.util.spelling import unknown
 
 Layer = Mapping[str, Any]
 
@@ -204,7 +204,7 @@ def _check(settings: Settings) -> None:
     from fedfew.data.dealing import Dealing
     from fedfew.engines.precision import check as check_precision
     from fedfew.models import MODELS
-    from fedfew.training import device_named
+    from fedfew.training.api import device_named
 
     method = make_method(settings)
     model = find_model(settings.model)

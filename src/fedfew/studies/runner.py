@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from fedfew.settings import Settings
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.worker import data_of
+from fedfew.training.settings import Settings
 
 DEATHS = 3  # of its process, after which a run counts as failed
 LOOK_AGAIN = 1.0  # seconds between looks at a run that another runner holds
@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 def default_workers(device: str) -> int:
     """A worker a core on a CPU, with one thread each. On a GPU one, for two take turns; some where they run side by side."""
-    from fedfew.training import device_named
+    from fedfew.training.api import device_named
 
     if device_named(device).type == "cpu":
         return cores()

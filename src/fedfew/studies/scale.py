@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import lcm
 
-from fedfew.settings import Settings
+from fedfew.training.settings import Settings
 
 FEWEST_ROUNDS = 2
 SCORED = 10  # rounds that are scored at the least, where there are so many

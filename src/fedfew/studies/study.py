@@ -14,9 +14,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedfew.settings import WHERE, Settings
-from fedfew.spelling import unknown
 from fedfew.studies.protocol import PROTOCOLS
+from fedfew.training.settings import WHERE, Settings
+from fedfew.util.spelling import unknown
 
 SUFFIXES = (".yaml", ".yml")
 SET_BY_THE_PLAN = {"seed": "seeds", "data_seed": "seeds"}  # a seed sets both

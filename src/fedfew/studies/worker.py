@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.lock import HeldError, held
-from fedfew.settings import Settings, find_model, make_federation, make_method, training_arguments
 from fedfew.studies import outcome
 from fedfew.studies.folder import RunFolder, now
+from fedfew.training.settings import Settings, find_model, make_federation, make_method, training_arguments
+from fedfew.util.lock import HeldError, held
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.rounds import Progress
-    from fedfew.run import Run
+    from fedfew.training.loop import Progress
+    from fedfew.training.run import Run
 
 OF_THE_DATA = ("dataset", "partition", "clients", "data_seed", "sample", "data_dir")
 TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of a run's progress
@@ -81,9 +81,9 @@ class Worker:
             self.tell({"event": "done", "key": key})
 
     def _train(self, key: str, settings: Settings, folder: RunFolder) -> None:
-        from fedfew.costs import cost
         from fedfew.engines.memory import share
-        from fedfew.training import device_named, too_large
+        from fedfew.evaluation.costs import cost
+        from fedfew.training.api import device_named, too_large
 
         device = device_named(settings.device)
         begin, before = time.perf_counter(), folder.attempts
@@ -112,7 +112,7 @@ class Worker:
     def _trained(self, key: str, settings: Settings, folder: RunFolder, federation: Federation) -> Run:
         """The run, taken up where it was left."""
         import fedfew
-        from fedfew.checkpoint import CheckpointError
+        from fedfew.training.checkpoint import CheckpointError
 
         told = [0.0]
 

@@ -15,9 +15,9 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedfew.spelling import unknown
 from fedfew.tracking.tracker import KEPT, Sink, Tracker, TrackingWarning, as_a_warning
 from fedfew.tracking.values import final_values, flattened, round_values
+from fedfew.util.spelling import unknown
 
 __all__ = ["SINKS", "Sink", "Tracker", "TrackingWarning", "final_values", "flattened", "kept", "open", "round_values"]
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedfew.history import History
+from fedfew.training.history import History
 
 if TYPE_CHECKING:
-    from fedfew.rounds import Progress
-    from fedfew.run import Run
+    from fedfew.training.loop import Progress
+    from fedfew.training.run import Run
 
 SUMMARY = ("mean", "std", "min", "worst_tenth", "jain")
 LONGEST = 500  # characters of a setting: what MLflow takes at least
@@ -41,7 +41,7 @@ def round_values(told: Progress) -> dict[str, float]:
 
 def scored_values(history: History) -> dict[str, float]:
     """Of the newest entry."""
-    from fedfew.metrics import summarise
+    from fedfew.evaluation.metrics import summarise
     from fedfew.report import SCORES, last_weights
 
     newest = History.from_arrays({name: history.last(name)[None] for name in history.columns})
@@ -58,7 +58,7 @@ def scored_values(history: History) -> dict[str, float]:
 
 def final_values(run: Run, final: Mapping[str, Any]) -> dict[str, float]:
     """The last scores under ``final/``: both accuracies, and means over clients of what else was computed in the end."""
-    from fedfew.metrics import summarise
+    from fedfew.evaluation.metrics import summarise
 
     values = {}
     if len(run.history):

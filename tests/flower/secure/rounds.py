@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedfew.flower.secure.adder import Adder
-from fedfew.flower.secure.party import Party
-from fedfew.flower.secure.ring import Whole
+from fedfew.flower.secure.client import Party
+from fedfew.flower.secure.fixed_point import Whole
+from fedfew.flower.secure.server import Adder
 
 
 class Round:

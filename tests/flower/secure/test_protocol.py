@@ -12,10 +12,10 @@ from scipy import stats
 
 pytest.importorskip("cryptography")
 
-from fedfew.flower.secure import ProtocolError, TooFewError, keys, shamir, stream
-from fedfew.flower.secure.adder import Adder
-from fedfew.flower.secure.party import Party, PublicKeys, usual_threshold
-from fedfew.flower.secure.ring import Ring
+from fedfew.flower.secure import ProtocolError, TooFewError, keys, mask_stream, shamir
+from fedfew.flower.secure.client import Party, PublicKeys, usual_threshold
+from fedfew.flower.secure.fixed_point import Ring
+from fedfew.flower.secure.server import Adder
 from tests.flower.secure.rounds import Round, plain_sum, random_values
 
 STEPS = ["share", "mask", "reveal"]
@@ -105,9 +105,9 @@ def test_an_upload_that_comes_late_stays_masked_though_its_mask_key_is_known() -
     private = shamir.combine({by: shares[3] for by, shares in round.adder._revealed.items()}, round.adder.threshold)
     assert keys.public(private) == round.adder.roster[3].mask
     for other in range(3):
-        stream.add(late, keys.seed_of_pair(private, round.adder.roster[other].mask, round.adder.session), subtract=other > 3)
+        mask_stream.add(late, keys.seed_of_pair(private, round.adder.roster[other].mask, round.adder.session), subtract=other > 3)
     assert uniform(late) > 1e-9
-    stream.add(late, round.party(3).seed, subtract=True)  # what only client 3 knows
+    mask_stream.add(late, round.party(3).seed, subtract=True)  # what only client 3 knows
     np.testing.assert_array_equal(late, update)
 
 

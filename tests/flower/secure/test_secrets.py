@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
-from fedfew.flower.secure import ProtocolError, keys, shamir, stream
+from fedfew.flower.secure import ProtocolError, keys, mask_stream, shamir
 
 SESSION = b"s" * 16
 
 
 def drawn(seed: bytes, size: int) -> np.ndarray:
     target = np.zeros(size, np.uint64)
-    stream.add(target, seed)
+    mask_stream.add(target, seed)
     return target
 
 
@@ -29,19 +29,19 @@ def test_a_mask_is_the_chacha20_key_stream_of_rfc_8439() -> None:
 
 
 def test_a_mask_goes_on_over_pieces_and_is_taken_away_again() -> None:
-    seed, size = keys.fresh(), 2 * stream.PIECE + 17
+    seed, size = keys.fresh(), 2 * mask_stream.PIECE + 17
     whole = drawn(seed, size)
-    np.testing.assert_array_equal(drawn(seed, stream.PIECE + 3), whole[: stream.PIECE + 3])
+    np.testing.assert_array_equal(drawn(seed, mask_stream.PIECE + 3), whole[: mask_stream.PIECE + 3])
     assert len(np.unique(whole)) == size  # pieces do not repeat
-    stream.add(whole, seed, subtract=True)
+    mask_stream.add(whole, seed, subtract=True)
     assert not whole.any()
 
 
 def test_masks_of_a_wrong_kind_are_refused() -> None:
     with pytest.raises(ValueError, match="a seed has 32 bytes, not 31"):
-        stream.add(np.zeros(3, np.uint64), bytes(31))
+        mask_stream.add(np.zeros(3, np.uint64), bytes(31))
     with pytest.raises(ValueError, match="one axis"):
-        stream.add(np.zeros((3, 3), np.uint64), bytes(32))
+        mask_stream.add(np.zeros((3, 3), np.uint64), bytes(32))
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("cryptography")
 
 from fedfew import methods
-from fedfew.flower.secure.ring import Ring
+from fedfew.flower.secure.fixed_point import Ring
 from fedfew.flower.secure.weighting import Weights, check_method, numbers_in, scaled
 from fedfew.methods import IFCA, FedAMP, FedAvg, FedFew, FedProx, Method, Reply
 from fedfew.methods.local_norm import LocalNorm

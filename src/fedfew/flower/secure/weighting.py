@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.flower.secure.ring import Ring
+from fedfew.flower.secure.fixed_point import Ring
 from fedfew.methods.base import Method, Reply
 from fedfew.stack import Tree, WeightedMean, from_named, leaves, named_leaves
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew._version import __version__
-from fedfew.metrics import summarise
+from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES
 from fedfew.report.page import labels, pack, series
 from fedfew.report.page.again import how_to_repeat

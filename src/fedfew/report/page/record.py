@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.checkpoint import FORMAT, CheckpointError, State, checkpoints
+from fedfew.training.checkpoint import FORMAT, CheckpointError, State, checkpoints
 
 Array = NDArray[Any]
 ATTEMPTS = 5  # a run that goes on replaces its checkpoints; whoever reads one then looks for the next
@@ -55,7 +55,7 @@ class Beside:
     labels: Array | None = None  # [M, classes]: training samples of each label
     final: Mapping[str, Any] = field(default_factory=dict)  # macro-F1 and AUC of each client
     config: Mapping[str, Any] = field(default_factory=dict)
-    costs: Mapping[str, Any] = field(default_factory=dict)  # fields of fedfew.costs.Cost
+    costs: Mapping[str, Any] = field(default_factory=dict)  # fields of fedfew.evaluation.costs.Cost
 
 
 class InMemory:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.history import History
-from fedfew.metrics import Summary, summarise, weight_diagnostics
+from fedfew.evaluation.metrics import Summary, summarise, weight_diagnostics
 from fedfew.report import SCORES
 from fedfew.report.page import pack
 from fedfew.report.page.record import Record
 from fedfew.report.page.rows import Rows
+from fedfew.training.history import History
 
 Array = NDArray[Any]
 OF_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfew._version import __version__
-from fedfew.checkpoint import CheckpointError, checkpoints
 from fedfew.report.page import html
+from fedfew.training.checkpoint import CheckpointError, checkpoints
 
 HOST = "127.0.0.1"
 QUIET = 60.0  # seconds without a sign of life after which the page says so

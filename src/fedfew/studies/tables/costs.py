@@ -1,4 +1,4 @@
-"""What each method costs a round, counted (``fedfew.costs``), beside what was measured."""
+"""What each method costs a round, counted (``fedfew.evaluation.costs``), beside what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedfew.studies.tables.data import Cell, TableData
 from fedfew.studies.tables.scores import labels
 from fedfew.studies.view import Line, View, views
 
-COUNTED = {  # of fedfew.costs.Cost: head, factor, decimals
+COUNTED = {  # of fedfew.evaluation.costs.Cost: head, factor, decimals
     "bytes_up": ("MB up", 1e-6, 2),
     "bytes_down": ("MB down", 1e-6, 2),
     "steps": ("steps", 1.0, 1),

@@ -3,8 +3,8 @@
 import time
 
 from fedfew.flower import client, site
-from fedfew.flower.letters import MASK
-from fedfew.flower.trouble import failing_as
+from fedfew.flower.messages import MASK
+from fedfew.flower.site_errors import failing_as
 from fedfew.stack import tree_map
 
 SECRET = "patient 4711"

@@ -8,11 +8,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from tests.flower.small import tiny
 
-from fedfew.aggregation import PerClient
-from fedfew.flower.course import Course
-from fedfew.flower.network import FlowerNetwork
+from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.plan import Plan
-from fedfew.lock import held
+from fedfew.flower.server_loop import Course
+from fedfew.training.aggregation import PerClient
+from fedfew.util.lock import held
 
 AT_ONCE = 2
 app = ServerApp()

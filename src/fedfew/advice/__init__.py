@@ -1,9 +1,0 @@
-"""How many models? K chosen on data held out from the clients' training data. See ``docs/choosing-k.md``.
-
-Nothing here looks at test data: :func:`held_out` puts the held-out samples in their place, and all else works on what it returns.
-"""
-
-from fedfew.advice.decision import Advice, Decision, decide, statistical_fit
-from fedfew.advice.measured import Observed, Regret, held_out, observed, regret
-
-__all__ = ["Advice", "Decision", "Observed", "Regret", "decide", "held_out", "observed", "regret", "statistical_fit"]

@@ -1,0 +1,210 @@
+"""Local training of a stack on a GPU as a few CUDA graphs.
+
+A step of training is a hundred small kernels; started one by one from Python they would keep the GPU waiting. Here a step is
+captured once for each number of clients that are still in their epoch, and then a round is a row of replays: what changes from
+step to step (which samples, which keys) lies in buffers on the device, and the number of the step is counted there too, so the
+host neither waits for the device nor tells it anything. The first time a step is recorded and run, which compiles and warms up
+what it needs; the second time it is captured too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedfew import random_streams
+from fedfew.engines.augment import augmented, black
+from fedfew.engines.base import Pass
+from fedfew.engines.stacked import kernels
+from fedfew.engines.stacked.kernels.row_gather import pictures
+from fedfew.federation import Samples
+from fedfew.local import Objective, Projection
+from fedfew.stack import Tree, leaves, named_leaves, tree_map
+
+if TYPE_CHECKING:
+    from fedfew.engines.stacked.engine import Stacked
+
+Work = Callable[[], None]
+KEPT = 256  # graphs; one objective needs one for each number of clients that are still in an epoch
+
+
+@dataclass
+class Space:
+    """Buffers for a stack of at most so many clients and steps, and the graphs that work on them."""
+
+    clients: int
+    steps: int
+    samples: Samples
+    weights: Tree  # [clients·K, …], largest client first
+    context: Tree
+    velocity: dict[str, Tensor]
+    rows: Tensor  # [clients, K, steps·B]
+    weight: Tensor  # [clients, steps·B]
+    share: Tensor  # [clients, steps]
+    dropout: Tensor  # [clients, K]
+    augment: Tensor
+    step: Tensor  # [1]: the number of the step to come
+    within: Tensor  # 0 … B − 1; a graph keeps nothing alive that it reads, so even this lies here
+    mean_loss: dict[Objective, Tensor] = field(default_factory=dict)
+    seen: set[Hashable] = field(default_factory=set)
+    graphs: OrderedDict[Hashable, Work] = field(default_factory=OrderedDict)
+
+    def fits(self, clients: int, steps: int) -> bool:
+        return clients <= self.clients and steps <= self.steps
+
+
+class CudaGraphs:
+    """Captures work as CUDA graphs, which replay one after the other and so may share their memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> Work:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        return graph.replay
+
+
+class CapturedTraining:
+    """What :class:`Stacked` does on a GPU for training."""
+
+    def __init__(self, engine: Stacked, capture: Callable[[Work], Work] | None = None) -> None:
+        """capture: makes of a piece of work, which has run before, one that does the same again; a CUDA graph unless given."""
+        self.engine = engine
+        self.batch_size = engine.training.batch_size
+        self._capture = capture or CudaGraphs()
+        self._spaces: dict[Hashable, Space] = {}
+
+    def train(
+        self,
+        params: Tree,
+        samples: Samples,
+        rank: Tensor,
+        sizes: list[int],
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
+    ) -> tuple[Tree, Tensor]:
+        """Trained parameters [C, K, …] and mean losses, in the order of ``rank``."""
+        clients, models = leaves(params)[0].shape[:2]
+        steps = -(-sizes[0] // self.batch_size)
+        space = self._space(params, context, samples, clients, models, steps)
+        tree_map(lambda into, t: into[: clients * models].copy_(t[rank].flatten(0, 1)), space.weights, params)
+        tree_map(lambda into, t: into[: clients * models].copy_(t[rank].flatten(0, 1)), space.context, context)
+        for velocity in space.velocity.values():
+            velocity.zero_()
+        active = [sum(size > step * self.batch_size for size in sizes) for step in range(steps)]
+        for one_pass in passes:
+            self._begin(space, samples, rank, one_pass.take(rank))
+            for count in active:
+                self._step(space, count, models, objective, project)
+        trained = tree_map(lambda t: t[: clients * models].unflatten(0, (clients, models)), space.weights)
+        return trained, space.mean_loss[objective][:clients]
+
+    def _space(self, params: Tree, context: Tree, samples: Samples, clients: int, models: int, steps: int) -> Space:
+        shapes = [(path, t.shape[2:], t.dtype) for tree in (params, context) for path, t in named_leaves(tree)]
+        key = (models, samples.x.data_ptr(), samples.y.data_ptr(), *shapes)
+        space = self._spaces.get(key)
+        if space is None or not space.fits(clients, steps):
+            if space is not None:
+                clients, steps = max(clients, space.clients), max(steps + steps // 4, space.steps)
+            self._spaces[key] = space = self._new_space(params, context, samples, clients, models, steps)
+        return space
+
+    def _new_space(self, params: Tree, context: Tree, samples: Samples, clients: int, models: int, steps: int) -> Space:
+        device = samples.y.device
+
+        def like(t: Tensor) -> Tensor:
+            """For filters in the layout that the kernels read: channels last."""
+            size = t.shape[2:]
+            if len(size) < 3:
+                return torch.empty(clients * models, *size, dtype=t.dtype, device=device)
+            return torch.empty(clients * models, size[0], *size[2:], size[1], dtype=t.dtype, device=device).movedim(-1, 2)
+
+        weights = tree_map(like, params)
+        momentum = self.engine.training.momentum > 0
+        return Space(
+            clients,
+            steps,
+            samples,
+            weights,
+            tree_map(like, context),
+            {path: torch.zeros_like(t) for path, t in self.engine._trained(weights)} if momentum else {},
+            torch.zeros(clients, models, steps * self.batch_size, dtype=torch.int64, device=device),
+            torch.zeros(clients, steps * self.batch_size, device=device),
+            torch.zeros(clients, steps, device=device),
+            torch.zeros(clients, models, dtype=torch.int64, device=device),
+            torch.zeros(clients, models, dtype=torch.int64, device=device),
+            torch.zeros(1, dtype=torch.int64, device=device),
+            torch.arange(self.batch_size, device=device),
+        )
+
+    def _begin(self, space: Space, samples: Samples, rank: Tensor, one_pass: Pass) -> None:
+        """Fill the buffers for an epoch."""
+        clients, _, longest = one_pass.order.shape
+        count = samples.count[rank][:, None]
+        position = torch.arange(space.steps * self.batch_size, device=rank.device)
+        b = (count - position // self.batch_size * self.batch_size).clamp(0, self.batch_size)
+        space.rows[:clients, :, :longest] = samples.start[rank][:, None, None] + one_pass.order
+        space.rows[:clients] = space.rows[:clients].where((position < count)[:, None], samples.start[rank][:, None, None])
+        space.weight[:clients] = (position < count) / b.clamp_min(1)
+        space.share[:clients] = b[:, :: self.batch_size] / count
+        if one_pass.dropout is not None:
+            space.dropout[:clients] = one_pass.dropout
+        if one_pass.augment is not None:
+            space.augment[:clients] = one_pass.augment
+        space.step.zero_()
+        for mean_loss in space.mean_loss.values():
+            mean_loss.zero_()
+
+    def _step(self, space: Space, active: int, models: int, objective: Objective, project: Projection | None) -> None:
+        key = (active, objective, project, self.engine.module.training)
+        graph = space.graphs.get(key)
+        if graph is not None:
+            space.graphs.move_to_end(key)
+            graph()
+            return
+        work = self._work(space, active, models, objective, project)
+        work()  # also before it is captured: a capture must find everything recorded and compiled
+        if key not in space.seen:
+            space.seen.add(key)
+            return
+        space.graphs[key] = self._capture(work)
+        if len(space.graphs) > KEPT:
+            space.graphs.popitem(last=False)
+
+    def _work(self, space: Space, active: int, models: int, objective: Objective, project: Projection | None) -> Work:
+        """One step of the first ``active`` clients, as a function of nothing but the buffers."""
+        engine, training = self.engine, self.engine.training
+        front = engine._front(space.weights, space.context, active * models, objective, engine.drops)
+        fill = black(space.samples) if training.augment != "none" else 0.0
+
+        def work() -> None:
+            window = space.step * self.batch_size + space.within
+            at = space.rows[:active].index_select(-1, window)
+            x = self._inputs(space.samples, at)
+            if training.augment != "none":
+                x = augmented(x, training.augment, space.augment[:active], space.step * self.batch_size, fill)
+            share = space.share[:active].index_select(1, space.step)[:, 0]
+            weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
+            key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
+            x, y, weight = (t.flatten(0, 1) for t in (x, space.samples.y[at], weight))
+            reported = engine._step(front, x, y, weight, key, space.velocity, project).unflatten(0, (active, models))
+            if objective not in space.mean_loss:  # in the first step of all, which is not captured
+                space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])
+            space.mean_loss[objective][:active] += reported * share.reshape(-1, *[1] * (reported.ndim - 1))
+            space.step += 1
+
+        return work
+
+    def _inputs(self, samples: Samples, at: Tensor) -> Tensor:
+        if samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(at.device):
+            return pictures(samples.x, at, samples.pixels == "symmetric")
+        return samples.inputs(at)

@@ -1,0 +1,276 @@
+"""All replicas at once: one batched computation a step for every client and model, through ``torch.func.vmap``.
+
+Clients are sorted by size, so those that have finished their epoch leave the stack and nobody trains on padding; only the last,
+partial batch of a client is filled up, with samples that weigh nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedfew import random_streams
+from fedfew.engines.augment import augmented, black
+from fedfew.engines.base import EVALUATION_BATCH, Engine, LocalTraining, ModelScores, Pass, UnsupportedModuleError, forward
+from fedfew.engines.dropout import keyed
+from fedfew.engines.memory import allowance
+from fedfew.engines.stacked import kernels
+from fedfew.engines.stacked.batch_norm import make_masked, weighted_rows
+from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order, unranked
+from fedfew.engines.stacked.captured import CapturedTraining
+from fedfew.engines.stacked.descent import descending
+from fedfew.engines.stacked.embedding import make_padded
+from fedfew.engines.stacked.fused import make_fused
+from fedfew.engines.stacked.linear import make_linear
+from fedfew.engines.stacked.traced import Traced
+from fedfew.federation import Samples
+from fedfew.local import Objective, Projection, Through, cross_entropy
+from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
+
+Gradients = Callable[..., tuple[list[Tensor | None], Tensor]]
+
+
+@dataclass(frozen=True)
+class _Front:
+    """The first replicas of the sorted stack, those whose clients are still in their epoch, and how they are differentiated."""
+
+    replicas: int
+    weights: Tree  # [replicas, …]
+    trained: list[tuple[str, Tensor]]  # of the weights
+    moved: list[int]  # where they are among the arguments of:
+    gradients: Gradients
+    rest: list[Tensor]  # its arguments after x, y and the samples' weights
+    name: Hashable  # of the function: what else it depends on
+
+
+class Stacked(Engine):
+    name: ClassVar[str] = "stacked"
+
+    def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
+        super().__init__(module, training, seed)
+        self.module = make_linear(make_padded(make_masked(self.module)))
+        self._gradients_of, self._descent_of = Traced(), Traced()
+        self._captured: CapturedTraining | None = None
+        self._sample_bytes: int | None = None
+        device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        if kernels.usable(device):
+            self.module = make_fused(self.module, training.precision)
+        if device.type == "cuda":
+            self._captured = CapturedTraining(self)
+
+    def _train(
+        self,
+        params: Tree,
+        samples: Samples,
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
+    ) -> tuple[Tree, Tensor]:
+        clients, models = leaves(params)[0].shape[:2]
+        rank, sizes = by_size(samples)
+        if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture
+            trained, mean_loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
+            return tree_map(lambda t: unranked(t, rank), trained), unranked(mean_loss, rank)
+        weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)
+        fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
+        velocity: dict[str, Tensor] = {}
+        mean_loss = torch.zeros(())
+        fronts: dict[int, _Front] = {}
+        for one_pass in passes:
+            ranked = one_pass.take(rank)
+            key = None if ranked.dropout is None else ranked.dropout.flatten()
+            batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size)
+            for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
+                front = fronts.get(batch.clients)
+                if front is None:
+                    front = fronts[batch.clients] = self._front(
+                        weights, fixed, batch.clients * models, objective, key is not None
+                    )
+                of_step = None if key is None else random_streams.count(key[: front.replicas], step)
+                x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
+                reported = self._step(front, x, y, weight, of_step, velocity, project).unflatten(0, (batch.clients, -1))
+                if step == 0:
+                    mean_loss = torch.zeros_like(reported)
+                mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
+        back = rank.argsort()
+        trained = tree_map(lambda t: t.unflatten(0, (clients, models)).index_select(0, back), weights)
+        return trained, mean_loss.index_select(0, back)
+
+    def _augmented(self, batches: Iterator[Batch], key: Tensor | None, samples: Samples) -> Iterator[Batch]:
+        """The batches of an epoch, their images flipped and shifted by the replicas' keys [C, K]."""
+        if key is None:
+            yield from batches
+            return
+        for step, batch in enumerate(batches):
+            first = step * self.training.batch_size
+            x = augmented(batch.x, self.training.augment, key[: batch.clients], first, black(samples))
+            yield replace(batch, x=x)
+
+    def _trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
+        return [(path, t) for path, t in named_leaves(weights) if self.trainable(path)]
+
+    def _front(self, weights: Tree, context: Tree, replicas: int, objective: Objective, keyed: bool) -> _Front:
+        active, fixed = (tree_map(lambda t: t[:replicas], tree) for tree in (weights, context))
+        gradients, rest = self._gradients(objective, active, fixed, keyed)
+        moved = [3 + at for at, (path, _) in enumerate(named_leaves(active)) if self.trainable(path)]
+        names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
+        return _Front(replicas, active, self._trained(active), moved, gradients, rest, (objective, self.module.training, *names))
+
+    def _step(
+        self,
+        front: _Front,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor | None,
+        velocity: dict[str, Tensor],
+        project: Projection | None,
+    ) -> Tensor:
+        """Move the front's weights by one step of SGD; the losses reported."""
+        tensors = (x, y, weight, *front.rest, *_some(key))
+        if self.training.momentum or self.training.weight_decay:
+            gradients, reported = self._gradients_of(front.name, front.gradients, *tensors)
+            self._descend(front.trained, gradients, velocity)
+        else:
+            descent = partial(descending, parameters=front.moved, lr=self.training.lr)
+            reported = self._descent_of(front.name, front.gradients, *tensors, rewrite=descent)
+        if project is not None:
+            project(front.weights)
+        return reported
+
+    def _differentiate(
+        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
+    ) -> tuple[list[Tensor | None], Tensor]:
+        """Gradients of every replica's objective with respect to what is trained of it, and the losses reported."""
+        front = self._front(weights, context, len(x), objective, key is not None)
+        found: tuple[list[Tensor | None], Tensor] = self._gradients_of(
+            front.name, front.gradients, x, y, weight, *front.rest, *_some(key)
+        )
+        return found
+
+    def _gradients(self, objective: Objective, weights: Tree, context: Tree, keyed: bool) -> tuple[Gradients, list[Tensor]]:
+        """The same as a function of nothing but tensors: x, y, the samples' weights, the leaves of weights and context, which are
+        returned beside it, and a key for dropout."""
+        names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
+
+        def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
+            named = {path: t.detach() for path, t in zip(names, rest, strict=False)}
+            fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
+            trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
+            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, rest[-1] if keyed else None)
+            return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
+
+        return gradients, [*leaves(weights), *leaves(context)]
+
+    def _map(
+        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The objective of every replica at once."""
+
+        def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
+            def loss(candidate: Tree, through: Through | None = None) -> Tensor:
+                logits = forward(self.module, candidate, x, through)
+                return _cross_entropy(logits, y, weight)
+
+            with weighted_rows(weight), nullcontext() if key is None else keyed(key):
+                return objective(loss, params, fixed)
+
+        in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
+        try:
+            return vmap(replica, in_dims=in_dims, randomness="different")(weights, x, y, weight, context, key)
+        except RuntimeError as error:
+            raise UnsupportedModuleError(
+                f"the stacked engine cannot take {type(self.module).__name__}: torch.func.vmap says "
+                f"«{str(error).splitlines()[0]}»; use engine='sequential'"
+            ) from error
+
+    def _descend(self, trained: list[tuple[str, Tensor]], gradients: list[Tensor | None], velocity: dict[str, Tensor]) -> None:
+        moved = [(path, t, g) for (path, t), g in zip(trained, gradients, strict=True) if g is not None]
+        parameters, steps = [t for _, t, _ in moved], [g for _, _, g in moved]
+        if self.training.weight_decay:
+            steps = list(torch._foreach_add(steps, parameters, alpha=self.training.weight_decay))
+        if self.training.momentum:
+            if not velocity:  # every replica takes the first step, so this is the whole stack
+                velocity.update((path, torch.zeros_like(t)) for path, t, _ in moved)
+            running = [velocity[path][: len(t)] for path, t, _ in moved]
+            torch._foreach_mul_(running, self.training.momentum)
+            torch._foreach_add_(running, steps)
+            steps = running
+        torch._foreach_add_(parameters, steps, alpha=-self.training.lr)
+
+    def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        parts = [self._gradient_together(*part) for part in self._that_fit(params, samples)]
+        return tree_map(lambda *of: torch.cat(of), *(tree for tree, _ in parts)), torch.cat([loss for _, loss in parts])
+
+    def _gradient_together(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        clients, models = leaves(params)[0].shape[:2]
+        rank, sizes = by_size(samples)
+        weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
+        total = tree_map(torch.zeros_like, weights)
+        mean_loss = torch.zeros(clients, models, device=rank.device)
+        for batch in batches_of(samples, rank, sizes, in_order(samples, models), EVALUATION_BATCH, join_last=True):
+            replicas = batch.clients * models
+            x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
+            part = tree_map(lambda t, r=replicas: t[:r], weights)
+            gradients, loss = self._differentiate(cross_entropy, part, x, y, weight, {}, None)
+            for (_, into), gradient in zip(self._trained(tree_map(lambda t, r=replicas: t[:r], total)), gradients, strict=True):
+                if gradient is not None:
+                    into += gradient
+            mean_loss[: batch.clients] += loss.unflatten(0, (batch.clients, models))
+        return tree_map(lambda t: unranked(t.unflatten(0, (clients, models)), rank), total), unranked(mean_loss, rank)
+
+    def _score(self, params: Tree, samples: Samples) -> ModelScores:
+        parts = [self._score_together(*part) for part in self._that_fit(params, samples)]
+        return ModelScores(torch.cat([part.loss for part in parts]), torch.cat([part.accuracy for part in parts]))
+
+    def _that_fit(self, params: Tree, samples: Samples) -> Iterator[tuple[Tree, Samples]]:
+        """As many clients at a time as memory takes: a batch is larger than in training."""
+        clients, models = leaves(params)[0].shape[:2]
+        if self._sample_bytes is None:
+            self._sample_bytes = self.bytes_per_sample(samples)
+        each = models * min(samples.longest, EVALUATION_BATCH) * self._sample_bytes
+        for at in torch.arange(clients).split(max(1, allowance(samples.y.device) // 4 // each)):
+            part = slice(int(at[0]), int(at[-1]) + 1)
+            yield tree_map(lambda t, part=part: t[part], params), samples.take(at)
+
+    def _score_together(self, params: Tree, samples: Samples) -> ModelScores:
+        clients, models = leaves(params)[0].shape[:2]
+        rank, sizes = by_size(samples)
+        ranked = tree_map(lambda t: t[rank], params)
+        total = torch.zeros(2, clients, models, dtype=torch.float64, device=rank.device)
+
+        def logits_of(weights: Tree, x: Tensor, weight: Tensor) -> Tensor:
+            with weighted_rows(weight):
+                return forward(self.module, weights, x)
+
+        of_all = vmap(vmap(logits_of, in_dims=(0, None, None)), in_dims=(0, 0, 0))
+        for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
+            a = batch.clients
+            logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
+            y = batch.y.expand(-1, models, -1)
+            weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
+            loss = F.cross_entropy(logits.flatten(0, 2), y.flatten(), reduction="none").view_as(y)
+            total[0, :a] += (loss * weight).sum(-1, dtype=torch.float64)
+            total[1, :a] += ((logits.argmax(-1) == y) * weight).sum(-1, dtype=torch.float64)
+        loss, accuracy = total.float()
+        return ModelScores(unranked(loss, rank), unranked(accuracy, rank))
+
+
+def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:
+    return () if tensor is None else (tensor,)
+
+
+def _cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Σ weight·(log Σ exp(logits) − logits[y]): over so few classes, plain operations are faster than log_softmax."""
+    below = logits - logits.amax(-1, keepdim=True).detach()
+    losses = below.exp().sum(-1, keepdim=True).log() - below.gather(-1, y[:, None])
+    return (losses * weight[:, None]).sum()

@@ -1,0 +1,106 @@
+"""Layers of a module replaced by those that the kernels compute for a whole stack at once; names of parameters stay the same.
+
+A convolution followed by ReLU and 2×2 pooling becomes one layer, as in the paper's CNN; every other plain convolution becomes one
+by itself. What is not recognised stays as it is and runs on PyTorch's own operations.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedfew.engines.precision import Precision
+
+
+class FusedConvolution(nn.Module):
+    """``nn.Conv2d`` or ``nn.Conv1d``, sharing its parameters; with ``pool`` followed by ReLU and the maximum of 2×2 pixels.
+    flattened: by the layer that comes next."""
+
+    def __init__(self, plain: nn.Module, precision: Precision, pool: bool = False, flattened: bool = False) -> None:
+        super().__init__()
+        assert isinstance(plain, nn.Conv1d | nn.Conv2d)
+        self.weight, self.bias = plain.weight, plain.bias
+        self.stride = plain.stride[-1]
+        padding = plain.padding
+        assert isinstance(padding, tuple)
+        self.padding = (0, padding[0]) if len(padding) == 1 else (padding[0], padding[1])
+        self.pool, self.precision, self.flattened = pool, precision, flattened
+
+    def forward(self, x: Tensor) -> Tensor:
+        from fedfew.engines.stacked.kernels.convolution import convolution
+
+        weight, flat = self.weight, self.weight.ndim == 3
+        if flat:  # a sequence is an image of one row
+            x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
+        bias = None if self.bias is None else self.bias[None]
+        y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision, self.flattened)
+        y = y.squeeze(0)  # y[0] would be the same, but its gradient a copy into zeros
+        return y.squeeze(-2) if flat else y
+
+
+class ContiguousGroupNorm(nn.GroupNorm):
+    """``nn.GroupNorm`` for images laid out channels last, which PyTorch's own takes wrongly or not at all under vmap."""
+
+    @classmethod
+    def like(cls, plain: nn.GroupNorm) -> ContiguousGroupNorm:
+        twin = cls(plain.num_groups, plain.num_channels, plain.eps, plain.affine)
+        twin.weight, twin.bias = plain.weight, plain.bias
+        return twin
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.contiguous())
+
+
+def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
+    """The module itself, with every layer replaced that there is a kernel for."""
+    if _is_plain(module):
+        return FusedConvolution(module, precision)
+    for parent in list(module.modules()):
+        pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.GroupNorm:
+                setattr(parent, name, ContiguousGroupNorm.like(child))
+            if _is_plain(child):
+                after = _after(parent, name)
+                flattened = name in pooled and len(after) > 2 and type(after[2][1]) is nn.Flatten
+                setattr(parent, name, FusedConvolution(child, precision, name in pooled, flattened))
+                for done, _ in after[:2] if name in pooled else []:
+                    setattr(parent, done, nn.Identity())
+    return module
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Is it a convolution that the kernels know: one group, no dilation, padding by zeros, one stride?"""
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d) or type(layer) not in (nn.Conv1d, nn.Conv2d):
+        return False
+    simple = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros" and len(set(layer.stride)) == 1
+    flat_stride = type(layer) is nn.Conv2d or layer.stride == (1,)
+    return simple and flat_stride and isinstance(layer.padding, tuple)
+
+
+def _pooled(sequence: nn.Sequential) -> set[str]:
+    """Names of the convolutions which ReLU and 2×2 pooling follow, in either order: it makes no difference."""
+    layers = list(sequence.named_children())
+    return {
+        name
+        for (name, layer), (_, second), (_, third) in zip(layers, layers[1:], layers[2:], strict=False)
+        if _is_plain(layer)
+        and type(layer) is nn.Conv2d
+        and any(_halves(a) and type(b) is nn.ReLU for a, b in _both(second, third))
+    }
+
+
+def _both(a: nn.Module, b: nn.Module) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module]]:
+    return (a, b), (b, a)
+
+
+def _halves(layer: nn.Module) -> bool:
+    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices:
+        return False
+    pairs = [(v, v) if isinstance(v, int) else tuple(v) for v in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)]
+    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)]
+
+
+def _after(sequence: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
+    """The children that come after the one of this name."""
+    children = list(sequence.named_children())
+    return children[1 + [child for child, _ in children].index(name) :]

@@ -1,0 +1,155 @@
+"""The convolution of a stack as one operation that PyTorch can differentiate, vmap and record.
+
+``convolution(x[R, B, C, H, W], weight[R, N, C, KH, KW], bias[R, N])`` is R convolutions side by side; with ``pool`` each is
+followed by ReLU and a 2×2 maximum. In memory images are [R, B, H, W, C]. :func:`twin` says the same in plain PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedfew.engines.stacked.kernels import launch
+from fedfew.engines.stacked.kernels.launch import Shape
+
+
+def twin(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int], pool: bool) -> Tensor:
+    """The same, one replica after the other, by PyTorch's own operations."""
+    replicas = []
+    for r in range(len(x)):
+        y = F.conv2d(x[r], weight[r], None if bias is None else bias[r], stride, padding)
+        replicas.append(F.max_pool2d(y.relu(), 2) if pool else y)
+    return torch.stack(replicas)
+
+
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int = 1,
+    padding: tuple[int, int] = (0, 0),
+    pool: bool = False,
+    precision: str = "fp32",
+    channels_first: bool = False,
+) -> Tensor:
+    """[R, B, N, …]; ``pool``: then ReLU and the maximum of every 2×2 pixels. precision: of the factors of products.
+    channels_first: what comes out also lies so in memory, for a layer that flattens it."""
+    out: Tensor = _forward(x, weight, bias, stride, *padding, pool, channels_first, precision)[0]
+    return out
+
+
+def _shape(weight: Tensor, stride: int, pad_h: int, pad_w: int) -> Shape:
+    return Shape(weight.shape[2], weight.shape[1], weight.shape[3], weight.shape[4], stride, pad_h, pad_w)
+
+
+def _out(x: Tensor, shape: Shape, pool: bool, channels_first: bool) -> tuple[Tensor, Tensor]:
+    """New tensors for what comes out and, with ``pool``, for where it came from: [R, B, N, OH, OW]."""
+    height, width = shape.out(*x.shape[3:])
+    size = (*x.shape[:2], *((height // 2, width // 2) if pool else (height, width)), shape.filters)
+    out = x.new_empty(*size[:2], size[4], *size[2:4]) if channels_first else _channels_first(x.new_empty(size))
+    return out, _channels_first(x.new_empty(size if pool else (0,) * 5, dtype=torch.int8))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, 1, 3, 4, 2)
+
+
+def _channels_first(x: Tensor) -> Tensor:
+    return x.permute(0, 1, 4, 2, 3)
+
+
+@torch.library.custom_op("fedfew::convolution", mutates_args=())
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    pad_h: int,
+    pad_w: int,
+    pool: bool,
+    channels_first: bool,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    shape = _shape(weight, stride, pad_h, pad_w)
+    out, source = _out(x, shape, pool, channels_first)
+    launch.forward(
+        _channels_last(x), _channels_last(weight), bias, _channels_last(out), _channels_last(source), shape, pool, precision
+    )
+    return out, source
+
+
+@_forward.register_fake
+def _(x, weight, bias, stride, pad_h, pad_w, pool, channels_first, precision):  # type: ignore[no-untyped-def]  # as above
+    return _out(x, _shape(weight, stride, pad_h, pad_w), pool, channels_first)
+
+
+@torch.library.custom_op("fedfew::convolution_backward", mutates_args=())
+def _backward(
+    g: Tensor,
+    source: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    pad_h: int,
+    pad_w: int,
+    pool: bool,
+    inputs: bool,
+    precision: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients with respect to the inputs (an empty one unless ``inputs``), the weights and the bias."""
+    shape = _shape(weight, stride, pad_h, pad_w)
+    dx = _gradients(x, weight, inputs)[0]
+    g, source, x, filters = (_channels_last(t) for t in (g, source, x, weight))
+    if pool and not inputs:  # the first layer: its gradient before pooling is the largest of all and is never written out
+        gradient, db = launch.weight_gradient_pooled(x, g, source, shape, precision)
+        return dx, _channels_first(gradient), db
+    g = launch.unpool(launch.laid_out(g), source, *shape.out(*x.shape[2:4])) if pool else g.contiguous()
+    if inputs:
+        launch.input_gradient(g, filters, _channels_last(dx), shape, precision)
+    return dx, _channels_first(launch.weight_gradient(x, g, shape, precision)), g.sum((1, 2, 3))
+
+
+def _gradients(x: Tensor, weight: Tensor, inputs: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """New tensors for the three gradients, laid out channels last."""
+    R, B, C, H, W = x.shape
+    N, KH, KW = weight.shape[1], weight.shape[3], weight.shape[4]
+    dx = x.new_empty((R, B, H, W, C) if inputs else (0,) * 5)
+    return _channels_first(dx), _channels_first(x.new_empty(R, N, KH, KW, C)), x.new_empty(R, N)
+
+
+@_backward.register_fake
+def _(g, source, x, weight, stride, pad_h, pad_w, pool, inputs, precision):  # type: ignore[no-untyped-def]  # as above
+    return _gradients(x, weight, inputs)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, *ctx.settings, _, ctx.precision = inputs
+    ctx.bias = bias is not None
+    ctx.save_for_backward(x, weight, output[1])
+
+
+def _differentiate(ctx: Any, g: Tensor, _: Tensor) -> tuple[Any, ...]:
+    x, weight, source = ctx.saved_tensors
+    dx, dw, db = _backward(g, source, x, weight, *ctx.settings, ctx.needs_input_grad[0], ctx.precision)
+    return dx if ctx.needs_input_grad[0] else None, dw, db if ctx.bias else None, *[None] * 6
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+@_forward.register_vmap
+def _(info, in_dims, x, weight, bias, *settings):  # type: ignore[no-untyped-def]  # torch calls it
+    """Another axis of replicas joins the first one."""
+
+    def merged(tensor: Tensor | None, axis: int | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        spread = tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+        return spread.flatten(0, 1)
+
+    out, source = _forward(*(merged(t, axis) for t, axis in zip((x, weight, bias), in_dims, strict=False)), *settings)
+    shape = (info.batch_size, -1)
+    return (out.unflatten(0, shape), source.unflatten(0, shape) if len(source) else source), (0, 0 if len(source) else None)

@@ -1,0 +1,162 @@
+"""How the convolution kernels are started: layouts, block sizes, how many programs.
+
+Images here are [R, B, H, W, C] and filters [R, N, KH, KW, C], contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedfew.engines.stacked.kernels import triton_convolution
+
+INPUT_PRECISION = {
+    "fp32": "tf32x3",
+    "tf32": "tf32",
+    "bf16": "bf16",
+}  # of factors; tf32x3: in three products, float32 but for rounding
+PROGRAMS = 132 * 4  # enough to fill a large GPU
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a convolution is made for."""
+
+    channels: int
+    filters: int
+    height: int  # of a filter
+    width: int
+    stride: int
+    pad_h: int
+    pad_w: int
+
+    def constants(self) -> tuple[int, ...]:
+        return (self.channels, self.filters, self.height, self.width, self.stride, self.pad_h, self.pad_w)
+
+    def out(self, height: int, width: int) -> tuple[int, int]:
+        """The size of what comes out for an image of this size."""
+        return (
+            (height + 2 * self.pad_h - self.height) // self.stride + 1,
+            (width + 2 * self.pad_w - self.width) // self.stride + 1,
+        )
+
+
+def tiles(part: str, channels: int, filters: int, width: int, pool: bool) -> dict[str, int]:
+    """Block sizes, warps and stages: the best of those tried on an H200 (benchmarks/kernels.py)."""
+    BN = 32 if (channels if part == "input" else filters) <= 32 else 64
+    if part == "forward":
+        if width * channels <= 32:
+            return {"BM": 64, "BN": BN, "BK": 16 if width * channels <= 16 else 32, "num_warps": 4, "num_stages": 1}
+        return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 8 if pool else 4, "num_stages": 3}
+    if part == "weight":
+        return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
+    if part == "weight_by_sample":
+        return {"BT": 32, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 2}
+    return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 3}
+
+
+def layout(image: Tensor) -> tuple[int, int]:
+    """How far neighbouring pixels and neighbouring channels of ``image`` [R, B, H, W, C] are apart: channels last, or first."""
+    return image.stride(3), image.stride(4)
+
+
+def laid_out(image: Tensor) -> Tensor:
+    """The image itself if it is contiguous channels last or first, else a copy that is."""
+    return image if image.permute(0, 1, 4, 2, 3).is_contiguous() else image.contiguous()
+
+
+def forward(
+    x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source: Tensor, shape: Shape, pool: bool, precision: str
+) -> None:
+    """Write into ``out`` and, with ``pool``, ``source``, both [R, B, OH, OW, N]."""
+    x, filters = x.contiguous(), filters.contiguous()
+    R, B, H, W, _ = x.shape
+    OH, OW, N = out.shape[2:]
+    tile = tiles("forward", shape.channels, N, shape.width, pool)
+    grid = (-(-B * OH * OW // tile["BM"]), -(-N // tile["BN"]), R)
+    triton_convolution.forward[grid](
+        x, filters, filters if bias is None else bias.contiguous(), out, source,
+        B, H, W, OH, OW, *layout(out), *shape.constants(),
+        POOL=pool, BIAS=bias is not None, PRECISION=INPUT_PRECISION[precision], **tile,
+    )  # fmt: skip
+
+
+def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, precision: str) -> tuple[Tensor, Tensor]:
+    """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling."""
+    x, g = x.contiguous(), g.contiguous()
+    R, B, H, W, C = x.shape
+    OH, OW, N = g.shape[2:]
+    tile = tiles("weight", C, N, shape.width, True)
+    Q = shape.height * shape.width * C
+    programs = -(-Q // tile["BQ"]) * -(-N // tile["BN"])
+    splits, per_split = _splits(B * OH * OW, 256, programs * R, tile["BM"])
+    dw, db = x.new_empty(splits, R, N, Q), x.new_empty(splits, R, N)
+    triton_convolution.weight_gradient[(programs, splits, R)](
+        x, g, source, dw, db, B, H, W, OH, OW, per_split, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
+    )
+    return _summed(dw).view(R, N, shape.height, shape.width, C), _summed(db)
+
+
+def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tensor:
+    """Gradient of the filters from that of the image g [R, B, OH, OW, N]."""
+    R, _, H, W, C = x.shape
+    height, width = shape.out(H, W)
+    tile = tiles("weight_by_sample", C, shape.filters, shape.width, False)
+    Q = shape.height * shape.width * C
+    programs = -(-Q // tile["BQ"]) * -(-shape.filters // tile["BN"])
+    splits, per_split = _splits(height, 1, programs * R, 1)
+    dw = x.new_empty(splits, R, shape.filters, Q)
+    x = _samples_last(x.contiguous(), shape.pad_h, shape.pad_w)
+    triton_convolution.weight_gradient_by_sample[(programs, splits, R)](
+        x, _samples_last(g), dw, *x.shape[2:4], height, per_split, x.shape[-1], width,
+        *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
+    )  # fmt: skip
+    return _summed(dw).view(R, shape.filters, shape.height, shape.width, C)
+
+
+def _samples_last(x: Tensor, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
+    """[R, B, H, W, C] as [R, C, H + 2 pad_h, W + 2 pad_w, S], S = B or the next multiple of four (of 16 bytes), filled up with
+    zeros."""
+    R, B, H, W, C = x.shape
+    S = -(-B // 4) * 4 if aligned else B
+    out = x.new_empty(R, C, H + 2 * pad_h, W + 2 * pad_w, S)
+    BC = 32
+    grid = (out.shape[2] * out.shape[3], -(-C // BC), R)
+    triton_convolution.samples_last[grid](x, out, B, H, W, C, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
+    return out
+
+
+def unpool(g: Tensor, source: Tensor, height: int, width: int) -> Tensor:
+    """The gradient before pooling and ReLU."""
+    R, B, OH, OW, N = g.shape
+    odd = height % 2 or width % 2  # pooling left a row or a column out, whose gradient is zero
+    out = g.new_zeros(R, B, height, width, N) if odd else g.new_empty(R, B, height, width, N)
+    BLOCK = 1024
+    triton_convolution.unpool[(-(-g.numel() // BLOCK),)](
+        g, source, out, OH, OW, height, width, *layout(g), g.numel(), N, BLOCK, num_warps=4
+    )
+    return out
+
+
+def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precision: str) -> None:
+    """Write into ``out`` [R, B, H, W, C]."""
+    R, B, H, W, C = out.shape
+    OH, OW, N = g.shape[2:]
+    tile = tiles("input", C, N, shape.width, False)
+    grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
+    turned = _samples_last(filters.contiguous(), aligned=False)
+    triton_convolution.input_gradient[grid](
+        g, turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
+    )
+
+
+def _splits(length: int, least: int, programs: int, multiple: int) -> tuple[int, int]:
+    """Into how many parts a sum over ``length`` falls so that the GPU is full, and the length of each."""
+    splits = max(1, min(length // least, PROGRAMS // programs))
+    per_split = -(-length // (splits * multiple)) * multiple
+    return -(-length // per_split), per_split
+
+
+def _summed(parts: Tensor) -> Tensor:
+    return parts[0] if len(parts) == 1 else parts.sum(0)

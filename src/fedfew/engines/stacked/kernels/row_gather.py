@@ -1,0 +1,44 @@
+"""Rows of a table chosen by an index: pictures gathered for a batch, and gradients added to an embedding.
+
+Triton on a GPU that has it, PyTorch's own operations elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedfew.engines.stacked.kernels import usable
+
+
+@torch.library.custom_op("fedfew::add_rows", mutates_args=("table",))
+def add_rows(table: Tensor, at: Tensor, values: Tensor, scale: float) -> None:
+    """table[at] += scale · values for a table ``[…, D]`` whose leading axes count as one. A row may occur more than once."""
+    flat, at, values = table.view(-1, table.shape[-1]), at.flatten(), values.reshape(-1, table.shape[-1])
+    if not usable(table.device):
+        flat.index_add_(0, at, values, alpha=scale)
+        return
+    from fedfew.engines.stacked.kernels import triton_row_gather
+
+    width = table.shape[-1]
+    block = min(1024, 1 << (width - 1).bit_length())
+    triton_row_gather.add_rows[(len(at), -(-width // block))](flat, at, values.contiguous(), scale, width, block)
+
+
+@add_rows.register_fake
+def _(table, at, values, scale):  # type: ignore[no-untyped-def]  # nothing to say
+    return None
+
+
+def pictures(x: Tensor, at: Tensor, symmetric: bool) -> Tensor:
+    """Images ``x[M, C, H, W]`` of bytes at the rows ``at[…]`` as a model sees them (see ``as_input``): […, C, H, W], laid out
+    channels last."""
+    from fedfew.engines.stacked.kernels import triton_row_gather
+
+    _, channels, height, width = x.shape
+    out = torch.empty(*at.shape, height, width, channels, device=x.device)
+    BLOCK = 1024
+    triton_row_gather.pictures[(at.numel(), -(-height * width * channels // BLOCK))](
+        x, at.contiguous(), out, height * width, channels, 127.5 if symmetric else 255.0, 1.0 if symmetric else 0.0, BLOCK
+    )
+    return out.movedim(-1, -3)

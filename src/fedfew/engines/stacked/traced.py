@@ -1,0 +1,139 @@
+"""Functions recorded once per shape and then replayed as a flat list of tensor operations.
+
+For small models nearly all the time of a stacked step goes into deciding what to compute: vmap's rules, autograd's bookkeeping,
+module calls. Tracing pays that once; a replay only does the arithmetic. A recording holds for one objective and one set of
+shapes, so an objective must be a pure function of its arguments: what changes from round to round goes into its context.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from types import BuiltinFunctionType, MethodDescriptorType
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fedfew.engines.stacked.recording import record
+from fedfew.util.interrupts import held_back
+
+Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
+KEPT = 1024  # recordings; one objective needs one for each number of clients that are still in an epoch
+
+
+class Traced:
+    """Recordings of functions of tensors, found again by name and by the tensors' shapes."""
+
+    def __init__(self) -> None:
+        self._recordings: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+
+    def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor, rewrite: Rewrite | None = None) -> Any:
+        """``function(*tensors)``; functions of one name must do the same to tensors of the same shapes.
+
+        rewrite: makes of the recording what is done in its place, the same for one name.
+        """
+        key = (name, tuple((t.shape, t.stride(), t.dtype) for t in tensors))
+        if key in self._recordings:
+            self._recordings.move_to_end(key)
+        else:
+            recording = recorded(function, tensors)
+            self._recordings[key] = _called_directly(rewrite(recording) if rewrite else recording).forward
+            if len(self._recordings) > KEPT:
+                self._recordings.popitem(last=False)
+        return self._recordings[key](*tensors)  # the plain function: a module's own call costs as much as three operations
+
+
+def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:
+    """A recording made without a trace: what the function writes into its arguments is undone, as the replay will write it."""
+    before = [(t, t._version, t.clone()) for t in tensors]
+    with held_back():  # in the midst of PyTorch's own bookkeeping an interrupt may be lost
+        graph, constants = record(function, tensors)
+    for tensor, version, value in before:
+        if tensor._version != version:
+            tensor.copy_(value)
+    _simplify(graph)
+    return fx.GraphModule(constants, graph)
+
+
+def _simplify(graph: fx.Graph) -> None:
+    """Take out steps that do nothing (about a third of what vmap and autograd leave behind)."""
+    writes = any(_writes(node) for node in graph.nodes)
+    for node in graph.nodes:
+        if node.op == "call_function" and (same := _same_as(node, writes)) is not None:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+    drop_unused(graph)
+
+
+def drop_unused(graph: fx.Graph) -> None:
+    """Take out what nobody uses and what writes nowhere."""
+    graph.eliminate_dead_code(lambda node: node.is_impure() or _writes(node))
+
+
+def _called_directly(recording: fx.GraphModule) -> fx.GraphModule:
+    for node in recording.graph.nodes:
+        node.target = _direct(node.target)
+    recording.recompile()
+    return recording
+
+
+_RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Does this step change one of its arguments in place?"""
+    return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
+
+
+def _same_as(node: fx.Node, writes: bool) -> fx.Node | None:
+    """Which of its arguments a step that does nothing returns."""
+    if node.target is torch.ops.aten.mul.Tensor:
+        return None if writes else _times_one(node.args[0], node.args[1], node)
+    if node.target is torch.ops.aten.where.self:
+        return None if writes else _either_way(node)
+    return node.args[0] if _does_nothing(node, writes) else None  # type: ignore[return-value]  # a tensor
+
+
+def _times_one(a: Any, b: Any, product: fx.Node) -> fx.Node | None:
+    """The other factor where one is all ones, as where autograd begins, and the product has the other's shape."""
+    for one, other in ((a, b), (b, a)):
+        if _is_one(one) and isinstance(other, fx.Node) and other.meta["like"] == product.meta["like"]:
+            return other
+    return None
+
+
+def _either_way(choice: fx.Node) -> fx.Node | None:
+    """What is chosen where both are the same, as where only a gradient was to be cut off."""
+    _, a, b = choice.args
+    return a if a is b and isinstance(a, fx.Node) and a.meta["like"] == choice.meta["like"] else None
+
+
+def _is_one(node: Any) -> bool:
+    if not isinstance(node, fx.Node):
+        return False
+    shaped = node.target is torch.ops.aten.unsqueeze.default or node.target in _RESHAPES
+    return node.target is torch.ops.aten.ones_like.default or (shaped and _is_one(node.args[0]))
+
+
+def _does_nothing(node: fx.Node, writes: bool) -> bool:
+    if node.target is torch.ops.aten.detach.default:  # nothing is differentiated in a replay
+        return True
+    if node.target is torch.ops.aten.mul.Scalar:
+        return bool(node.args[1] == 1) and not writes  # a copy, which must not see what is written later
+    if node.target is torch.ops.aten.permute.default:
+        return node.args[1] == sorted(node.args[1])  # type: ignore[arg-type]  # a list of axes
+    source = node.args[0] if node.args else None
+    return node.target in _RESHAPES and isinstance(source, fx.Node) and source.meta["like"] == node.meta["like"]
+
+
+def _direct(target: Any) -> Any:
+    """The same operation as torch's own function or method where there is one: called so, it costs half as much before any
+    arithmetic as through ``torch.ops``."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return target
+    name = target._schema.name.removeprefix("aten::")
+    for owner, kind in ((torch, BuiltinFunctionType), (Tensor, MethodDescriptorType)):
+        if isinstance(function := getattr(owner, name, None), kind):
+            return function
+    return target

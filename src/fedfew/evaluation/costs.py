@@ -1,0 +1,150 @@
+"""What a method costs a round: traffic, local work, storage, inference. Counted, not typed in.
+
+:func:`cost` lets the method go through one round with one client, on an engine that records what it is asked for instead of
+training. Messages and states are measured as they come; a method that is changed changes its costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedfew import methods, models
+from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass
+from fedfew.federation import Federation, Samples
+from fedfew.local import Local, Objective, Projection, Through
+from fedfew.methods import Method, Reply
+from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Costs of one round in which all clients take part; "a client" is the mean client where they differ."""
+
+    bytes_down: int  # to a client: what the server dispatches
+    bytes_up: int  # from a client: its update and its losses
+    steps: float  # optimiser steps of a client, over all models it trains
+    gradient_passes: int  # times a client sends its training data forward and backward through a model
+    forward_passes: int  # times it sends them forward only (to choose or to report losses)
+    model_bytes: int  # one model: parameters and buffers
+    server_models: float  # the server's state, in models
+    client_models: float  # what a client keeps from round to round, in models
+    inference_passes: float  # models a client runs to predict one sample
+    selection_passes: int  # models a client compares on its training data to find the one it uses; 0 where there is no choice
+
+
+def cost(
+    method: str | Method,
+    model: str | Callable[[], nn.Module],
+    federation: Federation,
+    local_epochs: int = 1,
+    batch_size: int = 20,
+) -> Cost:
+    """The cost of a method on a federation; ``method``, ``model`` and the settings are those of :func:`fedfew.train`."""
+    for name, value in (("local_epochs", local_epochs), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be ≥ 1, not {value!r}")
+    chosen = methods.make(method) if isinstance(method, str) else method
+    chosen.check_against(len(federation))
+    shape, classes, vocabulary = federation.shape, federation.classes, federation.vocabulary
+    module = models.build(model, shape, classes, vocabulary) if isinstance(model, str) else model()
+    single: Tree = {name: t.detach().clone() for name, t in module.state_dict().items()}
+    server, own = chosen.init(lambda k: tree_map(torch.clone, single), len(federation))
+    counting = _Counting(module, LocalTraining(lr=1.0, batch_size=batch_size, epochs=local_epochs), seed=0)
+
+    first = torch.tensor([0])  # messages are stacks, so every client's has the same size: one client stands for all
+    received, kept = chosen.dispatch(server, first), take(own, first)
+    reply = chosen.client(received, kept, _at_home(counting, federation)).reply
+    candidates = chosen.serve(received, kept)
+    choices = leaves(candidates)[0].shape[1]
+    batches = [math.ceil(n / batch_size) for n in federation.train.count.tolist()]
+    model_bytes = count_bytes(single)
+    return Cost(
+        bytes_down=count_bytes(received),
+        bytes_up=reply.bytes_each,
+        steps=counting.epochs * sum(batches) / len(batches),
+        gradient_passes=counting.gradient_passes,
+        forward_passes=counting.forward_passes,
+        model_bytes=model_bytes,
+        server_models=count_bytes(server) / model_bytes,
+        client_models=count_bytes(own) / len(federation) / model_bytes,
+        inference_passes=count_bytes(candidates) / choices / model_bytes,
+        selection_passes=choices if choices > 1 else 0,
+    )
+
+
+def rehearsed(method: Method, module: nn.Module, server: Tree, own: Tree) -> Reply:
+    """A reply as one client's will be, all its numbers zero or as received: what a server can expect to get.
+
+    own: the private states of all clients, or of one.
+    """
+    counting = _Counting(module, LocalTraining(lr=1.0, batch_size=1), seed=0)
+    first = torch.tensor([0])
+    samples = Samples(torch.empty(0), torch.empty(0), torch.tensor([0]), torch.tensor([1]), 1)
+    local = Local(counting, samples, first, 1, torch.ones(1))
+    return method.client(method.dispatch(server, first), take(own, first), local).reply
+
+
+def _at_home(engine: Engine, federation: Federation) -> Local:
+    """The first client on its own; its samples are counted but never looked at, so none are there."""
+    count = federation.train.count[:1].cpu()
+    samples = Samples(torch.empty(0), torch.empty(0), torch.tensor([0]), count, int(count))
+    share = (count / federation.train.count.sum().cpu()).float()
+    return Local(engine, samples, federation.ids[:1].cpu(), 1, share)
+
+
+class _Counting(Engine):
+    """Leaves every model as it is, reports losses of zero, and counts. A stack here is one client."""
+
+    name: ClassVar[str] = "counting"
+
+    def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
+        super().__init__(module, training, seed)
+        self.epochs = 0  # epochs trained, added up over models: each is a step a batch
+        self.gradient_passes = 0
+        self.forward_passes = 0
+
+    def _train(
+        self,
+        params: Tree,
+        samples: Samples,
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
+    ) -> tuple[Tree, Tensor]:
+        epochs = leaves(params)[0].shape[1] * sum(1 for _ in passes)
+        self.epochs += epochs
+        reported = self._probe(epochs, objective, take(take(params, 0), 0), take(take(context, 0), 0))
+        return tree_map(torch.clone, params), reported.expand(*leaves(params)[0].shape[:2], *reported.shape).clone()
+
+    def _probe(self, epochs: int, objective: Objective, params: Tree, context: Tree) -> Tensor:
+        """Ask the objective once how often it takes the loss: it does the same for every batch, model and epoch."""
+
+        def loss(weights: Tree, through: Through | None = None) -> Tensor:
+            if torch.is_grad_enabled():
+                self.gradient_passes += epochs
+            else:
+                self.forward_passes += epochs
+            return torch.stack([0.0 * t.sum() for t in leaves(weights) if t.is_floating_point()]).sum()
+
+        params = tree_map(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()), params)
+        _, reported = objective(loss, params, context)
+        return torch.zeros_like(reported)
+
+    def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
+        clients, models = leaves(params)[0].shape[:2]
+        self.gradient_passes += models
+        return tree_map(torch.zeros_like, params), torch.zeros(clients, models)
+
+    def _score(self, params: Tree, samples: Samples) -> ModelScores:
+        clients, models = leaves(params)[0].shape[:2]
+        self.forward_passes += models
+        return ModelScores(torch.zeros(clients, models), torch.zeros(clients, models))
+
+    _score_shared = _score

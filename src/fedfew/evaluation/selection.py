@@ -1,0 +1,176 @@
+"""A site that never took part gets its model: the one that fits its own data best, perhaps trained on a little at home.
+
+Some of its samples are held out. The model is chosen by the others, adapted on the others, and scored on those held out, before
+and after. Nothing leaves the site.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from fedfew.data import split
+from fedfew.engines import LocalTraining, Sequential
+from fedfew.engines.augment import check as check_augment
+from fedfew.engines.base import evaluation_batches
+from fedfew.federation import Federation, Pixels, as_input
+from fedfew.local import cross_entropy
+from fedfew.methods import LocalOnly
+from fedfew.models.batch_norm import uses_batch_statistics
+from fedfew.stack import Tree, named_leaves, tree_map
+from fedfew.training import batch_norm_policy
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well one model fits some samples."""
+
+    loss: float  # mean cross-entropy
+    accuracy: float
+
+
+def fit(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> list[Fit]:
+    """How well each of the models fits these samples.
+
+    pixels: what bytes become on their way into a model, as in the federation that the models were trained on.
+    """
+    inputs, labels = as_input(torch.as_tensor(x), pixels), torch.as_tensor(y).long()
+    if inputs.is_floating_point():
+        inputs = inputs.to(torch.float32)
+    if len(inputs) == 0 or len(inputs) != len(labels):
+        raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(labels)}")
+    fits = []
+    with torch.no_grad():
+        for module in models:
+            module.eval()
+            logits = torch.cat([module(part) for part in evaluation_batches(inputs)])
+            accuracy = (logits.argmax(1) == labels).double().mean()
+            fits.append(Fit(float(F.cross_entropy(logits, labels)), float(accuracy)))
+    return fits
+
+
+def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> int:
+    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses."""
+    if not models:
+        raise ValueError("models is empty: there is nothing to choose from")
+    losses = [one.loss for one in fit(models, x, y, pixels=pixels)]
+    return losses.index(min(losses))
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a newcomer gets."""
+
+    model: int  # which of the models fits it best
+    fits: list[Fit]  # of every model, on the samples it was chosen by
+    chosen_by: int  # how many those are
+    held_out: int  # how many samples the two scores below are of
+    before: Fit | None  # of the model as it came; None where nothing is held out
+    after: Fit | None  # of the model after training at home; None where it was not trained
+    module: nn.Module  # what to use
+    adapted: bool  # whether that is the one trained at home
+
+    @property
+    def worse(self) -> bool:
+        """Whether training at home made the model worse: the loss on the samples held out is not less than before."""
+        return self.before is not None and self.after is not None and not self.after.loss < self.before.loss
+
+
+def join(
+    models: Sequence[nn.Module],
+    x: Any,
+    y: Any,
+    *,
+    validation: float = 0.2,
+    groups: Any = None,
+    training: LocalTraining | None = None,
+    keep_adapted: bool = False,
+    pixels: Pixels = "symmetric",
+    seed: int = 0,
+    on_epoch: Callable[[int, Fit], None] | None = None,
+) -> Joined:
+    """Choose the model that fits these samples best and, where ``training`` is given, go on training it.
+
+    validation: share of the samples held out for the scores, drawn by ``seed``, each class in proportion. groups: one number a
+    sample (a patient's, say); all samples of a group are on one side. training: as many epochs of it as it says; each begins with
+    fresh momentum, as a client's round does. Unless ``keep_adapted``, a model that this made worse is not used. on_epoch: called
+    after every epoch with its number and the fit to the samples held out.
+    """
+    if not models:
+        raise ValueError("models is empty: there is nothing to choose from")
+    x, y = np.asarray(x), np.asarray(y)
+    at, out = hold_out(y, validation, groups, seed)
+    fits = fit(models, x[at], y[at], pixels=pixels)
+    best = min(range(len(fits)), key=lambda k: fits[k].loss)
+    module = models[best]
+    before = fit([module], x[out], y[out], pixels=pixels)[0] if len(out) else None
+    plain = Joined(best, fits, len(at), len(out), before, None, module, False)
+    if training is None:
+        return plain
+    if not len(out):
+        raise ValueError("validation is 0, but without samples held out nobody could tell what adapting does: hold some out")
+
+    def score(trained: nn.Module) -> Fit:
+        return fit([trained], x[out], y[out], pixels=pixels)[0]
+
+    here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])])
+    trained = _adapted(module, replace(here, train=replace(here.train, pixels=pixels)), training, seed, score, on_epoch)
+    joined = replace(plain, after=score(trained))
+    assert joined.after is not None
+    if not math.isfinite(joined.after.loss) and keep_adapted:
+        raise ValueError(f"adapting diverged: its loss is no longer finite. Lower lr (it is {training.lr:g})")
+    return joined if joined.worse and not keep_adapted else replace(joined, module=trained, adapted=True)
+
+
+def hold_out(y: NDArray[Any], share: float, groups: Any = None, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to choose and train on, and rows held out, both in ascending order; at least one a side."""
+    if not 0 <= share < 1:
+        raise ValueError(f"validation must be a share in [0, 1), not {share}")
+    rows = np.arange(len(y))
+    if share == 0:
+        return rows, rows[:0]
+    if len(y) < 2:
+        raise ValueError(f"there are {len(y)} samples, too few to hold any out: take more, or validation 0")
+    shuffled = np.random.default_rng(seed).permutation(len(y))
+    if groups is None:
+        cut = split.stratified(shuffled, y, share, 0.0, "the data")
+    else:
+        numbers = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+        if len(numbers) != len(y):
+            raise ValueError(f"groups must hold one number a sample: there are {len(y)} samples, not {len(numbers)}")
+        if numbers.max() == 0:
+            raise ValueError("all samples are of one group, which cannot be on both sides: take more, or validation 0")
+        cut = split.grouped(shuffled, numbers, "groups", share, 0.0, "the data", {})
+    return np.sort(cut.train), np.sort(cut.test)
+
+
+def _adapted(
+    module: nn.Module,
+    here: Federation,
+    training: LocalTraining,
+    seed: int,
+    score: Callable[[nn.Module], Fit],
+    on_epoch: Callable[[int, Fit], None] | None,
+) -> nn.Module:
+    """A trained copy, by the same engine and batches as a client's."""
+    policy = "batch" if uses_batch_statistics(module) else "average"
+    batch_norm_policy.check(policy, module, LocalOnly(), here, training.batch_size)
+    check_augment(training.augment, here.train)
+    engine = Sequential(module, training, seed)
+    trained = copy.deepcopy(module)
+    params: Tree = {name: t.detach()[None, None].clone() for name, t in module.state_dict().items()}
+    for epoch in range(training.epochs):
+        params, _ = engine.train(params, here.train, here.ids, 1, cross_entropy, {}, epochs=1, first_epoch=epoch)
+        trained.load_state_dict(dict(named_leaves(tree_map(lambda t: t[0, 0], params))))
+        if on_epoch is not None:
+            on_epoch(epoch + 1, score(trained.eval()))
+    return trained.eval()

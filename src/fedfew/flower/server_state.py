@@ -1,0 +1,128 @@
+"""Where a run on a network stands: the server's state, what the sites need to know of it, and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfew._version import __version__
+from fedfew.evaluation.costs import rehearsed
+from fedfew.flower.messages import RefusedError
+from fedfew.flower.plan import Plan
+from fedfew.flower.registry import Member, agreed
+from fedfew.stack import Tree, leaves, take
+from fedfew.training import batch_norm_policy, checkpoint
+from fedfew.training.api import fresh_models
+from fedfew.training.checkpoint import State
+from fedfew.training.history import History
+from fedfew.training.run import ModelFactory, Run
+
+Factory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
+_TRAINING = ("model", "local_epochs", "batch_size", "lr", "momentum", "weight_decay", "batch_norm", "augment")
+COMPARED = (*_TRAINING, "participation", "seed", "score_every")
+
+
+class Standing:
+    """A run's state, fresh or read from the newest checkpoint in the plan's folder.
+
+    ``state.sites`` is what the server remembers of the sites: the run's name at the sites, samples, and for every client the last
+    round in which its answer counted (``last``) and that at the checkpoint before the newest (``keep``: no older own state of the
+    client will be asked for).
+    """
+
+    def __init__(self, plan: Plan, members: list[Member], factory: Factory) -> None:
+        self.plan = plan
+        self.folder = Path(plan.folder)
+        self.events: list[str] = []  # how it began
+        found = checkpoint.checkpoints(self.folder)
+        self.state, data = self._resumed() if found else _fresh(plan.clients, members)
+        self.factory, self.method = batch_norm_policy.with_policy(plan.batch_norm, factory(data), plan.make_method())
+        server, own = self.method.init(fresh_models(self.factory, plan.seed, torch.device("cpu")), plan.clients)
+        self.like = rehearsed(self.method, self.factory(), server, own)  # what a client's reply looks like
+        if not found:
+            self.state.server = server
+        about = {"name": data["name"], "clients": plan.clients, "test_samples": self.sites["test_samples"]}
+        self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels")}
+        more = {"rounds": plan.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
+        self.state.settings = self._comparable() | {"federation": self.data} | more
+        self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
+        shown = {name: self.data[name] for name in ("shape", "classes", "vocabulary")}
+        self._for_sites = json.dumps(plan.for_sites() | shown)
+
+    @property
+    def sites(self) -> dict[str, Any]:
+        return self.state.sites
+
+    @property
+    def token(self) -> str:
+        """The run's name at the sites; it stays the same when the server is started again."""
+        token: str = self.sites["run"]
+        return token
+
+    def check_fits(self, member: Member) -> None:
+        """Refuse a site whose data do not fit the run's."""
+        for what in ("shape", "vocabulary", "pixels"):
+            mine = getattr(member, what)
+            if (list(mine) if what == "shape" else mine or None) != self.data[what]:
+                raise RefusedError(f"{what} of its data is {mine}, the run's is {self.data[what]}")
+        if member.classes > self.data["classes"]:
+            raise RefusedError(f"it has {member.classes} classes, the run {self.data['classes']}")
+
+    def dispatched(self, clients: Tensor) -> dict[int, Tree]:
+        """What each of the clients receives; one tree for all where all receive the same."""
+        received = self.method.dispatch(self.state.server, clients)
+        if not leaves(received) or leaves(received)[0].shape[0] == 1:
+            return dict.fromkeys(clients.tolist(), take(received, 0))
+        return {client: take(received, row) for row, client in enumerate(clients.tolist())}
+
+    def values(self, client: int, number: int) -> dict[str, Any]:
+        """What a letter to a client about a round says besides its models."""
+        last, keep = self.sites["last"][client], self.sites["keep"][client]
+        return {"run": self.token, "round": number, "last": last, "keep": keep, "settings": self._for_sites}
+
+    def complete(self, number: int, server: Tree, drawn: int, answered: list[int]) -> None:
+        """A round is done."""
+        self.state.server, self.state.round = server, number
+        self.state.left_out += drawn - len(answered)
+        for client in answered:
+            self.sites["last"][client] = number
+
+    def write(self, members: Iterable[Member]) -> None:
+        """A checkpoint; sites then need no own state older than that of the checkpoint before it."""
+        for member in members:
+            self.sites["samples"][member.client] = member.samples
+            self.sites["test_samples"][member.client] = member.test_samples
+        if self._written < self.state.round:
+            self.sites["keep"], self._last, self._written = self._last, list(self.sites["last"]), self.state.round
+        checkpoint.write(self.folder, self.state)
+        about = {"train": self.sites["samples"], "test": self.sites["test_samples"], "pixels": self.data["pixels"]}
+        (self.folder / "federation.json").write_text(json.dumps(about))
+
+    def result(self) -> Run:
+        return Run(self.state, self.factory, self.method)
+
+    def _resumed(self) -> tuple[State, dict[str, Any]]:
+        state, refused = checkpoint.read_newest(self.folder, self._comparable())
+        if state.round >= self.plan.rounds:
+            raise ValueError(
+                f"rounds is {self.plan.rounds}, but the run in {self.folder} has done {state.round}: choose more, or another "
+                "folder"
+            )
+        self.events = [*(f"refused: {reason}" for reason in refused), f"resumed after round {state.round}"]
+        return state, state.settings["federation"]
+
+    def _comparable(self) -> dict[str, Any]:
+        """The settings that a checkpoint must have been made with."""
+        return {"method": self.plan.make_method().settings()} | {name: getattr(self.plan, name) for name in COMPARED}
+
+
+def _fresh(clients: int, members: list[Member]) -> tuple[State, dict[str, Any]]:
+    sites: dict[str, Any] = {"run": uuid.uuid4().hex}
+    sites |= {name: [0] * clients for name in ("last", "keep", "samples", "test_samples")}
+    return State(0, {}, {}, History(), {}, sites=sites), agreed(members)

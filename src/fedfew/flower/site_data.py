@@ -1,0 +1,163 @@
+"""A site's data and its other particulars, from ``flower-supernode --node-config``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedfew import data
+from fedfew.federation import Federation
+from fedfew.util.conversion import convert
+from fedfew.util.spelling import unknown
+
+STATE = "FEDFEW_SITES"  # environment: where sites keep their state unless they say so
+KNOWN = (
+    "client",
+    "data",
+    "clients",
+    "partition",
+    "data-seed",
+    "classes",
+    "state",
+    "engine",
+    "device",
+    "share-scores",
+    "masked-only",
+    "most-weight",
+)
+FLOWER = ("partition-id", "num-partitions")  # what a simulated node has in place of a configuration
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """Who a site is and what it has. Nothing of this leaves the site but its client number."""
+
+    client: int  # which client of the federation this is, 0 … M − 1
+    data: str  # a data set's name, a path (.npz, .fed), or module:factory
+    clients: int | None = None  # for a name: dealt to so many clients
+    partition: str | None = None
+    data_seed: int = 0
+    classes: int | None = None  # for an .npz: how many, where this site has not seen all
+    state: Path = Path("~/.fedfew/sites")
+    engine: str = "sequential"
+    device: str = "auto"
+    share_scores: bool = True  # does the server learn this site's test scores and which model it uses?
+    masked_only: bool = False  # refuse runs in which the server would see this site's own update?
+    most_weight: float = 1.0  # under masks: refuse to be more than this share of a sum, in which nobody else would hide it
+    given: tuple[tuple[str, Any], ...] = ()  # all of it, for a factory
+
+    @classmethod
+    def read(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> SiteConfig:
+        """From the node's configuration. A node of a simulation has none: then the run's says what the data is."""
+        simulated = "data" not in node and "num-partitions" in node
+        from_run = {key: run[key] for key in ("data", "partition", "data-seed", "clients") if simulated and key in run}
+        merged = from_run | {key: value for key, value in node.items() if key not in FLOWER}
+        if simulated:
+            merged.setdefault("client", node.get("partition-id"))
+        for key in merged:
+            if key not in KNOWN and "." not in key:
+                raise unknown("setting of a site called", key, KNOWN)
+        for needed in ("client", "data"):
+            if merged.get(needed) in (None, ""):
+                raise ValueError(f"--node-config says nothing of {needed}: it needs e.g. 'client=0 data=\"mine.npz\"'")
+        state = merged.get("state") or os.environ.get(STATE) or cls.state
+        return cls(
+            client=_whole(merged, "client"),
+            data=convert(merged["data"], str, "data"),
+            clients=_whole(merged, "clients") if merged.get("clients") else None,
+            partition=merged.get("partition") or None,
+            data_seed=_whole(merged, "data-seed") if "data-seed" in merged else 0,
+            classes=_whole(merged, "classes") if "classes" in merged else None,
+            state=Path(state).expanduser(),
+            engine=convert(merged.get("engine", cls.engine), str, "engine"),
+            device=convert(merged.get("device", cls.device), str, "device"),
+            share_scores=convert(merged.get("share-scores", True), bool, "share-scores"),
+            masked_only=convert(merged.get("masked-only", False), bool, "masked-only"),
+            most_weight=_share(merged, "most-weight", cls.most_weight),
+            given=tuple(merged.items()),
+        )
+
+
+def load(config: SiteConfig) -> Federation:
+    """The site's samples: a federation of one client, whose identity is the site's client number."""
+    federation = _load(config)
+    if len(federation) == 1:
+        one = federation
+    elif config.client < len(federation):
+        one = federation.take([config.client])
+    else:
+        raise ValueError(f"client is {config.client}, but {config.data} has {len(federation)} clients, 0 … {len(federation) - 1}")
+    return replace(one, ids=torch.tensor([config.client]))
+
+
+def _load(config: SiteConfig) -> Federation:
+    module, colon, factory = config.data.partition(":")
+    if colon and not Path(config.data).exists() and module != "hub":
+        return _made(module, factory, dict(config.given))
+    if config.data.endswith(".npz"):
+        return from_npz(Path(config.data).expanduser(), config.classes)
+    return _named(config.data, config.clients, config.partition, config.data_seed)
+
+
+@lru_cache(maxsize=2)  # nodes of a simulation share a process
+def _named(name: str, clients: int | None, partition: str | None, seed: int) -> Federation:
+    if data.prepared.is_prepared(name):
+        return data.read_prepared(name)
+    if name not in data.names() and not name.startswith("hub:"):
+        raise ValueError(
+            f"data is {name!r}, which is neither a data set's name ({', '.join(data.names())}), an .npz file, a prepared .fed "
+            "file ('fedfew data prepare' writes one) nor module:factory"
+        )
+    return data.load(name, clients=clients, partition=partition, seed=seed)
+
+
+def from_npz(path: Path, classes: int | None) -> Federation:
+    """One client's samples: x_train, y_train, x_test, y_test; or x and y, of which every fourth sample is for testing."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if "x" in arrays and "y" in arrays:
+                x, y = arrays["x"], arrays["y"]
+                test = np.arange(len(x)) % 4 == 3
+                train_pair, test_pair = (x[~test], y[~test]), (x[test], y[test])
+            else:
+                train_pair, test_pair = (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+    except FileNotFoundError:
+        raise ValueError(f"data is {path}, but there is no such file") from None
+    except (KeyError, IndexError, OSError, EOFError) as error:
+        raise ValueError(f"{path} must hold the arrays x and y, or x_train, y_train, x_test and y_test ({error})") from error
+    return Federation.from_arrays([train_pair], [test_pair], classes=classes)  # the file's name is nobody else's business
+
+
+def _made(module: str, name: str, given: dict[str, Any]) -> Federation:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    factory = getattr(importlib.import_module(module), name, None)
+    if not callable(factory):
+        raise ValueError(f"data is {module}:{name}, but {module} has no function {name}")
+    federation = factory(given)
+    if not isinstance(federation, Federation):
+        raise ValueError(f"{module}:{name} must return a fedfew.Federation, not {type(federation).__name__}")
+    return federation
+
+
+def _whole(values: Mapping[str, Any], key: str) -> int:
+    value: int = convert(values[key], int, key)
+    if value < 0:
+        raise ValueError(f"{key} must be a whole number ≥ 0, not {value}")
+    return value
+
+
+def _share(values: Mapping[str, Any], key: str, default: float) -> float:
+    value: float = convert(values.get(key, default), float, key)
+    if not 0 < value <= 1:
+        raise ValueError(f"{key} must be in (0, 1], not {value}")
+    return value

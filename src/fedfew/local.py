@@ -1,0 +1,130 @@
+"""What a method sees of its clients: :class:`Local`, a stack of clients at home in one round, and the words for objectives.
+
+Imports :mod:`fedfew.stack` and :mod:`fedfew.federation` alone. Methods are written against this module; engines implement
+:class:`Trainer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from fedfew.federation import Samples
+from fedfew.stack import Tree, tree_map
+
+
+class Loss(Protocol):
+    """loss(weights): mean cross-entropy of one replica on the current batch."""
+
+    def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Through:
+    """Change what enters a submodule on the way through the model, e.g. the gradient that comes back from it."""
+
+    submodule: str
+    change: Callable[[Tensor], Tensor]
+
+
+Objective = Callable[[Loss, Tree, Tree], tuple[Tensor, Tensor]]
+"""objective(loss, params, context) → (what to minimise, the loss to report), written for one replica without leading axes.
+
+params is what is trained, context what stays fixed; both are trees of any shape, e.g. FedProx
+``(l := loss(params)) + mu / 2 * squared_distance(params, context), l``.
+"""
+Projection = Callable[[Tree], None]
+"""project(params): bring what is trained back within its bounds, in place, entry by entry (it sees one replica or many)."""
+
+
+def cross_entropy(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+    """The plain objective: the mean loss itself."""
+    value = loss(params)
+    return value, value.detach()
+
+
+class Trainer(Protocol):
+    """The local work that a method may ask for; :class:`fedfew.engines.base.Engine` does it. Replicas are ``[C, K, …]``."""
+
+    @property
+    def local_epochs(self) -> int:
+        """Passes over a client's data per round, unless the method asks for another number."""
+
+    def train(
+        self,
+        params: Tree,
+        samples: Samples,
+        clients: Tensor,
+        round: int,
+        objective: Objective,
+        context: Tree,
+        epochs: int,
+        first_epoch: int = 0,
+        project: Projection | None = None,
+    ) -> tuple[Tree, Tensor]: ...
+
+    def trainable(self, path: str) -> bool: ...
+
+    def losses(self, params: Tree, samples: Samples) -> Tensor: ...
+
+    def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """A stack of clients at home in one round: what a method may do with data that it never sees."""
+
+    engine: Trainer
+    samples: Samples
+    clients: Tensor  # identities [C]
+    round: int
+    share: Tensor  # [C]: n_i / Σ_j n_j over the clients of this round
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def counts(self) -> Tensor:
+        """n_i, the number of training samples of each client."""
+        return self.samples.count
+
+    def train(
+        self,
+        params: Tree,
+        objective: Objective = cross_entropy,
+        context: Tree | None = None,
+        *,
+        epochs: int | None = None,
+        first_epoch: int = 0,
+        project: Projection | None = None,
+    ) -> tuple[Tree, Tensor]:
+        """Train replicas ``[1 or C, K, …]`` on the clients' samples: the trained stack [C, K, …] and the loss reported [C, K].
+
+        epochs: the run's ``local_epochs`` unless given; first_epoch: number of the first one, where a round trains twice;
+        project: applied after every step (projected SGD).
+        """
+        return self.engine.train(
+            self._spread(params),
+            self.samples,
+            self.clients,
+            self.round,
+            objective,
+            self._spread(context or {}),
+            self.engine.local_epochs if epochs is None else epochs,
+            first_epoch,
+            project,
+        )
+
+    def losses(self, params: Tree) -> Tensor:
+        """Mean training loss [C, K] of models ``[1 or C, K, …]`` as they are, in evaluation mode."""
+        return self.engine.losses(params, self.samples)
+
+    def gradient(self, params: Tree) -> tuple[Tree, Tensor]:
+        """Gradient [C, K, …] of the mean training loss at ``[1 or C, K, …]``, and that loss [C, K]."""
+        return self.engine.gradient(self._spread(params), self.samples)
+
+    def _spread(self, tree: Tree) -> Tree:
+        return tree_map(lambda t: t.expand(len(self), *t.shape[1:]), tree)

@@ -1,0 +1,149 @@
+"""The server's half of a round: replies taken in as they come, and what is written down of them.
+
+The simulator and a real server both go through here, so that a round means the same wherever its clients are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfew.methods import Method
+from fedfew.methods.base import Reply
+from fedfew.stack import Tree, WeightedMean, branch, leaves, tensor
+from fedfew.training.checkpoint import State
+from fedfew.training.distributed import Group
+
+
+class PerClient:
+    """Choice, accuracy and loss of each of M clients, NaN where there is none yet."""
+
+    def __init__(self, clients: int) -> None:
+        self.choice = torch.full((clients,), -1)
+        self.accuracy = torch.full((clients,), torch.nan)
+        self.loss = torch.full((clients,), torch.nan)
+
+    def put(self, clients: Tensor, scores: tuple[Tensor, Tensor, Tensor]) -> None:
+        self.choice[clients], self.accuracy[clients], self.loss[clients] = scores
+
+    def merge(self, other: PerClient) -> None:
+        """Take in the scores of other clients."""
+        theirs = (other.choice >= 0).nonzero()[:, 0]
+        self.put(theirs, (other.choice[theirs], other.accuracy[theirs], other.loss[theirs]))
+
+
+class Aggregation:
+    """A round as the server sees it: :meth:`add` what clients sent, a chunk at a time, then ask for the :meth:`result`.
+
+    share: n_i / Σ_j n_j over the clients that the round was begun with, 0 for all others, [M].
+    """
+
+    def __init__(self, method: Method, server: Tree, share: Tensor) -> None:
+        self.method = method
+        self.share = share
+        self.adapted = PerClient(len(share))
+        self.losses: Tensor | None = None  # [M, K], NaN: no reply
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._server = server
+        self._mean: WeightedMean | None = None
+        self._answered: list[Tensor] = []
+        self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
+
+    def add(self, clients: Tensor, reply: Reply) -> None:
+        """Take in the replies of the clients at these positions; they must be finite."""
+        if self.losses is None:
+            self.losses = torch.full((len(self.share), reply.losses.shape[1]), torch.nan)
+        self.losses[clients] = reply.losses.cpu().float()
+        self.bytes_up += reply.bytes_each * len(clients)
+        if reply.update:
+            self._mean = self._mean or WeightedMean(reply.losses.shape[1])
+            self._mean.add(self.method.log_weights(reply, self.share[clients], clients), reply.update)
+        if self.method.absorbs:
+            self._noted.append((clients, reply))
+        self._answered.append(clients)
+
+    def add_mean(self, mean: WeightedMean) -> None:
+        """The updates' weighted mean itself, where they were added up elsewhere (under masks, which hide single ones)."""
+        self._mean = mean
+
+    def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
+        """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
+        said = group.everyones((self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered))
+        mine: Tree = {"mean": {} if self._mean is None else self._mean.parts()}
+        for i, (clients, state) in enumerate(own):
+            mine[f"own{i}"] = {"clients": clients, "own": state}
+        for i, (clients, reply) in enumerate(self._noted):
+            mine[f"noted{i}"] = {"clients": clients, "update": reply.update, "losses": reply.losses, "samples": reply.samples}
+        self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered = None, PerClient(len(self.share)), 0, 0, []
+        for losses, adapted, bytes_up, bytes_down, answered in said:
+            if losses is not None:
+                self.losses = losses if self.losses is None else torch.where(losses.isnan(), self.losses, losses)
+            self.adapted.merge(adapted)
+            self.bytes_up += bytes_up
+            self.bytes_down += bytes_down
+            self._answered += answered
+        self._mean, self._noted = None, []
+        everyones: list[tuple[Tensor, Tree]] = []
+        for theirs in group.everyones_trees(mine, device):
+            for name in theirs:
+                part = branch(theirs, name)
+                if name.startswith("own"):
+                    everyones.append((tensor(part, "clients").cpu(), branch(part, "own")))
+                elif name.startswith("noted"):
+                    reply = Reply(branch(part, "update"), tensor(part, "losses"), tensor(part, "samples"))
+                    self._noted.append((tensor(part, "clients").cpu(), reply))
+                elif part:
+                    self._mean = self._mean or WeightedMean(len(tensor(part, "total")))
+                    self._mean.merge(part)
+        return everyones
+
+    @property
+    def answered(self) -> Tensor:
+        """Positions of the clients whose replies were taken in."""
+        return torch.cat(self._answered) if self._answered else torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def loss(self) -> float:
+        """Mean over clients of the least loss they reported."""
+        assert self.losses is not None, "nobody answered"
+        return float(self.losses[self.answered].amin(1).mean())
+
+    def result(self) -> Tree | None:
+        """The server's new state; None where nobody answered or it is not finite."""
+        server = self._server
+        for clients, reply in self._noted:
+            server = self.method.absorb(server, clients, reply)
+        if self._mean is not None:
+            server = self.method.aggregate(server, self._mean)
+        if not self._answered or not all(bool(t.isfinite().all()) for t in leaves(server)):
+            return None
+        return server
+
+    def record(self, state: State, served: PerClient, seconds: float) -> None:
+        """Write the round, which is complete, into the state's history."""
+        assert self.losses is not None, "nobody answered"
+        answered = self.answered
+        columns: dict[str, Any] = {}
+        for name, value in self.method.diagnose(self.losses[answered], self.share[answered], answered).items():
+            columns[name] = value.cpu().float()
+            if value.ndim:
+                columns[name] = torch.full((len(self.share), *value.shape[1:]), torch.nan)
+                columns[name][answered] = value.cpu().float()
+        state.history.append(
+            round=state.round,
+            served_accuracy=served.accuracy,
+            served_loss=served.loss,
+            adapted_accuracy=self.adapted.accuracy,
+            adapted_loss=self.adapted.loss,
+            choice=served.choice,
+            losses=self.losses,
+            seconds=seconds,
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+            left_out=state.left_out,
+            **columns,
+        )
+        state.left_out = 0

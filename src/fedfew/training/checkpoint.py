@@ -1,0 +1,156 @@
+"""States written down: a folder of ``round-NNNNNN`` folders, each whole or not there at all.
+
+``state.safetensors`` holds every tensor (server, clients' own, history), ``state.json`` the settings and the hash of the former;
+nothing is pickled. A folder is filled under another name and renamed when complete, so a killed process leaves no half
+of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from fedfew.stack import Tree, branch, from_named, named_leaves
+from fedfew.training.history import History
+
+FORMAT = 1
+KEPT = 2  # the newest, and one to fall back on
+
+
+@dataclass
+class State:
+    """All there is to know of a run after a round."""
+
+    round: int
+    server: Tree
+    own: Tree
+    history: History
+    settings: dict[str, Any]
+    events: list[str] = field(default_factory=list)
+    left_out: int = 0  # clients left out since the last scored round
+    sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
+
+
+class CheckpointError(ValueError):
+    """No checkpoint here that can be used, and why."""
+
+
+def write(folder: Path, state: State) -> Path:
+    """Write a checkpoint, atomically, and drop all but the newest two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {path: t.detach().cpu().contiguous() for path, t in named_leaves({"server": state.server, "own": state.own})}
+    for name, column in state.history.arrays().items():
+        tensors[f"history/{name}"] = torch.from_numpy(np.ascontiguousarray(column))
+    data = save_tensors(tensors)
+    about = {
+        "format": FORMAT,
+        "round": state.round,
+        "settings": state.settings,
+        "events": state.events,
+        "left_out": state.left_out,
+        "sites": state.sites,
+        "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    final = folder / f"round-{state.round:06d}"
+    partial = folder / f".partial-{os.getpid()}-{uuid.uuid4().hex}"
+    partial.mkdir()
+    try:
+        _write_through(partial / "state.safetensors", data)
+        _write_through(partial / "state.json", json.dumps(about, indent=1).encode())
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(partial, final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    for old in sorted(checkpoints(folder))[:-KEPT]:
+        shutil.rmtree(old)
+    for leftover in folder.glob(".partial-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return final
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted(p for p in folder.glob("round-*") if re.fullmatch(r"round-\d{6,}", p.name))
+
+
+def read_newest(folder: Path, expected: dict[str, Any] | None = None) -> tuple[State, list[str]]:
+    """The newest usable checkpoint of a folder, and why newer ones, if any, were refused.
+
+    expected: settings that a checkpoint must have been made with.
+    """
+    found = checkpoints(folder)
+    if not found:
+        raise CheckpointError(f"there is no checkpoint in {folder}")
+    refused: list[str] = []
+    for path in reversed(found):
+        try:
+            state = read(path)
+            if expected is not None:
+                _compare(path, state.settings, expected)
+            return state, refused
+        except CheckpointError as error:
+            refused.append(str(error))
+    raise CheckpointError(f"no checkpoint in {folder} can be used: {'; '.join(refused)}")
+
+
+def read(path: Path) -> State:
+    try:
+        about = json.loads((path / "state.json").read_text())
+        data = (path / "state.safetensors").read_bytes()
+        if about["format"] != FORMAT:
+            raise CheckpointError(f"{path.name} has format {about['format']}, this version reads {FORMAT}")
+        if hashlib.sha256(data).hexdigest() != about["sha256"]:
+            raise CheckpointError(f"{path.name} is damaged (its hash does not fit its contents)")
+        tensors = load_tensors(data)
+        tree = from_named({name: tensors[name] for name in about["names"]})
+        history = {name: t.numpy() for name, t in named_leaves(branch(tree, "history"))}
+        return State(
+            round=about["round"],
+            server=branch(tree, "server"),
+            own=branch(tree, "own"),
+            history=History.from_arrays(history),
+            settings=about["settings"],
+            events=about["events"],
+            left_out=about["left_out"],
+            sites=about.get("sites", {}),
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path.name} is damaged ({type(error).__name__}: {error})") from error
+
+
+def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"{path.name} belongs to another run: its {name} is {_short(found.get(name))}, not {_short(value)}"
+            )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,268 @@
+"""The round loop: dispatch, local work, aggregation, scoring, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew import random_streams
+from fedfew.engines import Engine
+from fedfew.federation import Federation
+from fedfew.local import Local
+from fedfew.methods import Method
+from fedfew.methods.base import Outcome
+from fedfew.stack import Tree, bytes_each, finite, leaves, put, take, to
+from fedfew.training import checkpoint
+from fedfew.training.aggregation import Aggregation, PerClient
+from fedfew.training.checkpoint import State
+from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
+from fedfew.training.history import History
+from fedfew.training.run import ModelFactory, Run
+from fedfew.util.interrupts import held_back
+
+BRIEF = 1.0  # seconds in which a checkpoint may be written as often as was asked for
+PATIENCE = 10  # the next one after a longer one: not before so many times its seconds have passed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run tells after every round."""
+
+    round: int
+    rounds: int
+    loss: float  # mean over clients of the least loss they reported
+    served: float | None  # mean test accuracies of the last scored round
+    adapted: float | None
+    seconds: float  # since this call of train began
+    events: list[str]  # what happened in this round that is worth a line
+    history: History | None = None  # all scored rounds so far; the newest is this one if its ``round`` is
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the run
+
+    @property
+    def done(self) -> bool:
+        return self.round == self.rounds
+
+
+class DivergedError(RuntimeError):
+    """No client's numbers are finite any more; ``run`` is the last good state."""
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class Interrupted(KeyboardInterrupt):
+    """Stopped by Ctrl-C; ``run`` is the state after the last complete round."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"stopped after round {run.round}")
+        self.run = run
+
+
+@dataclass
+class RoundLoop:
+    """A run under way; its state changes only when a round is complete."""
+
+    federation: Federation
+    method: Method
+    engine: Engine
+    chunk: int
+    factory: ModelFactory
+    state: State
+    folder: Path | None
+    checkpoint_every: int
+    on_round: Callable[[Progress], None] | None
+    group: Group = field(default_factory=Group)
+    events: list[str] = field(default_factory=list)
+    _written: int = -1
+    _writing: float = 0.0  # seconds that the last checkpoint took
+    _since: float = 0.0  # when it was there
+    _seconds: list[float] = field(default_factory=list)
+
+    def run(self) -> Run:
+        begin = time.perf_counter()
+        rounds, score_every = self.state.settings["rounds"], self.state.settings["score_every"]
+        with stoppable(self.group):
+            try:
+                while self.state.round < rounds:
+                    number = self.state.round + 1
+                    scored = number % score_every == 0 or number == rounds
+                    loss = self._round(number, scored)
+                    if number == rounds or (number % self.checkpoint_every == 0 and self._worth_writing()):
+                        self._write()
+                    self._tell(loss, rounds, time.perf_counter() - begin)
+            except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
+                self._write_in_peace()
+                if isinstance(stopped, KeyboardInterrupt):
+                    raise Interrupted(self._result()) from None
+                raise
+        return self._result()
+
+    def _round(self, number: int, scored: bool) -> float:
+        """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
+        begin = time.perf_counter()
+        method, server, train = self.method, self.state.server, self.federation.train
+        present = random_streams.participants(self.engine.seed, number, self.federation.ids, self.state.settings["participation"])
+        counts = train.count.cpu()
+        share = torch.zeros(len(self.federation))
+        share[present] = counts[present] / counts[present].sum()
+        collected = Aggregation(method, server, share)
+        new: list[tuple[Tensor, Tree]] = []
+        scoring = 0.0
+        for clients in _chunks(self.group.share(present, counts[present]), self.chunk):
+            received = method.dispatch(server, clients)
+            local = Local(
+                self.engine,
+                train.take(clients),
+                self.federation.ids[clients],
+                number,
+                share[clients].to(train.y.device),
+            )
+            outcome = method.client(received, self._own(clients), local)
+            collected.bytes_down += bytes_each(received) * len(clients)
+            if scored:
+                before = time.perf_counter()
+                collected.adapted.put(clients, self._score(outcome.adapted, clients))
+                scoring += time.perf_counter() - before
+            good, outcome = _finite_only(outcome)
+            clients = clients[good]
+            if len(clients) == 0:
+                continue
+            collected.add(clients, outcome.reply)
+            new.append((clients, outcome.own))
+            del outcome  # or this chunk's models would stay in memory until the next one's are trained
+        if self.group.size > 1:
+            new = collected.join(self.group, new, train.y.device)
+        next_server = collected.result()
+        if next_server is None:
+            raise self._diverged(number)
+        self._seconds.append(time.perf_counter() - begin - scoring)
+        with self._own_replaced(new, number):
+            served = self._served(next_server) if scored else None
+            with held_back():
+                self.state.server, self.state.round = next_server, number
+                self._note_left_out(number, present, collected.answered)
+                if served is not None:
+                    collected.record(self.state, served, sum(self._seconds) / len(self._seconds))
+                    self._seconds = []
+        return collected.loss
+
+    def _own(self, clients: Tensor) -> Tree:
+        return take(self.state.own, clients.to(self.federation.train.y.device))
+
+    @contextmanager
+    def _own_replaced(self, new: list[tuple[Tensor, Tree]], number: int) -> Iterator[None]:
+        """The clients' private states replaced: for good if the round is completed within, else as they were."""
+        old = [(clients, self._own(clients)) for clients, _ in new]
+        try:
+            for clients, own in new:
+                put(self.state.own, clients, own)
+            yield
+        except BaseException:
+            if self.state.round < number:  # a Ctrl-C held back until the round was complete does not undo it
+                with held_back():
+                    for clients, own in old:
+                        put(self.state.own, clients, own)
+            raise
+
+    def _served(self, server: Tree) -> PerClient:
+        """Scores of the model that every client, present or not, would be handed now."""
+        everyone = torch.arange(len(self.federation))
+        scores = PerClient(len(everyone))
+        for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
+            candidates = self.method.serve(self.method.dispatch(server, clients), self._own(clients))
+            scores.put(clients, self._score(candidates, clients))
+        first, *others = self.group.everyones(scores)
+        for other in others:
+            first.merge(other)
+        return first
+
+    def _score(self, candidates: Tree, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of its candidates ``[1 or C, S, …]`` fits a client's training data best; that one's test accuracy and loss."""
+        if leaves(candidates)[0].shape[1] == 1:
+            choice = torch.zeros(len(clients), dtype=torch.int64)
+        else:
+            own_data = self.federation.val or self.federation.train
+            choice = self.engine.losses(candidates, own_data.take(clients)).argmin(1).cpu()
+        scores = self.engine.score(candidates, self.federation.test.take(clients))
+        at = torch.arange(len(clients)), choice
+        return choice, scores.accuracy.cpu()[at], scores.loss.cpu()[at]
+
+    def _note_left_out(self, number: int, present: Tensor, answered: Tensor) -> None:
+        missing = present[~torch.isin(present, answered)].tolist()
+        if missing:
+            self.state.left_out += len(missing)
+            names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            event = f"round {number}: left out, their loss or update is not finite: clients {names}"
+            self.events.append(event)
+            self.state.events.append(event)
+
+    def _diverged(self, number: int) -> DivergedError:
+        lr = self.state.settings["lr"]
+        return DivergedError(
+            f"training diverged in round {number}: no client's loss and update are finite any more. Lower lr (it is {lr:g}; try "
+            f"{lr / 10:g}). The state after round {self.state.round} is kept.",
+            self._result(),
+        )
+
+    def _tell(self, loss: float, rounds: int, seconds: float) -> None:
+        events, self.events = self.events, []
+        if self.on_round is not None and self.group.first:
+            history = self.state.history
+            served, adapted = None, None
+            if len(history):
+                served = float(history.last("served_accuracy").mean())
+                adapted = float(np.nanmean(history.last("adapted_accuracy")))
+            settings = self.state.settings
+            self.on_round(Progress(self.state.round, rounds, loss, served, adapted, seconds, events, history, settings))
+
+    def _write(self) -> None:
+        if self.folder is not None and self.group.first and self._written != self.state.round:
+            begin = time.perf_counter()
+            checkpoint.write(self.folder, self.state)
+            self._written, self._since = self.state.round, time.perf_counter()
+            self._writing = self._since - begin
+
+    def _worth_writing(self) -> bool:
+        """Twenty large models of their own take longer to write down than a round of training: then a tenth of the time."""
+        return self._writing <= BRIEF or time.perf_counter() - self._since >= PATIENCE * self._writing
+
+    def _write_in_peace(self) -> None:
+        """Even if a signal comes between the error that ends the run and the moment from which signals are ignored."""
+        try:
+            with unstoppable(self.group):
+                self._write()
+        except KeyboardInterrupt:
+            if self.group.size == 1:  # the user insists
+                raise
+            with unstoppable(self.group):
+                self._write()
+
+    def _result(self) -> Run:
+        state = self.state
+        on_cpu = replace(state, server=to(state.server, "cpu"), own=to(state.own, "cpu"))
+        return Run(on_cpu, self.factory, self.method)
+
+
+def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
+    """So many clients at a time; of none, none."""
+    return clients.split(size) if len(clients) else ()
+
+
+def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:
+    """Positions (in the stack) of the clients whose every number is finite, and the outcome for them alone."""
+    reply = outcome.reply
+    ok = finite({"losses": reply.losses, "update": reply.update, "own": outcome.own})
+    at = ok.nonzero()[:, 0]
+    if len(at) < len(ok):
+        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
+        outcome = Outcome(reply, take(outcome.own, at), outcome.adapted)
+    return at.cpu(), outcome

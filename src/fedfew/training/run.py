@@ -1,0 +1,106 @@
+"""The result of training: models, who uses which, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedfew import methods, models
+from fedfew.methods import Method
+from fedfew.stack import Tree, leaves, named_leaves, take
+from fedfew.training import checkpoint
+from fedfew.training.batch_norm_policy import with_policy
+from fedfew.training.checkpoint import State
+from fedfew.training.history import History
+
+ModelFactory = Callable[[], nn.Module]
+
+
+class Run:
+    """A finished (or interrupted) training run."""
+
+    def __init__(self, state: State, factory: ModelFactory, method: Method) -> None:
+        self.state = state
+        self.method = method
+        self._factory = factory
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything the run was started with."""
+        return self.state.settings
+
+    @property
+    def history(self) -> History:
+        return self.state.history
+
+    @property
+    def round(self) -> int:
+        """The last round completed."""
+        return self.state.round
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The server's K models, in evaluation mode; empty for a method that keeps none there."""
+        return self._modules(self.method.server_models(self.state.server))
+
+    @property
+    def choice(self) -> Tensor:
+        """For each client, which of the models served to it fits its training data best."""
+        return torch.from_numpy(self.history.choice[-1])
+
+    def model_of(self, client: int) -> nn.Module:
+        """The model that a client uses, in evaluation mode."""
+        here = torch.tensor([client])
+        received = self.method.dispatch(self.state.server, here)
+        try:
+            candidates = take(self.method.serve(received, take(self.state.own, here)), 0)
+            return self._modules(candidates)[int(self.choice[client])]
+        except (IndexError, KeyError):
+            if not self.state.sites or self.state.own:
+                raise
+            raise ValueError(f"client {client} keeps a model of its own at its site, which the server does not know") from None
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run to a folder; :func:`fedfew.load` reads it back."""
+        return checkpoint.write(Path(folder), self.state)
+
+    def _modules(self, stacked: Tree) -> list[nn.Module]:
+        modules = []
+        for k in range(len(leaves(stacked)[0]) if stacked else 0):
+            module = self._factory()
+            module.load_state_dict(dict(named_leaves(take(stacked, k))))
+            modules.append(module.eval())
+        return modules
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return (
+            f"<Run {s['method']['name']} on {s['federation']['name']}: round {self.round} of {s['rounds']}, "
+            f"{s['federation']['clients']} clients>"
+        )
+
+
+def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
+    """The run saved in a folder (its newest intact checkpoint).
+
+    model: needed only where the run was made with a module of your own: the same zero-argument callable.
+    """
+    state, _ = checkpoint.read_newest(Path(folder))
+    settings = state.settings
+    factory, method = model or named_factory(settings), methods.make(**settings["method"])
+    return Run(state, *with_policy(settings.get("batch_norm", "average"), factory, method))
+
+
+def named_factory(settings: dict[str, Any]) -> ModelFactory:
+    """The factory of a run whose model has a name."""
+    name, data = settings["model"], settings["federation"]
+    if name not in models.MODELS:
+        raise ValueError(
+            f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
+            "(a zero-argument callable)"
+        )
+    return lambda: models.build(name, tuple(data["shape"]), data["classes"], data.get("vocabulary"))

@@ -1,0 +1,243 @@
+"""What a run is started with, under the names of :func:`fedfew.train`, and where each value comes from.
+
+The later of these wins: the defaults of :class:`Settings`, what is recommended for the data set, a YAML file, flags.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from fedfew.util.conversion import convert, in_words
+from fedfew.util.spelling import unknown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedfew.federation import Federation
+    from fedfew.methods import Method
+
+T = TypeVar("T")
+
+WHAT, HOW, WHERE = "What to train", "How to train", "Where and how fast"
+
+
+def _setting(default: T, panel: str, about: str) -> T:
+    value: T = field(default=default, metadata={"panel": panel, "about": about})
+    return value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run is started with but the method's own hyper-parameters, which are in ``method_settings``."""
+
+    dataset: str = _setting("digits", WHAT, "A name ('fedfew data list'), a path, or hub:owner/name.")
+    partition: str | None = _setting(
+        None, WHAT, "How samples are dealt to clients: rotation, dirichlet:0.5, pathological:2, iid, …"
+    )
+    clients: int | None = _setting(None, WHAT, "How many clients.")
+    data_seed: int = _setting(0, WHAT, "Seed of the dealing; it stays the same when --seed changes.")
+    sample: int | None = _setting(None, WHAT, "Keep only so many rows, drawn by --data-seed: for quick tries.")
+    data_dir: str | None = _setting(None, WHAT, "Folder looked at for data before any network; else $FEDFEW_DATA.")
+    model: str = _setting("mlp", WHAT, "A model's name, or module:factory for a module of your own (found from here).")
+    method: str = _setting("fedfew", WHAT, "How to train them together; 'fedfew methods' lists what there is.")
+    rounds: int = _setting(100, HOW, "Rounds of communication.")
+    local_epochs: int = _setting(1, HOW, "Passes over a client's data in a round.")
+    batch_size: int = _setting(20, HOW, "Samples in a step.")
+    lr: float = _setting(0.05, HOW, "Learning rate.")
+    momentum: float = _setting(0.0, HOW, "Momentum of SGD.")
+    weight_decay: float = _setting(0.0, HOW, "Weight decay of SGD.")
+    batch_norm: str = _setting("average", HOW, "Statistics of BatchNorm layers: average (they travel), local (FedBN), or batch.")
+    augment: str = _setting("none", HOW, "What happens to images in training: none, flip, or crop-flip.")
+    participation: float = _setting(1.0, HOW, "Share of the clients, drawn anew each round, that take part.")
+    seed: int = _setting(0, HOW, "Seed of initial models and batches.")
+    engine: str = _setting(
+        "auto", WHERE, "stacked (all replicas at once), threaded (one a core), sequential, or auto: the fastest in a short trial."
+    )
+    precision: str = _setting("tf32", WHERE, "Of the factors of products on a GPU: tf32, fp32 (half as fast), or bf16.")
+    device: str = _setting("auto", WHERE, "cpu, cuda, cuda:N, or auto.")
+    chunk: int | None = _setting(None, WHERE, "Clients processed at once (chosen to fit in memory).")
+    score_every: int = _setting(1, WHERE, "Score all clients every so many rounds.")
+    checkpoint_every: int = _setting(
+        10, WHERE, "Write a checkpoint every so many rounds, or less often where that would take over a tenth of the time."
+    )
+    method_settings: dict[str, Any] = field(default_factory=dict)
+
+    def as_config(self) -> dict[str, Any]:
+        """What a ``--config`` file with these settings holds."""
+        values = asdict(self)
+        values["method"] = {"name": self.method} | values.pop("method_settings")
+        return values
+
+
+TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
+
+_PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}
+# By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers
+# of clients and partitions come with the data sets themselves); the MNISTs follow FEMNIST, and ham10000 follows fed-isic2019.
+RECOMMENDED: dict[str, dict[str, Any]] = {
+    "digits": {"partition": "rotation", "clients": 20, "model": "mlp", "rounds": 100, "batch_size": 10, "lr": 0.1},
+    "cifar10": _PAPER,
+    "cifar100": _PAPER,
+    "tiny-imagenet": _PAPER | {"lr": 0.0005},
+    "femnist": _PAPER | {"batch_size": 100},
+    "ag-news": _PAPER | {"model": "textcnn", "batch_size": 100},
+    "kvasir": _PAPER | {"model": "resnet18", "rounds": 1000, "batch_size": 100, "lr": 0.002},
+    "fed-isic2019": _PAPER | {"model": "resnet18", "rounds": 1000},
+    "mnist": _PAPER | {"batch_size": 100},
+    "fashion-mnist": _PAPER | {"batch_size": 100},
+    "mnist-writers": _PAPER | {"batch_size": 100},
+    "ham10000": _PAPER | {"model": "resnet18", "rounds": 1000},
+}
+
+
+def resolve(flags: Mapping[str, Any], method_flags: Mapping[str, str | None], *files: Mapping[str, Any]) -> Settings:
+    """The settings of a run.
+
+    flags: those given, of :class:`Settings`; method_flags: those given that should be the method's, still text;
+    files: contents of YAML files, the last wins.
+    """
+    values: dict[str, Any] = {}
+    for contents in files:
+        values = _over(values, _from_file(contents))
+    values = _over(values, {name: convert(value, TYPES[name], name) for name, value in flags.items()})
+    loose = values.pop("loose", {})
+    name = values.get("method", Settings.method)
+    own = _method_settings(name, values.pop("method_settings", {}) | loose)
+    own |= _from_flags(name, method_flags)
+    recommended = RECOMMENDED.get(values.get("dataset", Settings.dataset), {})
+    return Settings(**(recommended | values), method_settings=own)
+
+
+def _over(values: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    """``newer`` laid over ``values``; hyper-parameters survive only as long as the method stays the same."""
+    merged = values | newer
+    for key in ("method_settings", "loose"):
+        old = values.get(key, {}) if newer.get("method", values.get("method")) == values.get("method") else {}
+        merged[key] = old | newer.get(key, {})
+    return merged
+
+
+def _from_file(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's names and values, checked; what can only be a hyper-parameter of the method is kept under ``loose``."""
+    values: dict[str, Any] = {}
+    loose: dict[str, Any] = {}
+    for key, value in contents.items():
+        name = str(key).replace("-", "_")
+        if name == "method" and isinstance(value, Mapping):
+            own = dict(value)
+            if "name" not in own:
+                raise ValueError("method in the configuration is a mapping without 'name': write method: {name: fedfew, …}")
+            values["method"] = convert(own.pop("name"), str, "method")
+            values["method_settings"] = own
+        elif name in TYPES:
+            values[name] = convert(value, TYPES[name], name)
+        else:
+            loose[name] = value
+    return values | {"loose": loose}
+
+
+def _method_settings(method: str, given: Mapping[str, Any], as_flags: bool = False) -> dict[str, Any]:
+    """Hyper-parameters converted to the types that the method declares."""
+    from fedfew.methods.hyperparameters import hyper_parameters, wrong_setting
+
+    known = {knob.name: knob for knob in hyper_parameters(method)}
+    values = {}
+    for key, value in given.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise wrong_setting(name, method, TYPES, as_flags)
+        values[name] = convert(value, known[name].hint, f"{name} of {method}")
+    return values
+
+
+def _from_flags(method: str, given: Mapping[str, str | None]) -> dict[str, Any]:
+    """The same from flags: a switch needs no value, and ``--no-…`` turns it off."""
+    from fedfew.methods.hyperparameters import hyper_parameters
+
+    known = {knob.name: knob for knob in hyper_parameters(method)}
+    spelt_out: dict[str, str] = {}
+    for name, value in given.items():
+        positive = name.removeprefix("no_")
+        if value is not None:
+            spelt_out[name] = value
+        elif positive in known and known[positive].hint is bool:
+            spelt_out[positive] = "true" if positive == name else "false"
+        elif name in known:
+            raise ValueError(f"{known[name].flag} needs a value: {in_words(known[name].hint)}")
+        else:
+            spelt_out[name] = ""  # a misspelt flag, which is answered below
+    return _method_settings(method, spelt_out, as_flags=True)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The names and values in a YAML file."""
+    import yaml
+
+    try:
+        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path} to read settings from (--config)") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a YAML file that can be read: {' '.join(str(error).split())}") from error
+    if contents is None:
+        return {}
+    if not isinstance(contents, dict):
+        raise ValueError(f"{path} must hold names and values (rounds: 100 …), not a {type(contents).__name__}")
+    return contents
+
+
+def make_method(settings: Settings) -> Method:
+    from fedfew import methods
+
+    return methods.make(settings.method, **settings.method_settings)
+
+
+def make_federation(settings: Settings, val_share: float = 0.0) -> tuple[Federation, list[str]]:
+    """The data set, dealt to clients, and what there is to say about it. val_share: of each client's samples, a third split."""
+    from fedfew import data
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", data.SkippedWarning)
+        federation = data.load(
+            settings.dataset,
+            clients=settings.clients,
+            partition=settings.partition,
+            data_dir=settings.data_dir,
+            seed=settings.data_seed,
+            sample=settings.sample,
+            val_share=val_share,
+        )
+    return federation, [*(str(warning.message) for warning in told), *federation.about.get("notes", [])]
+
+
+def find_model(name: str) -> str | Callable[[], nn.Module]:
+    """A model's name as it is, or the factory that ``module:factory`` names."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        return name
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ImportError(f"model is {name!r}, but the module {module_name} cannot be imported: {error}") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise unknown(f"factory in {module_name} called", attribute, [n for n, v in vars(module).items() if callable(v)])
+    made: Callable[[], nn.Module] = factory
+    return made
+
+
+def training_arguments(settings: Settings) -> dict[str, Any]:
+    """The keyword arguments of :func:`fedfew.train` but for folder, resume and on_round."""
+    of_the_data = {"dataset", "partition", "clients", "data_seed", "sample", "data_dir"}
+    not_plain = {"method", "model", "method_settings"}
+    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in of_the_data | not_plain}
+    return plain | {"model": find_model(settings.model), "method": make_method(settings)}

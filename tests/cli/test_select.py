@@ -1,0 +1,168 @@
+"""``fedfew export`` and ``fedfew select``, as a site that never took part would use them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedfew
+from fedfew import export
+from fedfew.engines import LocalTraining
+from fedfew.evaluation.selection import Fit
+from fedfew.export import model_file
+from tests.cli.test_cli import SMALL, refused
+from tests.helpers import call
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    call("run", *SMALL, "--rounds", "20", "--models", "2", "--folder", str(folder))
+    return folder
+
+
+@pytest.fixture
+def exported(run_folder: Path) -> str:
+    out = call("export", str(run_folder), "-o", "e").stdout
+    assert export.sha256_of_card(Path("e")) in out
+    x, y = fedfew.data.digits(4).train.of(1)
+    np.savez("mine.npz", x=x.numpy(), y=y.numpy())
+    return "e"
+
+
+def document(*words: str) -> dict:
+    return json.loads(call("select", *words, "--data", "mine.npz", "--json").stdout)
+
+
+def test_export_says_where_and_refuses_to_overwrite(run_folder: Path, exported: str) -> None:
+    assert "already holds an export" in refused("export", str(run_folder), "-o", exported)
+    told = json.loads(call("export", str(run_folder), "-o", exported, "--force", "--json").stdout)
+    assert (told["models"], told["card_sha256"]) == (2, export.sha256_of_card(Path(exported)))
+    card = export.read(exported).card
+    assert card["data"]["train_samples"]["total"] == sum(fedfew.data.digits(4).train.count.tolist())
+    assert card["model"]["dtype"] == "float32"
+
+
+def test_the_flower_group_has_the_same_command(run_folder: Path, exported: str) -> None:
+    call("flower", "export", str(run_folder), "-o", "other")
+    assert export.sha256_of_card(Path("other")) == export.sha256_of_card(Path(exported))
+
+
+def test_an_export_and_its_run_give_the_same_choice(run_folder: Path, exported: str) -> None:
+    from_export, from_run = document(exported), document(str(run_folder))
+    assert from_export.pop("source") == {"card_sha256": export.sha256_of_card(Path(exported))}
+    assert from_run.pop("source") == {"run": "digits", "round": 20}
+    assert from_export == from_run
+
+
+def test_adapting_reports_before_and_after_and_writes_the_model(exported: str) -> None:
+    told = document(exported, "--adapt-epochs", "3", "-o", "model.safetensors")
+    assert told["validation_samples"] == round(0.2 * told["samples"])
+    assert told["training"] == {
+        "lr": 0.1,
+        "batch_size": 10,
+        "epochs": 3,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "augment": "none",
+        "precision": "tf32",
+    }
+    assert told["adapted"] == (told["after"]["loss"] < told["before"]["loss"])
+    x, y = np.load("mine.npz")["x"], np.load("mine.npz")["y"]
+    joined = fedfew.join(export.read(exported).models, x, y, training=LocalTraining(0.1, 10, epochs=3))
+    written = fedfew.load_model("model.safetensors").state_dict()
+    for name, value in joined.module.state_dict().items():
+        assert torch.equal(written[name], value)
+    note = model_file.note("model.safetensors")
+    assert note["number"] == told["model"]
+    assert note["chosen"]["after"] == told["after"]
+    assert "model.safetensors already exists" in refused("select", exported, "--data", "mine.npz", "-o", "model.safetensors")
+    call("select", exported, "--data", "mine.npz", "-o", "model.safetensors", "--force")
+
+
+def test_every_knob_of_adapting_matters(exported: str) -> None:
+    base = document(exported, "--adapt-epochs", "2")["after"]
+    for words in (["--adapt-epochs", "3"], ["--lr", "0.01"], ["--batch-size", "5"], ["--seed", "1"], ["--validation", "0.4"]):
+        assert document(exported, "--adapt-epochs", "2", *words)["after"] != base, words
+
+
+def test_what_is_printed_for_people(exported: str) -> None:
+    out = call("select", exported, "--data", "mine.npz", "--adapt-epochs", "2", "-o", "m.safetensors").stdout
+    told = document(exported, "--adapt-epochs", "2")
+    for words in (
+        f"Model {told['model']} fits best.",
+        f"{told['validation_samples']} samples held out",
+        f"{told['before']['loss']:.4f}",
+        f"{told['after']['loss']:.4f}",
+        "epoch 2/2",
+        "Adapting lowered the loss",
+        "The model: m.safetensors",
+    ):
+        assert words in out
+
+
+def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from fedfew.cli.select import _progress
+
+    with _progress(Console(force_terminal=True, width=100), 2) as on_epoch:
+        on_epoch(1, Fit(0.5, 1.0))
+        on_epoch(2, Fit(0.25, 1.0))
+    assert "adapting, loss 0.2500" in capsys.readouterr().out
+
+
+def test_adapting_that_makes_it_worse_is_said_plainly(exported: str) -> None:
+    words = ["select", exported, "--data", "mine.npz", "--adapt-epochs", "2", "--lr", "50"]
+    out = " ".join(call(*words).stdout.split())
+    assert "Adapting made it worse: the loss on the samples held out did not fall. The model is used as it came." in out
+    assert "It is used all the same" in call(*words, "--keep-adapted").stdout
+    told = document(exported, "--adapt-epochs", "2", "--lr", "50", "-o", "m.safetensors")
+    assert told["adapted"] is False
+    as_it_came = export.read(exported).models[told["model"]].state_dict()
+    for name, value in fedfew.load_model("m.safetensors").state_dict().items():
+        assert torch.equal(value, as_it_came[name])
+
+
+def test_groups_in_the_file_are_kept_together(exported: str) -> None:
+    arrays = dict(np.load("mine.npz"))
+    n = len(arrays["y"])
+    np.savez("mine.npz", **arrays, groups=np.arange(n) // (n // 2 + 1))  # two groups, of about half each
+    assert document(exported)["validation_samples"] in (n // 2, n // 2 + 1)
+
+
+def test_an_altered_export_is_refused(exported: str) -> None:
+    (Path(exported) / "models/model-1.safetensors").write_bytes(b"")
+    assert "models/model-1.safetensors is not as it was written" in refused("select", exported, "--data", "mine.npz")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--adapt-epochs", "1", "--lr", "0"], "lr must be a finite number > 0, not 0.0"),
+        (["--adapt-epochs", "1", "--batch-size", "0"], "batch_size must be ≥ 1, not 0"),
+        (["--adapt-epochs", "1", "--validation", "0"], "validation is 0"),
+        (["--validation", "1.5"], "validation must be a share in [0, 1), not 1.5"),
+        (["-o", "model.pt"], "--output must end in .safetensors, not 'model.pt'"),
+    ],
+)
+def test_mistakes(exported: str, words: list[str], answer: str) -> None:
+    assert answer in refused("select", exported, "--data", "mine.npz", *words)
+
+
+@pytest.mark.parametrize(
+    ("x", "answer"),
+    [
+        (np.zeros((4, 1, 8, 8), np.uint8), "x must be floating-point numbers, as in the training, not bytes (uint8"),
+        (np.full((4, 1, 8, 8), np.nan, np.float32), "x contains NaN or infinite values"),
+    ],
+)
+def test_samples_of_another_kind_are_refused(exported: str, x: np.ndarray, answer: str) -> None:
+    np.savez("other.npz", x=x, y=np.zeros(len(x), int))
+    assert answer in refused("select", exported, "--data", "other.npz")

@@ -1,0 +1,121 @@
+"""The kernels against PyTorch's own operations: on the GPU where there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import vmap
+
+pytest.importorskip("triton")
+
+from fedfew.engines.stacked.kernels.convolution import convolution, twin
+
+pytestmark = pytest.mark.usefixtures("exact")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# channels, height, width, filters, filter height and width, stride, padding, pooled
+SHAPES = {
+    "colours, pooled": (3, 9, 8, 5, 5, 5, 1, (0, 0), True),
+    "many channels, pooled": (40, 6, 6, 6, 3, 3, 1, (0, 0), True),
+    "padded and pooled": (4, 8, 8, 6, 3, 3, 1, (1, 1), True),
+    "padded": (4, 9, 8, 6, 3, 3, 1, (1, 1), False),
+    "strided": (4, 9, 8, 6, 3, 3, 2, (1, 1), False),
+    "strided, pixels left over": (2, 8, 8, 3, 3, 3, 2, (0, 0), False),
+    "shortcut": (3, 8, 8, 4, 1, 1, 2, (0, 0), False),
+    "stem": (3, 7, 7, 4, 7, 7, 2, (3, 3), False),
+    "words": (16, 1, 9, 7, 1, 3, 1, (0, 0), False),
+}
+
+
+def tensors(shape, seed=0, replicas=2, batch=3):
+    C, H, W, N, KH, KW, *_ = shape
+    draw = torch.Generator().manual_seed(seed)
+    sizes = (replicas, batch, C, H, W), (replicas, N, C, KH, KW), (replicas, N)
+    return [torch.randn(size, generator=draw).to(DEVICE).requires_grad_() for size in sizes]
+
+
+def close(got, want):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_values_and_gradients_are_those_of_pytorch(name):
+    *_, stride, padding, pool = shape = SHAPES[name]
+    x, weight, bias = tensors(shape)
+    want = twin(x, weight, bias, stride, padding, pool)
+    got = convolution(x, weight, bias, stride, padding, pool)
+    g = torch.randn(want.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    gradients = [torch.autograd.grad((y * g).sum(), [x, weight, bias]) for y in (got, want)]
+    close([got, *gradients[0]], [want, *gradients[1]])
+
+
+@pytest.mark.parametrize("name", ["colours, pooled", "words"])
+def test_no_input_gradient_and_no_bias(name):
+    *_, stride, padding, pool = shape = SHAPES[name]
+    x, weight, _ = tensors(shape)
+    x = x.detach()
+    pair = [f(x, weight, None, stride, padding, pool) for f in (convolution, twin)]
+    close(
+        [pair[0], *torch.autograd.grad(pair[0].square().sum(), weight)],
+        [pair[1], *torch.autograd.grad(pair[1].square().sum(), weight)],
+    )
+
+
+def test_vmap_over_replicas_and_candidates():
+    shape = SHAPES["many channels, pooled"]
+    x, weight, bias = (t.detach() for t in tensors(shape, replicas=4))
+    x = x[:2]  # two clients, who share their samples among two candidates each
+
+    def one(x, weight, bias):
+        return convolution(x[None], weight[None], bias[None], pool=True).squeeze(0)
+
+    candidates = vmap(one, in_dims=(None, 0, 0))
+    got = vmap(candidates)(x, weight.unflatten(0, (2, 2)), bias.unflatten(0, (2, 2)))
+    want = twin(x.repeat_interleave(2, 0), weight, bias, 1, (0, 0), True)
+    close([got.flatten(0, 1)], [want])
+
+
+def test_layouts_do_not_matter():
+    shape = SHAPES["colours, pooled"]
+    x, weight, bias = (t.detach() for t in tensors(shape))
+    plain = convolution(x, weight, bias, pool=True)
+    first = convolution(x.movedim(2, -1).contiguous().movedim(-1, 2), weight, bias, pool=True, channels_first=True)
+    assert first.is_contiguous()
+    assert not plain.is_contiguous()
+    assert torch.equal(plain, first)
+
+
+def test_a_maximum_that_occurs_twice_goes_to_the_first_and_nan_goes_through():
+    x = torch.zeros(1, 1, 1, 2, 2, device=DEVICE)
+    x[..., 0, 1] = x[..., 1, 0] = 3.0
+    x.requires_grad_()
+    one = torch.ones(1, 1, 1, 1, 1, device=DEVICE, requires_grad=True)
+    convolution(x, one, None, pool=True).sum().backward()
+    assert x.grad.flatten().tolist() == [0, 1, 0, 0]
+    with torch.no_grad():
+        for at in range(4):
+            poisoned = x.clone()
+            poisoned.view(-1)[at] = torch.nan
+            assert convolution(poisoned, one, None, pool=True).isnan().all()
+
+
+def test_relu_cuts_off_both_ways():
+    x = -torch.ones(1, 1, 1, 2, 2, device=DEVICE)
+    x.requires_grad_()
+    one = torch.ones(1, 1, 1, 1, 1, device=DEVICE, requires_grad=True)
+    y = convolution(x, one, None, pool=True)
+    y.sum().backward()
+    assert y.item() == 0
+    assert x.grad.abs().sum() == one.grad.abs().sum() == 0
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter multiplies in float32 whatever is asked for")
+def test_precision_is_what_was_asked_for():
+    *_, stride, padding, pool = shape = (64, 8, 8, 32, 3, 3, 1, (1, 1), False)
+    x, weight, bias = tensors(shape)
+    want = twin(x.double(), weight.double(), bias.double(), stride, padding, pool)
+    error = {
+        p: float((convolution(x, weight, bias, stride, padding, pool, p) - want).norm() / want.norm())
+        for p in ("fp32", "tf32", "bf16")
+    }
+    assert error["fp32"] < 1e-6 < error["tf32"] < 1.2e-3 < error["bf16"] < 5e-3

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from fedfew.engines.stacked.kernels import row_gather, triton_row_gather, usable
+from fedfew.federation import as_input
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_rows_are_added_however_often_they_occur():
+    draw = torch.Generator().manual_seed(0)
+    table, values = torch.randn(2, 5, 6, generator=draw).to(DEVICE), torch.randn(4, 3, 6, generator=draw).to(DEVICE)
+    at = torch.tensor([[0, 9, 9], [4, 4, 4], [1, 0, 9], [3, 2, 3]], device=DEVICE)
+    want = table.clone().double()
+    for i, row in enumerate(at.flatten().tolist()):
+        want.view(10, 6)[row] += -0.5 * values.view(12, 6)[i].double()
+    plain, kernel = table.clone(), table.clone()
+    row_gather.add_rows(plain, at, values, -0.5)
+    triton_row_gather.add_rows[(12, 1)](kernel, at.flatten(), values.contiguous(), -0.5, 6, 8)
+    torch.testing.assert_close(plain, want.float())
+    torch.testing.assert_close(kernel, want.float())
+
+
+@pytest.mark.parametrize("pixels", ["symmetric", "unit"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_are_what_a_model_sees_of_bytes_to_the_last_bit(pixels, channels):
+    x = torch.randint(0, 256, (7, channels, 33, 20), generator=torch.Generator().manual_seed(0), dtype=torch.uint8).to(DEVICE)
+    at = torch.tensor([[6, 0], [3, 3]], device=DEVICE)
+    seen = row_gather.pictures(x, at, pixels == "symmetric")
+    assert torch.equal(seen.cpu(), as_input(x[at].cpu(), pixels))  # on a GPU PyTorch multiplies by a rounded 1/255
+    assert seen.movedim(-3, -1).is_contiguous()
+
+
+def test_the_cpu_has_no_kernels():
+    assert not usable(torch.device("cpu"))

@@ -1,0 +1,58 @@
+"""SGD within a recording: the same parameters, without gradients that need not be written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedfew import models
+from fedfew.engines import LocalTraining, Stacked
+from fedfew.engines.stacked.descent import descending
+from fedfew.engines.stacked.traced import _writes, recorded
+from fedfew.local import cross_entropy
+from fedfew.stack import squared_distance
+
+LR = 0.1
+
+
+def proximal(loss, params, context):
+    value = loss(params)
+    return value + 0.05 * squared_distance(params, context), value.detach()
+
+
+def mlp():
+    return models.build("mlp", (8,), 3), torch.randn(2, 5, 8)
+
+
+def words():
+    module = models.build("textcnn", (6,), 3, 11)
+    module.dropout.p = 0.0
+    return module, torch.randint(0, 11, (2, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("make", "objective", "operations"),
+    [
+        (mlp, cross_entropy, {"aten.baddbmm_.default": 2, "aten._foreach_add_.List": 1}),
+        (mlp, proximal, {"aten._foreach_add_.List": 1}),
+        (words, cross_entropy, {"aten.baddbmm_.default": 1, "fedfew.add_rows.default": 1, "aten._foreach_add_.List": 1}),
+        (words, proximal, {"aten._foreach_add_.List": 1}),
+    ],
+)
+def test_parameters_move_by_their_gradients(make, objective, operations):
+    torch.manual_seed(0)
+    module, x = make()
+    engine = Stacked(module, LocalTraining(LR, 5), 0)
+    weights = {name: t + 0.1 * torch.randn(2, *t.shape) for name, t in module.state_dict().items()}
+    context = {} if objective is cross_entropy else {name: t + 1 for name, t in weights.items()}
+    y, weight = torch.randint(0, 3, (2, 5)), torch.full((2, 5), 0.2)
+    function, rest = engine._gradients(objective, weights, context, keyed=False)
+    tensors = [x, y, weight, *rest]
+    gradients, losses = function(*tensors)
+    want = [t - LR * g for t, g in zip(weights.values(), gradients, strict=True)]
+    step = descending(recorded(function, tuple(tensors)), [3 + i for i in range(len(weights))], LR)
+    writes = [str(n.target) for n in step.graph.nodes if n.op == "call_function" and _writes(n)]
+    assert {name: writes.count(name) for name in writes} == operations
+    torch.testing.assert_close(step.forward(*tensors), losses)
+    for moved, right in zip(weights.values(), want, strict=True):
+        torch.testing.assert_close(moved, right, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,114 @@
+"""A module with layers from the kernels computes what it did before."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton")
+
+from fedfew import models
+from fedfew.engines import LocalTraining, Stacked
+from fedfew.engines.stacked.fused import ContiguousGroupNorm, FusedConvolution, make_fused
+from fedfew.engines.stacked.traced import recorded
+from fedfew.local import cross_entropy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("exact")
+
+
+def paper():
+    return models.build("cnn", (3, 16, 16), 4)
+
+
+def other_order():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.Flatten(), nn.Linear(36, 3)
+    )
+
+
+def grouped_norm():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, 2, 1, bias=False), nn.GroupNorm(2, 4), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv1d(5, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.conv(x).relu().amax(-1))
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape", "fused", "pooled"),
+    [(paper, (3, 16, 16), 2, 2), (other_order, (2, 8, 8), 2, 1), (grouped_norm, (2, 8, 8), 1, 0), (Words, (5, 9), 1, 0)],
+)
+def test_gradients_of_a_stack_are_the_same(factory, shape, fused, pooled):
+    torch.manual_seed(0)
+    module = factory()
+    engines = [Stacked(module, LocalTraining(0.1, 3), 0) for _ in range(2)]
+    engines[1].module = make_fused(engines[1].module, "fp32")
+    layers = [m for m in engines[1].module.modules() if isinstance(m, FusedConvolution)]
+    assert (len(layers), sum(layer.pool for layer in layers)) == (fused, pooled)
+    weights = {name: (t + 0.1 * torch.randn(2, *t.shape)).to(DEVICE) for name, t in module.state_dict().items()}
+    x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 3, *shape), torch.randint(0, 3, (2, 3)), torch.full((2, 3), 1 / 3)))
+    (want, losses), (got, fused_losses) = (e._differentiate(cross_entropy, weights, x, y, weight, {}, None) for e in engines)
+    torch.testing.assert_close(fused_losses, losses, rtol=1e-5, atol=1e-5)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    function, rest = engines[1]._gradients(cross_entropy, weights, {}, keyed=False)
+    recording = recorded(function, (x, y, weight, *rest))
+    assert sum(str(node.target) == "fedfew.convolution.default" for node in recording.graph.nodes) == fused
+    for a, b in zip(recording.forward(x, y, weight, *rest)[0], got, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_names_of_parameters_stay():
+    module = paper()
+    fused = make_fused(copy.deepcopy(module), "tf32")
+    assert list(fused.state_dict()) == list(module.state_dict())
+    assert fused[0].precision == "tf32"
+    assert fused[3].flattened
+    assert not fused[0].flattened
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, 3, stride=(1, 2)),
+        nn.Conv2d(4, 4, 3, padding="same"),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+        nn.Conv1d(4, 4, 3, stride=2),
+        nn.Linear(4, 4),
+    ],
+)
+def test_what_the_kernels_do_not_know_stays(layer):
+    assert make_fused(layer, "fp32") is layer
+    assert make_fused(nn.Sequential(layer), "fp32")[0] is layer
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [nn.MaxPool2d(3), nn.MaxPool2d(2, stride=1), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2)],
+)
+def test_other_pooling_is_left_to_pytorch(pool):
+    fused = make_fused(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), pool), "fp32")
+    assert not fused[0].pool
+    assert fused[2] is pool
+
+
+def test_a_single_convolution_and_group_norm():
+    assert isinstance(make_fused(nn.Conv2d(2, 4, 3), "fp32"), FusedConvolution)
+    plain = nn.GroupNorm(2, 4)
+    twin = ContiguousGroupNorm.like(plain)
+    x = torch.randn(3, 5, 5, 4).permute(0, 3, 1, 2)
+    assert torch.equal(twin(x), plain(x.contiguous()))
+    assert twin.weight is plain.weight

@@ -1,0 +1,97 @@
+"""Recordings do what the function did, whatever it does to its tensors."""
+
+import subprocess
+import sys
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.func import vmap
+
+from fedfew.engines.stacked.recording import record
+
+
+def replayed(function, *tensors: Tensor):
+    """A recording made of copies, so that what the function writes is seen in what it is given later."""
+    graph, constants = record(function, tuple(t.clone() for t in tensors))
+    return fx.GraphModule(constants, graph)
+
+
+def test_gradients_of_many_replicas_at_once():
+    def losses(weights: Tensor, x: Tensor) -> Tensor:
+        return vmap(lambda w, rows: (rows @ w).tanh().square().mean())(weights, x)
+
+    def gradients(weights: Tensor, x: Tensor) -> Tensor:
+        leaf = weights.detach().requires_grad_()
+        return torch.autograd.grad(losses(leaf, x).sum(), leaf)[0]
+
+    weights, x = torch.randn(3, 4), torch.randn(3, 5, 4)
+    recording = replayed(gradients, weights, x)
+    others = torch.randn(3, 4), torch.randn(3, 5, 4)
+    assert torch.equal(recording(*others), gradients(*others))
+    answer = (others[1] @ others[0][:, :, None])[..., 0].tanh()
+    by_hand = (2 / 5 * answer * (1 - answer**2))[:, None] @ others[1]
+    assert torch.allclose(recording(*others), by_hand[:, 0], atol=1e-6)
+
+
+def test_what_is_written_into_an_argument_or_a_view_of_it():
+    def function(x: Tensor) -> Tensor:
+        row = x[0]
+        row += 1
+        return x.sum()
+
+    recording = replayed(function, torch.zeros(2, 3))
+    x = torch.arange(6.0).reshape(2, 3)
+    assert recording(x) == 18
+    assert x.tolist() == [[1, 2, 3], [3, 4, 5]]
+
+
+def test_several_results_and_none_of_them_a_tensor():
+    def function(x: Tensor) -> tuple[list[Tensor | None], int]:
+        largest, at = x.max(0)
+        return [largest, None, at], 7
+
+    (largest, nothing, at), number = replayed(function, torch.zeros(3))(torch.tensor([1.0, 5.0, 2.0]))
+    assert (float(largest), nothing, int(at), number) == (5.0, None, 1, 7)
+
+
+def test_tensors_from_elsewhere_are_constants():
+    elsewhere = torch.tensor([1.0, 2.0])
+    recording = replayed(lambda x: x * elsewhere + torch.tensor(3.0), torch.zeros(2))
+    assert recording(torch.tensor([10.0, 10.0])).tolist() == [13.0, 23.0]
+
+
+def test_shapes_and_types_are_noted():
+    graph, _ = record(lambda x: x.double().sum(0), (torch.zeros(2, 3),))
+    *_, last, _ = graph.nodes
+    assert last.meta["like"] == ((3,), torch.float64)
+
+
+def test_a_step_that_looks_at_a_number_is_refused():
+    with pytest.raises(RuntimeError, match="must not depend on the value"):
+        record(lambda x: x * x.sum().item(), (torch.ones(2),))
+
+
+def test_nothing_is_kept_that_the_function_has_let_go():
+    alive: list[weakref.ref] = []
+
+    def function(x: Tensor) -> Tensor:
+        alive.append(weakref.ref(between := x + 1))
+        del between
+        assert alive[0]() is None
+        return x * 2
+
+    record(function, (torch.ones(2),))
+    assert len(alive) == 1
+
+
+def test_pytorchs_compiler_is_not_loaded():
+    """It takes a second, which a site on a network would spend on every message."""
+    code = """
+import sys, torch
+from fedfew.engines.recording import record
+record(lambda x: x + 1, (torch.ones(2),))
+print("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

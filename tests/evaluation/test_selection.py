@@ -1,0 +1,180 @@
+"""How a site that never took part gets its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedfew
+from fedfew.engines import LocalTraining
+from fedfew.evaluation.selection import hold_out
+
+LN2 = float(np.log(2))
+
+
+def constant(*logits: float) -> nn.Module:
+    """A model that gives every sample (of one feature) these logits."""
+    module = nn.Linear(1, len(logits))
+    with torch.no_grad():
+        module.weight.zero_()
+        module.bias.copy_(torch.tensor(logits))
+    return module
+
+
+def ones(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((n, 1), np.float32), np.ones(n, np.int64)
+
+
+def test_the_model_with_the_least_loss_is_chosen_and_scored_on_what_was_held_out() -> None:
+    x, y = ones(10)
+    joined = fedfew.join([constant(0, 0), constant(0, 2), constant(2, 0)], x, y, validation=0.3)
+    assert (joined.model, joined.chosen_by, joined.held_out) == (1, 7, 3)
+    expected = [LN2, np.log1p(np.exp(-2)), np.log1p(np.exp(2))]
+    assert [one.loss for one in joined.fits] == pytest.approx(expected)
+    assert joined.before is not None
+    assert joined.before.loss == pytest.approx(expected[1])
+    assert joined.before.accuracy == 1.0
+    assert (joined.after, joined.adapted, joined.worse) == (None, False, False)
+
+
+def test_a_step_of_adapting_by_hand() -> None:
+    """Loss ln 2 at zero logits; its gradient in the bias is softmax − one-hot = (½, −½), so a step of lr moves it by lr/2."""
+    x, y = ones(10)
+    joined = fedfew.join([constant(0, 0)], x, y, training=LocalTraining(lr=0.5, batch_size=100))
+    assert joined.adapted
+    assert joined.module.state_dict()["bias"].tolist() == pytest.approx([-0.25, 0.25])
+    assert joined.before is not None
+    assert joined.after is not None
+    assert joined.before.loss == pytest.approx(LN2)
+    assert joined.after.loss == pytest.approx(np.log1p(np.exp(-0.5)))
+
+
+def test_the_epochs_are_those_of_plain_sgd() -> None:
+    """Full batches, so that the order does not matter."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 1)).astype(np.float32), rng.integers(0, 2, 20)
+    torch.manual_seed(0)
+    start = nn.Linear(1, 2)
+    told: list[int] = []
+    joined = fedfew.join(
+        [start], x, y, training=LocalTraining(0.3, 100, epochs=3), keep_adapted=True, on_epoch=lambda e, _: told.append(e)
+    )
+    at, _ = hold_out(y, 0.2)
+    plain = nn.Linear(1, 2)
+    plain.load_state_dict(start.state_dict())
+    sgd = torch.optim.SGD(plain.parameters(), 0.3)
+    for _ in range(3):
+        sgd.zero_grad()
+        F.cross_entropy(plain(torch.from_numpy(x[at])), torch.from_numpy(y[at])).backward()
+        sgd.step()
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(joined.module.state_dict()[name], value, atol=1e-6)
+    assert told == [1, 2, 3]
+    assert joined.module is not start  # the model given stays as it is
+
+
+def disagreeing() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One group says 1, the other 0: what is learnt from one is wrong for the other."""
+    y = np.array([1] * 6 + [0] * 6)
+    return np.zeros((12, 1), np.float32), y, y
+
+
+def test_a_model_that_adapting_made_worse_is_not_used_unless_asked() -> None:
+    x, y, groups = disagreeing()
+    start, training = constant(0, 0), LocalTraining(lr=0.5, batch_size=100)
+    joined = fedfew.join([start], x, y, groups=groups, validation=0.5, training=training)
+    assert joined.worse
+    assert not joined.adapted
+    assert joined.module is start
+    kept = fedfew.join([start], x, y, groups=groups, validation=0.5, training=training, keep_adapted=True)
+    assert kept.worse
+    assert kept.adapted
+    assert abs(kept.module.state_dict()["bias"]).tolist() == pytest.approx([0.25, 0.25])
+
+
+def test_adapting_that_diverges_is_worse_and_never_kept() -> None:
+    x, y = ones(10)
+    x = x + 1
+    far = LocalTraining(lr=3e38, batch_size=1, epochs=3, weight_decay=1.0)
+    joined = fedfew.join([constant(0, 0)], x, y, training=far)
+    assert joined.worse
+    assert not joined.adapted
+    with pytest.raises(ValueError, match="adapting diverged"):
+        fedfew.join([constant(0, 0)], x, y, training=far, keep_adapted=True)
+
+
+def test_what_is_held_out_is_drawn_by_the_seed_and_each_class_in_proportion() -> None:
+    y = np.array([0] * 30 + [1] * 10)
+    at, out = hold_out(y, 0.2)
+    assert sorted([*at, *out]) == list(range(40))
+    assert np.bincount(y[out]).tolist() == [6, 2]
+    again, other = hold_out(y, 0.2)[1], hold_out(y, 0.2, seed=1)[1]
+    assert out.tolist() == again.tolist() != other.tolist()
+    assert len(hold_out(y, 0.5)[1]) == 20
+    assert [len(side) for side in hold_out(np.arange(2), 0.01)] == [1, 1]  # at least one a side
+
+
+def test_samples_of_one_group_are_on_one_side() -> None:
+    patients = np.array(["a", "b", "c", "d", "e"]).repeat(4)
+    at, out = hold_out(np.arange(20) % 2, 0.2, patients)
+    assert len(out) == 4
+    assert not set(patients[at]) & set(patients[out])
+
+
+def test_what_cannot_be_held_out_is_said() -> None:
+    y = np.zeros(3, int)
+    with pytest.raises(ValueError, match=r"validation must be a share in \[0, 1\), not 1"):
+        hold_out(y, 1)
+    with pytest.raises(ValueError, match="too few to hold any out"):
+        hold_out(y[:1], 0.2)
+    with pytest.raises(ValueError, match="all samples are of one group"):
+        hold_out(y, 0.2, y)
+    with pytest.raises(ValueError, match="groups must hold one number a sample"):
+        hold_out(y, 0.2, y[:2])
+    with pytest.raises(ValueError, match="models is empty"):
+        fedfew.join([], *ones(3))
+    with pytest.raises(ValueError, match="validation is 0"):
+        fedfew.join([constant(0, 0)], *ones(3), validation=0, training=LocalTraining(0.1, 2))
+    joined = fedfew.join([constant(0, 0)], *ones(3), validation=0)
+    assert (joined.chosen_by, joined.held_out, joined.before) == (3, 0, None)
+
+
+def test_a_batch_of_one_is_refused_where_the_model_needs_two() -> None:
+    net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+    x, y = ones(10)
+    with pytest.raises(ValueError, match=r"batch_size is 7 \(try 8\)"):  # 8 samples to train on: 7 and 1
+        fedfew.join([net], x, y, training=LocalTraining(0.1, 7))
+    assert fedfew.join([net], x, y, training=LocalTraining(0.1, 4)).after is not None
+
+
+def test_bytes_become_what_they_were_in_training() -> None:
+    module = nn.Linear(1, 2)
+    x, y = np.full((10, 1), 255, np.uint8), np.ones(10, np.int64)
+    plain = LocalTraining(lr=0.5, batch_size=100)
+    ends = {
+        pixels: fedfew.join([module], x, y, pixels=pixels, training=plain).after for pixels in ("symmetric", "unit")
+    }  # 255 is 1 either way
+    assert ends["symmetric"] == ends["unit"]
+    dark = {
+        pixels: fedfew.join([module], x * 0, y, pixels=pixels, training=plain).after for pixels in ("symmetric", "unit")
+    }  # 0 is −1, or 0
+    assert dark["symmetric"] != dark["unit"]
+
+
+def test_a_newcomer_of_a_real_federation_gets_the_model_of_its_group() -> None:
+    digits = fedfew.data.digits(20, seed=0)
+    others = [i for i in range(20) if i != 7]
+    run = fedfew.train(digits.take(others), "mlp", fedfew.FedFew(models=4), rounds=60, batch_size=10, lr=0.1, engine="stacked")
+    x, y = (torch.cat(pair).numpy() for pair in zip(digits.train.of(7), digits.test.of(7), strict=True))
+    joined = fedfew.join(run.models, x, y, training=LocalTraining(0.1, 10, epochs=3))
+    same_turn = [run.choice[others.index(i)].item() for i in others if i % 4 == 3]
+    assert joined.model in same_turn
+    assert joined.before is not None
+    assert joined.before.accuracy > 0.7
+    assert joined.fits[joined.model].loss == min(one.loss for one in joined.fits)
+    assert replace(joined, after=None).worse is False

@@ -1,0 +1,59 @@
+"""Counted randomness: permutations, independent of company, and well mixed."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedfew import random_streams
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 2**31), st.integers(0, 5))
+def test_order_is_a_permutation_of_each_clients_samples(sizes, models, seed, epoch):
+    counts = torch.tensor(sizes)
+    order = random_streams.order(seed, 3, torch.arange(len(sizes)), models, epoch, counts, int(counts.max()))
+    assert order.shape == (len(sizes), models, max(sizes))
+    for i, n in enumerate(sizes):
+        for k in range(models):
+            assert sorted(order[i, k, :n].tolist()) == list(range(n))
+
+
+def test_order_depends_on_identity_alone_not_on_who_else_is_there():
+    counts = torch.tensor([9, 20, 14])
+    whole = random_streams.order(7, 2, torch.tensor([4, 8, 15]), 3, 0, counts, 20)
+    alone = random_streams.order(7, 2, torch.tensor([15]), 3, 0, counts[2:], 14)
+    assert torch.equal(whole[2, :, :14], alone[0])
+
+
+def test_every_number_that_names_an_order_changes_it():
+    def order(seed=0, round=0, client=0, epoch=0, model=0):
+        return random_streams.order(seed, round, torch.tensor([client]), 2, epoch, torch.tensor([50]), 50)[0, model].tolist()
+
+    orders = [order(), order(seed=1), order(round=1), order(client=1), order(epoch=1), order(model=1)]
+    assert len({tuple(o) for o in orders}) == len(orders)
+
+
+def test_orders_are_uniform():
+    """Each of 24 permutations of four samples is about as frequent as the others (chi-square, 23 degrees of freedom)."""
+    clients = torch.arange(24_000)
+    order = random_streams.order(0, 0, clients, 1, 0, torch.full((24_000,), 4), 4)[:, 0]
+    _, frequency = torch.unique(order, dim=0, return_counts=True)
+    assert len(frequency) == 24
+    assert ((frequency - 1000.0) ** 2 / 1000).sum() < 49.7  # 99.9 % quantile
+
+
+def test_uniform_numbers_are_uniform():
+    u = random_streams.uniform(torch.arange(100_000), 3)
+    assert u.min() >= 0
+    assert u.max() < 1
+    histogram = torch.histc(u, 10, 0, 1)
+    assert ((histogram - 10_000) ** 2 / 10_000).sum() < 27.9  # 9 degrees of freedom, 99.9 %
+
+
+def test_participants():
+    clients = torch.arange(40)
+    drawn = [random_streams.participants(0, r, clients, 0.1).tolist() for r in range(200)]
+    assert all(len(d) == 4 == len(set(d)) and d == sorted(d) for d in drawn)
+    assert len({i for d in drawn for i in d}) == 40  # everybody's turn comes
+    assert random_streams.participants(0, 1, clients, 1.0).tolist() == list(range(40))
+    assert len(random_streams.participants(0, 1, clients, 1e-9)) == 1
+    assert drawn != [random_streams.participants(1, r, clients, 0.1).tolist() for r in range(200)]
