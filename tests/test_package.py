@@ -29,7 +29,7 @@ def test_every_public_name_is_there():
     for name in fedfew.__all__:
         assert getattr(fedfew, name) is not None
     assert dir(fedfew) == sorted(fedfew.__all__)
-    assert fedfew.train.__module__ == "fedfew.training"
+    assert fedfew.train.__module__.startswith("fedfew.training.")
 
 
 def test_an_unknown_name():

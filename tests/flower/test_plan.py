@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ import fedfew.flower
 from fedfew.cli import app
 from fedfew.flower import template
 from fedfew.flower.plan import SIMULATED, Plan
-from fedfew.util.lock import held
+from fedfew.util.files import folder_locked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 
@@ -101,10 +102,10 @@ def test_without_flower_the_way_to_get_it_is_said(monkeypatch):
 
 def test_one_server_at_a_time_in_a_folder(tmp_path):
     with (
-        held(tmp_path / "run"),
-        pytest.raises(ValueError, match="another server is at work in"),
-        held(tmp_path / "run", patience=0.0),
+        folder_locked(tmp_path / "run"),
+        pytest.raises(ValueError, match=rf"process {os.getpid()} on .* is using"),
+        folder_locked(tmp_path / "run", wait=0),
     ):
         pass
-    with held(tmp_path / "run", patience=0.0):
+    with folder_locked(tmp_path / "run", wait=0):
         pass

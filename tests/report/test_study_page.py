@@ -208,7 +208,7 @@ def test_a_study_is_not_watched(folder: Path) -> None:
 
 
 def test_a_study_without_runs_shows_its_pictures(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text("name: theory\ntitle: Theory\ncall: 'fedfew.theory:study'")
+    (tmp_path / "study.yaml").write_text("name: theory\ntitle: Theory\ncall: 'fedfew.studies.theory:study'")
     (tmp_path / "theory.svg").write_bytes(SVG)
     report(str(tmp_path))
     text = (tmp_path / "report.html").read_text()

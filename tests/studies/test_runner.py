@@ -18,7 +18,7 @@ from fedfew.studies.folder import RunFolder
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
 from fedfew.training.settings import Settings
-from fedfew.util.lock import held
+from fedfew.util.files import folder_locked
 from tests.studies.small import Heard, begun, command, outcome, study, text, until
 
 LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
@@ -196,7 +196,7 @@ def test_a_run_that_another_runner_holds_is_waited_for_and_picked_up(tmp_path, m
     monkeypatch.setattr(runner, "LOOK_AGAIN", 0.1)
     found = study()
     first, second = cells(found)
-    with held(RunFolder.of(tmp_path, first.key).path):
+    with folder_locked(RunFolder.of(tmp_path, first.key).path):
         thread, reports, heard = in_background(found, tmp_path)
         until(lambda: RunFolder.of(tmp_path, second.key).finished and heard.count("busy") > 1)
         assert not RunFolder.of(tmp_path, first.key).finished
@@ -255,7 +255,7 @@ def test_how_many_workers(monkeypatch, tmp_path):
     assert [runner.threads(workers) for workers in (1, 3, 8, 9)] == [8, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert [runner.threads(workers) for workers in (1, 8)] == [2, 1]
-    monkeypatch.setattr("fedfew.training.device_named", lambda name: type("D", (), {"type": "cuda"}))
+    monkeypatch.setattr("fedfew.training.api.device_named", lambda name: type("D", (), {"type": "cuda"}))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert runner.default_workers("cuda") == 1
     (tmp_path / "control").touch()

@@ -108,7 +108,7 @@ def test_a_full_gpu_is_answered_with_what_to_change(monkeypatch):
     def full(self):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 11 GiB. GPU 0 has …")
 
-    monkeypatch.setattr("fedfew.training.RoundLoop.run", full)
+    monkeypatch.setattr("fedfew.training.api.RoundLoop.run", full)
     words = r"full with 4 clients at once, 2 models each: .*\(--chunk 2\).* PyTorch says: CUDA out of memory$"
     with pytest.raises(MemoryError, match=words):
         train(FedFew(models=2))
@@ -117,7 +117,7 @@ def test_a_full_gpu_is_answered_with_what_to_change(monkeypatch):
 def test_features_that_stay_in_host_memory_train_the_same(monkeypatch):
     kept = []
     original = fedfew.Federation.to
-    monkeypatch.setattr("fedfew.training.too_large", lambda *_: True)
+    monkeypatch.setattr("fedfew.training.api.too_large", lambda *_: True)
     monkeypatch.setattr(fedfew.Federation, "to", lambda self, *a, **k: kept.append(k) or original(self, *a, **k))
     same_run(train(seed=3), train(seed=3))
     assert kept == [{"stream": True}] * 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 LABELS, COSTS, PROGRESS = "labels.npz", "costs.json", "progress.json"
 NAMES = (LABELS, COSTS, PROGRESS)
 LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: counting makes a state as large as the run's
-
-
-def replace(path: Path, contents: str | bytes) -> None:
-    """Write a file, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(contents.encode() if isinstance(contents, str) else contents)
-    os.replace(partial, path)
 
 
 def write_labels(folder: Path, federation: Federation) -> None:
@@ -43,7 +37,7 @@ def write_labels(folder: Path, federation: Federation) -> None:
     counts = torch.bincount(owner * classes + y[rows], minlength=len(count) * classes).reshape(-1, classes)
     file = io.BytesIO()
     np.savez_compressed(file, train=counts.numpy().astype(np.uint32))
-    replace(folder / LABELS, file.getvalue())
+    write_atomically(folder / LABELS, file.getvalue())
 
 
 def labels(folder: Path) -> NDArray[np.uint32] | None:
@@ -71,7 +65,7 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     if count_bytes(dict(built.state_dict())) * len(federation) > LARGEST:
         return
     counted = cost(arguments["method"], lambda: built, federation, arguments["local_epochs"], arguments["batch_size"])
-    replace(folder / COSTS, json.dumps(asdict(counted)))
+    write_atomically(folder / COSTS, json.dumps(asdict(counted)))
 
 
 def costs(folder: Path) -> dict[str, Any]:
@@ -102,7 +96,7 @@ class ProgressFile:
             self._write("stopped", why=why)
 
     def _write(self, state: str, **more: str) -> None:
-        replace(self._path, json.dumps(self._last | {"state": state} | more))
+        write_atomically(self._path, json.dumps(self._last | {"state": state} | more))
         self._written = time.monotonic()
 
 

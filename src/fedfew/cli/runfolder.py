@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
 from fedfew.training.settings import read_file
+from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -64,7 +65,7 @@ def kept(
     def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, config)
-        runfiles.replace(folder / ABOUT_DATA, json.dumps(_about(federation)))
+        write_atomically(folder / ABOUT_DATA, json.dumps(_about(federation)))
         runfiles.write_labels(folder, federation)
 
     if checkpoints(folder) and not resume:
@@ -95,7 +96,7 @@ def discarded_if_unused(folder: Path) -> Iterator[None]:
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     import yaml
 
-    runfiles.replace(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
+    write_atomically(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
 
 
 def about_data(folder: Path) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[s
     from fedfew.evaluation.metrics import evaluate
 
     scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(evaluate(run, federation)).items()}
-    runfiles.replace(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
+    write_atomically(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
     return scores
 
 

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +24,7 @@ from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
 from fedfew.stack import leaves, take
 from fedfew.training.run import ModelFactory, Run
+from fedfew.util.files import folder_written_atomically
 
 FORMAT = 1
 CARD, README = "card.json", "README.md"
@@ -58,8 +56,7 @@ def write(run: Run, folder: str | Path, *, about: Mapping[str, Any] | None = Non
         raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to export")
     _check_free(place, force)
     card = _card(run, modules, about or {})
-    partial = place.parent / f".partial-{os.getpid()}-{uuid.uuid4().hex}"
-    try:
+    with folder_written_atomically(place) as partial:
         for k, module in enumerate(modules):
             model_file.write(partial / _file(k), module, {"model": card["model"], "number": k})
         for k, row in enumerate(card["models"]):
@@ -67,9 +64,6 @@ def write(run: Run, folder: str | Path, *, about: Mapping[str, Any] | None = Non
         (partial / README).write_text(model_card.text(card), encoding="utf-8")
         card["files"] = {name: _sha256(partial / name) for name in [*map(_file, range(len(modules))), README]}
         (partial / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        _move(partial, place)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return place
 
 
@@ -198,18 +192,3 @@ def _check_free(place: Path, force: bool) -> None:
     if place.exists() and not (is_export(place) and force):
         hint = "replace it (--force, force=True), or choose another folder" if is_export(place) else "choose another folder"
         raise ValueError(f"{place} already {'holds an export' if is_export(place) else 'exists and is no export'}: {hint}")
-
-
-def _move(partial: Path, place: Path) -> None:
-    """Into place; an export that is there already goes when the new one has come."""
-    if not is_export(place):
-        os.replace(partial, place)
-        return
-    old = partial.with_name(partial.name + "-old")
-    os.replace(place, old)
-    try:
-        os.replace(partial, place)
-    except BaseException:
-        os.replace(old, place)
-        raise
-    shutil.rmtree(old)

@@ -26,7 +26,7 @@ from fedfew.flower.secure.client import Party, PublicKeys
 from fedfew.flower.secure.fixed_point import Ring
 from fedfew.flower.secure.weighting import scaled
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
-from fedfew.util.lock import held
+from fedfew.util.files import folder_locked
 
 
 class Aside:
@@ -43,7 +43,7 @@ class Aside:
         if 0 < longest < length:
             update = tree_map(lambda t: t * (longest / length) if t.is_floating_point() else t, update)
         party = Party.begin(client, bytes.fromhex(session))
-        with held(self.folder.parent):
+        with folder_locked(self.folder.parent):
             self._delete()
             self.folder.mkdir(mode=0o700)
             self._write("update.safetensors", save({path: t.contiguous() for path, t in named_leaves(update)}))
@@ -52,7 +52,7 @@ class Aside:
 
     def answer(self, letter: Letter, most_weight: float) -> Tree:
         """What goes out for a letter of a later step; noted down before, so that no other process takes the step again."""
-        with held(self.folder.parent):
+        with folder_locked(self.folder.parent):
             try:
                 party = Party.loads((self.folder / "party.json").read_text())
             except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -12,7 +13,7 @@ from fedfew.flower.plan import Plan
 from fedfew.flower.server_loop import Course
 from fedfew.training.run import ModelFactory, Run
 from fedfew.training.settings import find_model
-from fedfew.util.lock import held
+from fedfew.util.files import folder_locked
 
 
 class FedFewStrategy:
@@ -28,7 +29,7 @@ class FedFewStrategy:
 
     def start(self, grid: Grid) -> Run:
         """Train to the last round; goes on from the newest checkpoint in the plan's folder."""
-        with held(self.plan.folder):
+        with folder_locked(Path(self.plan.folder)):
             return Course(self.plan, FlowerNetwork(grid), self._factory).run()
 
     def _factory(self, data: dict[str, Any]) -> ModelFactory:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew.studies import outcome
 from fedfew.studies.folder import RunFolder, now
 from fedfew.training.settings import Settings, find_model, make_federation, make_method, training_arguments
-from fedfew.util.lock import HeldError, held
+from fedfew.util.files import FolderInUseError, folder_locked
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -56,9 +56,9 @@ class Worker:
         """Make a run, or find out why it cannot be made; tells which of ``done, failed, busy, stopped`` it came to."""
         folder = RunFolder.of(self.root, key)
         try:
-            with held(folder.path, patience=0, who="another runner"):
+            with folder_locked(folder.path, wait=0):
                 self._locked(key, settings, folder)
-        except HeldError:
+        except FolderInUseError:
             self.tell({"event": "busy", "key": key})
 
     def _locked(self, key: str, settings: Settings, folder: RunFolder) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from safetensors.torch import save as save_tensors
 
 from fedfew.stack import Tree, branch, from_named, named_leaves
 from fedfew.training.history import History
+from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
 
 FORMAT = 1
 KEPT = 2  # the newest, and one to fall back on
@@ -66,27 +65,19 @@ def write(folder: Path, state: State) -> Path:
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     final = folder / f"round-{state.round:06d}"
-    partial = folder / f".partial-{os.getpid()}-{uuid.uuid4().hex}"
-    partial.mkdir()
-    try:
-        _write_through(partial / "state.safetensors", data)
-        _write_through(partial / "state.json", json.dumps(about, indent=1).encode())
-        if final.exists():
-            shutil.rmtree(final)
-        os.replace(partial, final)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    for old in sorted(checkpoints(folder))[:-KEPT]:
+    with folder_written_atomically(final) as partial:
+        write_atomically(partial / "state.safetensors", data)
+        write_atomically(partial / "state.json", json.dumps(about, indent=1))
+    for old in checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
-    for leftover in folder.glob(".partial-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    remove_unfinished(folder)
     return final
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
-    return sorted(p for p in folder.glob("round-*") if re.fullmatch(r"round-\d{6,}", p.name))
+    found = (p for p in folder.glob("round-*") if re.fullmatch(r"round-\d{6,}", p.name) and not p.is_symlink())
+    return sorted(found, key=lambda p: int(p.name.removeprefix("round-")))
 
 
 def read_newest(folder: Path, expected: dict[str, Any] | None = None) -> tuple[State, list[str]]:
@@ -147,10 +138,3 @@ def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> Non
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -90,7 +90,7 @@ def test_pytorchs_compiler_is_not_loaded():
     """It takes a second, which a site on a network would spend on every message."""
     code = """
 import sys, torch
-from fedfew.engines.recording import record
+from fedfew.engines.stacked.recording import record
 record(lambda x: x + 1, (torch.ones(2),))
 print("torch._dynamo" in sys.modules)
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import fedfew.studies.theory
+from fedfew.studies import theory
 from fedfew.studies.theory import statements
 from fedfew.studies.theory.check import FAILS, HOLDS
 
@@ -18,7 +18,7 @@ from fedfew.studies.theory.check import FAILS, HOLDS
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool, str]:
     folder = tmp_path_factory.mktemp("theory") / "below"
     console = Console(file=io.StringIO(), width=140, record=True)
-    return folder, fedfew.theory.study(folder, console, seed=1), console.export_text()
+    return folder, theory.study(folder, console, seed=1), console.export_text()
 
 
 def test_every_corrected_statement_holds(made: tuple[Path, bool, str]) -> None:
@@ -57,4 +57,4 @@ def test_pictures_and_table(made: tuple[Path, bool, str]) -> None:
 
 
 def test_the_name_stays_a_function_after_a_call(made: tuple[Path, bool, str]) -> None:
-    assert callable(fedfew.theory.study)
+    assert callable(theory.study)

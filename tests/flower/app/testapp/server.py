@@ -12,7 +12,7 @@ from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.plan import Plan
 from fedfew.flower.server_loop import Course
 from fedfew.training.aggregation import PerClient
-from fedfew.util.lock import held
+from fedfew.util.files import folder_locked
 
 AT_ONCE = 2
 app = ServerApp()
@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     kind = Course if context.run_config["test.score"] else Unscored
     methods = [method for method in context.run_config["test.methods"].split(";") if method]
     if not methods:
-        with held(plan.folder):
+        with folder_locked(Path(plan.folder)):
             kind(plan, FlowerNetwork(grid), lambda data: tiny).run()
         return
 

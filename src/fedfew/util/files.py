@@ -1,0 +1,111 @@
+"""Files and folders that are written whole or not at all, and a lock on a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+PARTIAL = ".partial-"  # how the name of an unfinished file or folder begins
+HOLDER = ".lock-holder.json"
+
+
+def write_atomically(path: Path, contents: str | bytes, *, private: bool = False) -> None:
+    """Write a file through to the disk under another name, then rename it. private: readable by the owner alone."""
+    partial = _partial(path)
+    mode = 0o600 if private else 0o666
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(contents.encode() if isinstance(contents, str) else contents)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def folder_written_atomically(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill; it becomes ``path`` if the block within ends without an error.
+
+    A folder that is already there is moved aside first and removed last, so that one of the two is there at any time.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _partial(path)
+    partial.mkdir()
+    try:
+        yield partial
+        _replace_folder(partial, path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _replace_folder(fresh: Path, path: Path) -> None:
+    if not path.exists():
+        os.replace(fresh, path)
+        return
+    old = fresh.with_name(fresh.name + "-old")
+    os.replace(path, old)
+    try:
+        os.replace(fresh, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed left half-written in a folder; what a symbolic link points at is not touched."""
+    for leftover in folder.glob(f"{PARTIAL}*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{PARTIAL}{os.getpid()}-{uuid.uuid4().hex}")
+
+
+class FolderInUseError(ValueError):
+    """Another process holds the lock on a folder."""
+
+
+@contextmanager
+def folder_locked(folder: Path, wait: float = 30.0) -> Iterator[None]:
+    """Hold the lock on a folder while the block within runs; the operating system releases it when the process ends.
+
+    wait: seconds to wait for the process that holds it now.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=wait)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FolderInUseError(f"{_holder(folder)} is using {folder}: stop it, or choose another folder") from None
+    try:
+        about = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
+        write_atomically(folder / HOLDER, json.dumps(about))
+        yield
+    finally:
+        (folder / HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(folder: Path) -> str:
+    """Who holds the lock, as far as it is known."""
+    try:
+        about = json.loads((folder / HOLDER).read_text())
+        return f"process {int(about['process'])} on {about['host']} (since {about['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
