@@ -1,16 +1,17 @@
-# `make demo` and `make test` set up what they need in .venv, once, and do nothing twice.
+# `make demo` and `make test` install what they need into .venv, once.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test test-deploy lint types bench clean help
+.PHONY: demo deploy-demo test test-slow test-all test-deploy coverage lint types bench clean help
 
 help:
-	@echo "make demo   watch three ways of federated learning on rotated digits (under a minute after set-up)"
-	@echo "make test   lint, types and tests, with coverage"
+	@echo "make demo   compare three methods of federated learning on rotated digits (under a minute after set-up)"
+	@echo "make test   lint, types and the quick tests (under five minutes on two cores)"
+	@echo "make test-all     the same, then the slow tests: exhaustive grids, killing, fuzzing, browser; and coverage of both"
 	@echo "make test-deploy  tests with real servers and sites on this machine (some minutes)"
 	@echo "make deploy-demo  a federation of four sites on this machine: TLS, keys, one dies and comes back (under four minutes)"
-	@echo "make bench  seconds a round, sequential against stacked engine"
+	@echo "make bench  seconds per round, sequential against stacked engine"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,14 +34,27 @@ $(VENV)/installed-flower: pyproject.toml $(VENV)/installed
 deploy-demo: $(VENV)/installed-flower
 	$(BIN)/python examples/deploy_demo.py
 
+# Coverage is that of the quick and the slow tests together: each leaves its data files, and `make coverage` adds them up.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal --durations 20
+
 test: lint types
 	rm -f .coverage .coverage.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -m "not deploy" -n 2 --dist worksteal
+	$(PYTEST) -m "not deploy and not slow"
+
+test-slow: $(VENV)/installed-dev
+	$(PYTEST) -m "slow and not deploy"
+
+coverage: $(VENV)/installed-dev
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
+test-all:
+	$(MAKE) test
+	$(MAKE) test-slow
+	$(MAKE) coverage
+
 test-deploy: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m deploy -n 2 --dist loadfile --durations 0 --durations-min 5
+	$(BIN)/python -m pytest -m deploy -n 2 --dist loadfile --durations 20
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -18,7 +18,29 @@ if (
 ):  # as in what a script starts with &: the processes that tests stop by Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit it
 
-SHARED = Path(__file__).parents[1].parent / "shared" / "data"
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checkout_stays_as_it_is(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests work in a temporary folder, and whatever one adds to, changes in or removes from the repository fails the session."""
+    before = files_of(ROOT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("working-folder"))
+        yield
+    changed = sorted(name for name, _ in before ^ files_of(ROOT))
+    assert not changed, f"files in the repository were written or removed while its tests ran: {', '.join(changed)}"
+
+
+def files_of(root: Path) -> set[tuple[str, int]]:
+    """Names and times of change of all files but those of tools: hidden ones and compiled Python."""
+    found = set()
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__" and ".egg-info" not in name]
+        paths = [Path(folder, name) for name in names if not name.startswith(".")]
+        found |= {(str(path.relative_to(root)), path.stat().st_mtime_ns) for path in paths}
+    return found
 
 
 @pytest.fixture

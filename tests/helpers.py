@@ -61,3 +61,11 @@ def call(*words: str, code: int = 0) -> Result:
     result = CliRunner().invoke(app, list(words), prog_name="fedfew")
     assert result.exit_code == code, result.output
     return result
+
+
+def refused(*words: str) -> str:
+    """The one paragraph that a mistake is answered with."""
+    result = call(*words, code=2)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.replace("│", " ").split())

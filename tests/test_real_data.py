@@ -17,7 +17,7 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", ["cifar10", *(pytest.param(name, marks=pytest.mark.slow) for name in SETS if name != "cifar10")])
 def test_two_rounds(name, shared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDFEW_CACHE", str(tmp_path / "cache"))

@@ -43,6 +43,7 @@ def test_figures_fit_together() -> None:
     assert any("repeat 2 of 2" in line for line in told)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_second_process")
 def test_repeats_are_chosen_where_none_are_given() -> None:
     result = measure(TINY, [ORACLE], CPU, None, lambda text: None)
@@ -136,6 +137,7 @@ def test_precisions_are_offered_once_the_engines_know_them(monkeypatch: pytest.M
     assert ways(cuda, "stacked", None) == [ORACLE, Way("stacked"), Way("stacked", "bf16")]
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     small = memory.of_a_process(TINY, ORACLE)
     assert small is not None

@@ -23,6 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 call = partial(helpers.call, "bench")
 
 
+@pytest.mark.slow
 def test_one_document_with_the_machine_described(tmp_path: Path) -> None:
     words = ("digits-mlp", "--quick", "--device", "cpu", "--json", "--append", "kept.jsonl", "--note", "a test")
     document = json.loads(call(*words).stdout)

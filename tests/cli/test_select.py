@@ -1,4 +1,4 @@
-"""``fedfew export`` and ``fedfew select``, as a site that never took part would use them."""
+"""``fedfew select``, as a site that never took part would use it."""
 
 from __future__ import annotations
 
@@ -14,44 +14,14 @@ from fedfew import export
 from fedfew.engines import LocalTraining
 from fedfew.evaluation.selection import Fit
 from fedfew.export import model_file
-from tests.cli.test_cli import SMALL, refused
-from tests.helpers import call
+from tests.cli.small import SMALL
+from tests.helpers import call, refused
 
 pytestmark = pytest.mark.usefixtures("here")
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    call("run", *SMALL, "--rounds", "20", "--models", "2", "--folder", str(folder))
-    return folder
-
-
-@pytest.fixture
-def exported(run_folder: Path) -> str:
-    out = call("export", str(run_folder), "-o", "e").stdout
-    assert export.sha256_of_card(Path("e")) in out
-    x, y = fedfew.data.digits(4).train.of(1)
-    np.savez("mine.npz", x=x.numpy(), y=y.numpy())
-    return "e"
-
-
 def document(*words: str) -> dict:
     return json.loads(call("select", *words, "--data", "mine.npz", "--json").stdout)
-
-
-def test_export_says_where_and_refuses_to_overwrite(run_folder: Path, exported: str) -> None:
-    assert "already holds an export" in refused("export", str(run_folder), "-o", exported)
-    told = json.loads(call("export", str(run_folder), "-o", exported, "--force", "--json").stdout)
-    assert (told["models"], told["card_sha256"]) == (2, export.sha256_of_card(Path(exported)))
-    card = export.read(exported).card
-    assert card["data"]["train_samples"]["total"] == sum(fedfew.data.digits(4).train.count.tolist())
-    assert card["model"]["dtype"] == "float32"
-
-
-def test_the_flower_group_has_the_same_command(run_folder: Path, exported: str) -> None:
-    call("flower", "export", str(run_folder), "-o", "other")
-    assert export.sha256_of_card(Path("other")) == export.sha256_of_card(Path(exported))
 
 
 def test_an_export_and_its_run_give_the_same_choice(run_folder: Path, exported: str) -> None:
@@ -166,3 +136,37 @@ def test_mistakes(exported: str, words: list[str], answer: str) -> None:
 def test_samples_of_another_kind_are_refused(exported: str, x: np.ndarray, answer: str) -> None:
     np.savez("other.npz", x=x, y=np.zeros(len(x), int))
     assert answer in refused("select", exported, "--data", "other.npz")
+
+
+def test_select_takes_the_model_with_the_least_loss(finished: Path) -> None:
+    x, y = fedfew.data.digits(4).train.of(1)
+    np.savez("mine.npz", x=x.numpy(), y=y.numpy())
+    document = json.loads(call("select", str(finished), "--data", "mine.npz", "--validation", "0", "--json").stdout)
+    assert document["model"] == fedfew.select(fedfew.load(finished).models, x, y)
+    losses = [model["loss"] for model in document["models"]]
+    assert losses.index(min(losses)) == document["model"]
+    assert f"Model {document['model']} fits best." in call("select", str(finished), "--data", "mine.npz").stdout
+
+
+@pytest.mark.parametrize(
+    ("arrays", "answer"),
+    [
+        ({"x": np.zeros((2, 1, 8, 8))}, "the arrays x and y"),
+        ({"x": np.zeros((2, 9)), "y": np.zeros(2, int)}, "samples of shape [1, 8, 8]"),
+        ({"x": np.zeros((0, 1, 8, 8)), "y": np.zeros(0, int)}, "samples of shape"),
+        ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0, 10])}, "whole numbers from 0 to 9"),
+        ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0.5, 1])}, "whole numbers from 0 to 9"),
+    ],
+)
+def test_select_refuses_data_that_do_not_fit(finished: Path, arrays: dict[str, np.ndarray], answer: str) -> None:
+    np.savez("bad.npz", **arrays)
+    assert answer in refused("select", str(finished), "--data", "bad.npz")
+
+
+def test_select_needs_a_file_and_models(finished: Path) -> None:
+    assert "there is no file nowhere.npz" in refused("select", str(finished), "--data", "nowhere.npz")
+    Path("text.npz").write_text("not an archive")
+    assert "must be a .npz file" in refused("select", str(finished), "--data", "text.npz")
+    call("run", *SMALL, "--method", "local", "--folder", "r")
+    np.savez("mine.npz", x=np.zeros((1, 1, 8, 8)), y=np.zeros(1, int))
+    assert "local keeps no models on the server" in refused("select", "r", "--data", "mine.npz")

@@ -72,6 +72,7 @@ def test_no_block_escapes_this_test() -> None:
     assert PAGE.count("```") == 2 * len(blocks())
 
 
+@pytest.mark.slow
 def test_commands_in_the_text_exist() -> None:
     spans = set(re.findall(r"`((?:flwr|fedfew) [a-z][^`]*)`", PAGE))
     assert "flwr stop RUN_ID" in spans

@@ -45,7 +45,14 @@ def assert_same(hidden, open_):
 
 @pytest.mark.parametrize(
     "method",
-    ["fedfew:mu=0.1", "fedfew:share=body,mu=0.1", "fedfew:normalise=false", "ifca", "fedavg", "fedprox", "fedrep", "fedmtl"],
+    [
+        "fedfew:mu=0.1",
+        "fedavg",
+        *(
+            pytest.param(method, marks=pytest.mark.slow)
+            for method in ("fedfew:share=body,mu=0.1", "fedfew:normalise=false", "ifca", "fedprox", "fedrep", "fedmtl")
+        ),
+    ],
 )
 def test_it_ends_as_a_plain_run_does(method, tmp_path):
     hidden, open_ = runs(tmp_path, method=method)

@@ -164,6 +164,7 @@ def test_resnet18_layers():
     assert not batch_norms(models.build("resnet18-gn", (3, 64, 64), 8))
 
 
+@pytest.mark.slow
 def test_resnet18_trains_alike_in_both_engines():
     data = images((8, 5), shape=(1, 32, 32), test=2)
     settings = {"rounds": 1, "batch_size": 8, "lr": 0.001, "device": "cpu"}

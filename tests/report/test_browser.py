@@ -24,6 +24,7 @@ from tests.report.synthetic import Synthetic
 from tests.report.test_page import by_hand, nasty
 
 __all__ = ["chromium"]  # a fixture
+pytestmark = pytest.mark.slow
 
 
 def beside(clients: int, classes: int = 10) -> Beside:

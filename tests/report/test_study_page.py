@@ -217,6 +217,7 @@ def test_a_study_without_runs_shows_its_pictures(tmp_path: Path) -> None:
     assert [figure["name"] for figure in document["figures"]] == ["theory"]
 
 
+@pytest.mark.slow
 def test_in_a_browser(chromium: Any, folder: Path) -> None:
     report(str(folder))
     browser = Page(chromium)

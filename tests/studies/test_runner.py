@@ -72,6 +72,7 @@ def test_runs_are_made_once_and_never_again(tmp_path):
     assert all(len(begun(tmp_path, key)) == 1 for key in keys)
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     rows = {
         "diverges": {"method": "fedavg", "model": "mlp", "lr": 1e30},
@@ -95,6 +96,7 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     assert len(begun(tmp_path, keys["diverges"])) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_its_run_ends_as_if_nothing_had_been(tmp_path, undisturbed):
     root, cell = undisturbed
     thread, reports, _ = in_background(study(**LONG), tmp_path)
@@ -105,6 +107,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_ends_as_if_nothing_had_
     assert outcome(tmp_path, cell.key) == outcome(root, cell.key)
 
 
+@pytest.mark.slow
 def test_a_runner_that_is_killed_leaves_what_the_next_one_goes_on_with(tmp_path, undisturbed):
     root, cell = undisturbed
     file = tmp_path / "tiny.yaml"
@@ -120,6 +123,7 @@ def test_a_runner_that_is_killed_leaves_what_the_next_one_goes_on_with(tmp_path,
     assert outcome(tmp_path, cell.key) == outcome(root, cell.key)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbed):
     root, cell = undisturbed
     file = tmp_path / "tiny.yaml"
@@ -175,6 +179,7 @@ def test_a_worker_that_cannot_even_start_is_an_error(tmp_path, monkeypatch):
         runner.run(tmp_path, [runner.Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
 
 
+@pytest.mark.slow
 def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
     file = tmp_path / "tiny.yaml"
     file.write_text(text(seeds=4, base={"rounds": 20}))
@@ -206,6 +211,7 @@ def test_a_run_that_another_runner_holds_is_waited_for_and_picked_up(tmp_path, m
     assert begun(tmp_path, first.key) == []
 
 
+@pytest.mark.slow
 def test_models_are_kept_where_asked_for_and_those_of_another_run_are_thrown_away(tmp_path):
     found = study(rows={"R": {"method": "fedavg"}})
     other = study(rows={"R": {"method": "fedavg", "lr": 0.5}})

@@ -38,6 +38,7 @@ def test_tensorboard_shows_the_run_and_goes_on_with_it() -> None:
     assert "method.models | 2" in text[0].tensor_proto.string_val[0].decode()
 
 
+@pytest.mark.slow
 def test_mlflow_shows_the_run_and_goes_on_with_it(here: Path) -> None:
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient
@@ -83,6 +84,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
             record = b""
 
 
+@pytest.mark.slow
 def test_wandb_writes_the_run_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2

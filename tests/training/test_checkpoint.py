@@ -167,6 +167,7 @@ fedfew.train(FEDERATION, "linear", FedFew(models=3), folder={folder!r}, resume=T
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_process_resumes_to_the_same_bits(kill, tmp_path):
     folder = str(tmp_path / "run")

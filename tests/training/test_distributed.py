@@ -126,6 +126,7 @@ def test_processes_that_train_something_else_are_refused_by_name(together):
     assert "lr is 1.1 in process 2, but 0.1 in process 1" in together[1][0]
 
 
+@pytest.mark.slow
 def test_one_that_fails_ends_both_and_no_round_is_lost(tmp_path):
     codes, said = two_processes(ONE_FAILS, tmp_path)
     assert codes == [1, 1]
@@ -142,6 +143,7 @@ def torchrun(*arguments, folder):
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_under_torchrun_keeps_the_last_round_and_one_process_goes_on(tmp_path):
     settings = ("--clients", "4", "--method", "local", "--rounds", "4000", "--score-every", "1000", "--checkpoint-every", "4000")
     process = torchrun("run", *settings, "--folder", "run", folder=tmp_path)
@@ -164,6 +166,7 @@ def test_ctrl_c_under_torchrun_keeps_the_last_round_and_one_process_goes_on(tmp_
     assert fedfew.load(tmp_path / "run").round == done + 2
 
 
+@pytest.mark.slow
 def test_the_command_line_speaks_once(tmp_path):
     process = torchrun("run", "--clients", "3", "--rounds", "2", "--json", folder=tmp_path)
     shown, said = process.communicate(timeout=200)

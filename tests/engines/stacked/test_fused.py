@@ -47,7 +47,12 @@ class Words(nn.Module):
 
 @pytest.mark.parametrize(
     ("factory", "shape", "fused", "pooled"),
-    [(paper, (3, 16, 16), 2, 2), (other_order, (2, 8, 8), 2, 1), (grouped_norm, (2, 8, 8), 1, 0), (Words, (5, 9), 1, 0)],
+    [
+        pytest.param(paper, (3, 16, 16), 2, 2, marks=pytest.mark.slow),
+        pytest.param(other_order, (2, 8, 8), 2, 1, marks=pytest.mark.slow),
+        pytest.param(grouped_norm, (2, 8, 8), 1, 0, marks=pytest.mark.slow),
+        (Words, (5, 9), 1, 0),
+    ],
 )
 def test_gradients_of_a_stack_are_the_same(factory, shape, fused, pooled):
     torch.manual_seed(0)

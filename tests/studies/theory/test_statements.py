@@ -13,6 +13,8 @@ from fedfew.studies import theory
 from fedfew.studies.theory import statements
 from fedfew.studies.theory.check import FAILS, HOLDS
 
+pytestmark = pytest.mark.slow  # one study of fifteen seconds; its parts are tested in the other files
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool, str]:

@@ -38,7 +38,10 @@ def close(got, want):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+SLOW = ("colours, pooled", "padded and pooled", "padded", "stem", "strided")  # in the interpreter: seconds each
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SHAPES])
 def test_values_and_gradients_are_those_of_pytorch(name):
     *_, stride, padding, pool = shape = SHAPES[name]
     x, weight, bias = tensors(shape)

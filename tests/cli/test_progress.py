@@ -1,0 +1,83 @@
+"""Progress: a bar on a terminal, few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+
+import pytest
+from rich.console import Console
+
+import fedfew
+from fedfew.cli import progress
+from tests.cli.small import ENVIRONMENT, PROGRAM, SMALL
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.mark.slow
+def test_a_bar_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    shown = subprocess.Popen(
+        [*PROGRAM, "compare", *SMALL, "--rounds", "30", "--methods", "local,fedavg", "--folder", "r"],
+        stdout=theirs,
+        stderr=theirs,
+        env=ENVIRONMENT | {"TERM": "xterm"},
+    )
+    os.close(theirs)
+    text = read_all(ours, shown)
+    assert shown.wait() == 0, text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert re.search(r"✓ local +30 rounds +loss [\d.]+ +served [\d.]+% +adapted [\d.]+%", plain), plain
+    assert "2/2 fedavg" in plain
+    assert "left" in plain
+    assert "\x1b[" in text
+
+
+def read_all(terminal: int, process: subprocess.Popen[bytes]) -> str:
+    text, end = b"", time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                piece = os.read(terminal, 65536)
+            except OSError:  # closed at the other end
+                break
+            if not piece:
+                break
+            text += piece
+        elif process.poll() is not None:
+            break
+    os.close(terminal)
+    return text.decode()
+
+
+def told(round: int, rounds: int, seconds: float = 1.0, events: list[str] | None = None) -> fedfew.Progress:
+    return fedfew.Progress(round, rounds, 0.5, None, None, seconds, events or [])
+
+
+def test_plain_lines_are_few_and_events_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.display(Console()) as display:
+        on_round = display.run("x")
+        for number in range(1, 1001):
+            on_round(told(number, 1000, events=["left out"] if number == 3 else []))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 21
+    assert lines[0] == "left out"
+    assert lines[-1] == "x: round 1000/1000  loss 0.500"
+
+
+def test_bars_show_events(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.display(Console(force_terminal=True)) as display:
+        on_round = display.run("x")
+        on_round(told(5, 6, events=["client 3 left out"]))
+        on_round(told(6, 6))
+    assert "client 3 left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.04, "0.0 s"), (42.4, "42 s"), (61, "1 min 01 s"), (7261, "2 h 01 min")])
+def test_durations(seconds: float, words: str) -> None:
+    assert progress._duration(seconds) == words

@@ -1,0 +1,71 @@
+"""``fedfew show``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fedfew
+from fedfew.evaluation.metrics import evaluate
+from tests.cli.small import PNG
+from tests.helpers import call, refused
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def test_show(finished: Path) -> None:
+    out = call("show", str(finished), "--png", "curves.png").stdout
+    assert Path("curves.png").read_bytes()[:4] == PNG
+    for word in ("digits-rotation", "mu 0.003", "worst client", "samples", "group"):
+        assert word in out
+    document = json.loads(call("show", str(finished), "--json").stdout)
+    assert len(document["clients"]) == len(document["data"]["train"]) == 4
+    assert document["settings"]["method"]["models"] == 2
+
+
+def test_final_scores_are_kept_with_their_round(finished: Path) -> None:
+    expected = evaluate(fedfew.load(finished), fedfew.data.digits(4))
+    document = json.loads(call("show", str(finished), "--json").stdout)
+    assert document["final"]["macro_f1"] == pytest.approx(expected.macro_f1.tolist())
+    assert document["final"]["auc"] == pytest.approx(expected.auc.tolist())
+    assert document["weights"]["models_in_use"] == len(set(fedfew.load(finished).choice.tolist()))
+    out = call("show", str(finished)).stdout
+    assert "served macro-F1" in out
+    assert "entropy of w" in out
+    call("run", "--resume", "--folder", str(finished), "--rounds", "3")
+    (finished / "scores.json").write_text('{"round": 2, "macro_f1": [0, 0, 0, 0]}')  # of a round that is no longer the last
+    assert "macro-F1" not in call("show", str(finished)).stdout
+
+
+def test_show_a_run_saved_from_python() -> None:
+    fedfew.train(fedfew.data.digits(4, "iid"), rounds=1, method="fedavg").save("r")
+    out = call("show", "r", "--png", "c.png").stdout
+    assert "samples" not in out
+    assert Path("c.png").exists()
+
+
+def test_show_tells_what_happened() -> None:
+    run = fedfew.train(fedfew.data.digits(4, "iid"), rounds=1, method="fedavg")
+    run.state.events.append("round 1: left out client 3")
+    run.save("r")
+    assert "left out client 3" in call("show", "r").stdout
+
+
+def test_show_nothing() -> None:
+    assert "there is no checkpoint in nowhere" in refused("show", "nowhere")
+    assert "did you mean" in refused("shwo", "nowhere").lower()
+
+
+def test_a_run_stopped_in_its_first_round_has_nothing_to_show_yet() -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    federation = fedfew.data.digits(4)
+    with pytest.raises(fedfew.Interrupted) as stopped:
+        fedfew.train(federation, rounds=5, score_every=5, folder="r", method="fedavg", on_round=interrupt)
+    assert len(stopped.value.run.history) == 0
+    result = call("show", "r", code=2)
+    assert "nothing to show yet" in result.stderr
+    assert json.loads(call("show", "r", "--json").stdout)["round"] == 1
