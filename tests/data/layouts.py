@@ -12,6 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from fedfew.data import load
+from fedfew.federation import Federation
+
 
 def picture(value: int, size: tuple[int, int] = (28, 28), mode: str = "L", kind: str = "PNG") -> bytes:
     """One image file, all of whose pixels have a value."""
@@ -68,3 +71,13 @@ def pixels_of(federation: Any) -> np.ndarray[Any, Any]:
     """One value a sample (its first pixel), all splits, sorted: which samples there are."""
     parts = [s.x for s in (federation.train, federation.test, federation.val) if s is not None]
     return np.sort(np.concatenate([p.flatten(1)[:, 0].numpy() for p in parts]))
+
+
+def everything(federation: Federation) -> int:
+    """Number of samples in all splits."""
+    return sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
+
+
+def two(path: Path, **settings: object) -> Federation:
+    """The data in two equal parts."""
+    return load(path, clients=2, partition="iid", **settings)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def test_read_back_the_same_without_decoding(source: Path, own_cache: Path, monk
     first = fingerprint(source)
     assert len(kept(own_cache)) == 1
     assert not list(source.parent.glob("*.rows"))  # never beside the data
-    monkeypatch.setattr("fedfew.data.decode.decode_image", None)
+    monkeypatch.setattr("fedfew.data.images.decode_image", None)
     assert fingerprint(source) == first
 
 
@@ -47,7 +47,7 @@ def test_a_broken_file_is_made_anew(source: Path, own_cache: Path, damage: str) 
         "other": b"{}" * 50,
     }
     file.write_bytes(broken[damage])
-    with pytest.warns(UserWarning, match="a broken cache file is made anew"):
+    with pytest.warns(UserWarning, match="a damaged cache file is replaced"):
         assert fingerprint(source) == first
     assert kept(own_cache)[0].read_bytes() == good
 
@@ -82,7 +82,7 @@ def test_a_sample_is_the_same_with_and_without_the_whole_in_the_cache(source: Pa
 def test_a_cache_that_cannot_be_written_costs_only_time(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDFEW_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.warns(UserWarning, match="could not be kept"):
+    with pytest.warns(UserWarning, match="could not be stored"):
         assert len(load(source, partition="by:site")) == 4
 
 
@@ -112,7 +112,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="was not written by fedfew"):
         tensorfile.read(tmp_path / "a.fed")
     save_file({"x": torch.zeros(3)}, tmp_path / "b.fed", metadata={"fedfew": '{"about": {}, "crc32": {"z": 1}}'})
-    with pytest.raises(DataError, match="its note speaks of"):
+    with pytest.raises(DataError, match="its description lists"):
         tensorfile.read(tmp_path / "b.fed")
 
 

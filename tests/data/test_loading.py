@@ -13,13 +13,9 @@ import pytest
 import torch
 
 from fedfew.data import DataError, SkippedWarning, digits, load, names
-from fedfew.data.sources import SOURCES
 from fedfew.federation import Federation, as_input
 from tests.data import layouts
-
-
-def everything(federation: Federation) -> int:
-    return sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
+from tests.data.layouts import everything
 
 
 def same(a: Federation, b: Federation) -> bool:
@@ -118,14 +114,13 @@ def test_ham10000_by_body_site_and_lesion(shared: Path) -> None:
 
 @pytest.mark.parametrize("partition", ["by:localization", "dirichlet:0.5", "iid", "pathological:3"])
 def test_a_lesion_is_on_one_side(shared: Path, partition: str) -> None:
-    from fedfew.data import cache, finding, readers, split
-    from fedfew.data.dealing import Dealing
-    from fedfew.data.loading import _cut
-    from fedfew.data.rows import Rows
+    from fedfew.data import finding, split
+    from fedfew.data.decoded import DecodedData
+    from fedfew.data.partition_spec import PartitionSpec
+    from fedfew.data.raw import ColumnChoice
 
-    source = SOURCES["ham10000"]
-    raw = finding.find("ham10000", shared, readers.Columns(), {}).read()
-    rows = Rows(
+    raw = finding.find("ham10000", shared, ColumnChoice(), {}).read()
+    rows = DecodedData(
         np.zeros((len(raw), 1), np.float32),
         np.array(raw.labels),
         raw.label_names or (),
@@ -135,17 +130,15 @@ def test_a_lesion_is_on_one_side(shared: Path, partition: str) -> None:
         "",
     )
     lesion = rows.columns["lesion_id"].codes
-    dealing = Dealing.parse(partition)
-    parts = dealing.parts(rows, 6, np.random.default_rng(0), at_least=None, least=2, units=lesion)
-    cuts = _cut(rows, parts, lesion, source.group, 0.25, 0.1, False, "raise", [])
+    spec = PartitionSpec.parse(partition)
+    parts = spec.partition(rows, 6, np.random.default_rng(0), at_least=None, fewest=2, units=lesion)
+    cuts, _ = split.cut_clients(parts, split.Cutter(0.25, 0.1, units=lesion, group="lesion_id"), "raise")
     sides = [set(lesion[np.concatenate([getattr(cut, side) for cut in cuts])].tolist()) for side in ("train", "val", "test")]
     assert sum(map(len, sides)) == len(set(lesion.tolist()))
     assert sum(len(side) for cut in cuts for side in (cut.train, cut.val, cut.test)) == len(raw)
-    if dealing.how != "by":
+    if spec.kind != "by":
         owners = [set(lesion[part].tolist()) for part in parts]
         assert sum(map(len, owners)) == len(set(lesion.tolist()))
-    assert isinstance(cuts[0], split.Cut)
-    assert cache.FORMAT
 
 
 def test_tiny_imagenet(shared: Path) -> None:
@@ -188,19 +181,6 @@ def test_cifar100_layout(tmp_path: Path) -> None:
     assert everything(federation) == 600
     held = [len(set(federation.train.of(i)[1].tolist()) | set(federation.test.of(i)[1].tolist())) for i in range(10)]
     assert held == [10] * 10
-
-
-def test_progress_is_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedfew.data.progress import progress
-
-    with progress("decoding", 5000) as advance:
-        advance(5000)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    with progress("decoding", 5000) as advance:
-        advance(5000)
-    assert "decoding" in capsys.readouterr().err
 
 
 def test_femnist_layout(tmp_path: Path) -> None:
@@ -323,7 +303,7 @@ def test_offline_with_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _fake_datasets(monkeypatch, unreachable)
     with pytest.raises(DataError, match="the hub gave an error: ConnectionError: no route"):
         load("femnist")
-    with pytest.raises(DataError, match="someone/pets could not be had"):
+    with pytest.raises(DataError, match="someone/pets could not be loaded"):
         load("hub:someone/pets")
 
 
@@ -347,51 +327,12 @@ def test_digits_are_one_of_them() -> None:
         digits(partition="rotatoin")  # type: ignore[arg-type]
 
 
-def test_rotation_turns_whole_clients() -> None:
-    plain, turned = (load("digits", clients=8, partition=p) for p in ("iid", "rotation"))
-    for i in range(8):
-        a, b = plain.train.of(i)[0], turned.train.of(i)[0]
-        assert torch.equal(torch.rot90(a, i % 4, (2, 3)), b)
-        assert torch.equal(plain.test.of(i)[1], turned.test.of(i)[1])
-    assert turned.groups is not None
-    assert turned.groups.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    half = load("digits", clients=4, partition="rotation:2")
-    assert torch.equal(torch.rot90(load("digits", clients=4, partition="iid").train.of(1)[0], 2, (2, 3)), half.train.of(1)[0])
-
-
-def test_label_permutation_is_one_a_group() -> None:
-    plain, shifted = (load("digits", clients=6, partition=p) for p in ("dirichlet:1", "dirichlet:1+label-permutation:3"))
-    assert torch.equal(plain.train.x, shifted.train.x)
-    maps = []
-    for i in range(6):
-        pairs = {
-            (int(a), int(b))
-            for s, t in ((plain.train, shifted.train), (plain.test, shifted.test))
-            for a, b in zip(s.of(i)[1], t.of(i)[1], strict=True)
-        }
-        assert len({a for a, _ in pairs}) == len(pairs) == len({b for _, b in pairs})
-        maps.append(dict(pairs))
-    assert all(a == b for a, b in maps[0].items())
-    for i in range(3):
-        both = maps[i].keys() & maps[i + 3].keys()
-        assert all(maps[i][a] == maps[i + 3][a] for a in both)
-    assert any(maps[1][a] != a for a in maps[1])
-
-
 def test_further_partitions_by_name() -> None:
     published = load("digits", clients=8, partition="dirichlet-published:0.3")
     assert int((published.train.count + published.test.count).min()) >= 40
     skewed = load("digits", clients=8, partition="quantity:0.7", at_least=20)
     assert int((skewed.train.count + skewed.test.count).min()) >= 20
     assert everything(published) == everything(skewed) == 1797
-
-
-def test_two_classes_have_two_orders() -> None:
-    from fedfew.data.assemble import _permutations
-
-    assert len(_permutations(2, 2, np.random.default_rng(0))) == 2
-    with pytest.raises(ValueError, match="2 classes cannot be permuted in 3 different ways"):
-        _permutations(2, 3, np.random.default_rng(0))
 
 
 def test_validation_cut_and_stratification() -> None:
@@ -416,7 +357,7 @@ def test_validation_cut_and_stratification() -> None:
         ({"test_share": 1.5}, "test_share must lie"),
         ({"sample": 1}, "sample must be ≥ 2"),
         ({"sample": 5000}, "there are only 1797 rows"),
-        ({"partition": "by:writer"}, "no column 'writer' to deal by"),
+        ({"partition": "by:writer"}, "no column 'writer'"),
         ({"group": "patient"}, "no column 'patient' to group by"),
         ({"group": "patient", "stratify": True}, "exclude each other"),
         ({"clients": 2000}, "too few for 2000 clients"),
@@ -438,5 +379,5 @@ def test_unknown_names_and_paths(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds neither parquet files nor images"):
         load(tmp_path)
     (tmp_path / "x.docx").write_text("")
-    with pytest.raises(DataError, match=r"\.docx is not read"):
+    with pytest.raises(DataError, match=r"\.docx cannot be read"):
         load(tmp_path / "x.docx")

@@ -81,7 +81,7 @@ print(len(federation), int(federation.train.x.sum()))
 
 def test_what_is_no_prepared_federation(tmp_path: Path) -> None:
     federation = load("digits", clients=3)
-    with pytest.raises(ValueError, match=r"ends in \.fed"):
+    with pytest.raises(ValueError, match=r"must end in \.fed"):
         write_prepared(federation, tmp_path / "a.bin")
     with pytest.raises(DataError, match="there is no prepared federation"):
         load(tmp_path / "none.fed")
@@ -94,7 +94,7 @@ def test_what_is_no_prepared_federation(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="checksum"):
         load(path)
     tensorfile.write(path, {"x": torch.zeros(2)}, {"kind": "rows"})
-    with pytest.raises(DataError, match="is no prepared federation"):
+    with pytest.raises(DataError, match="is not a prepared federation"):
         load(path)
     tensorfile.write(path, {"x": torch.zeros(2)}, {"kind": "federation", "format": 99})
     with pytest.raises(DataError, match="format 99"):
@@ -104,7 +104,7 @@ def test_what_is_no_prepared_federation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [{"clients": 4}, {"partition": "iid"}, {"sample": 5}, {"label": "y"}])
 def test_a_prepared_federation_is_not_dealt_again(tmp_path: Path, setting: dict[str, object]) -> None:
     path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
-    with pytest.raises(ValueError, match="dealt and cut already"):
+    with pytest.raises(ValueError, match="partitioned and split already"):
         load(path, **setting)  # type: ignore[arg-type]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfew.data import DataError, split
+from fedfew.data import DataError, SkippedWarning, load, split
 
 shares = st.sampled_from([(0.25, 0.0), (0.25, 0.1), (0.5, 0.25), (0.1, 0.0), (0.9, 0.05)])
 
@@ -63,11 +65,11 @@ def test_a_group_of_two_clients_is_on_the_same_side_at_both() -> None:
 
 
 def test_too_small_to_cut() -> None:
-    with pytest.raises(DataError, match="client 7 has 1 sample, too few to cut into 2 sides"):
+    with pytest.raises(DataError, match="client 7 has 1 sample, too few for 2 splits"):
         split.plain(np.array([4]), 0.25, 0.0, "client 7")
-    with pytest.raises(DataError, match="client 7 has 2 samples, too few to cut into 3 sides"):
+    with pytest.raises(DataError, match="client 7 has 2 samples, too few for 3 splits"):
         split.plain(np.array([4, 5]), 0.25, 0.1, "client 7")
-    with pytest.raises(DataError, match="its 5 rows have 1 patient in all, and one patient belongs on one side"):
+    with pytest.raises(DataError, match="its 5 rows have 1 different patient values"):
         split.grouped(np.arange(5), np.zeros(5, int), "patient", 0.25, 0.0, "client 7", {})
 
 
@@ -75,3 +77,13 @@ def test_too_small_to_cut() -> None:
 def test_shares_are_checked(share: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="_share must lie between"):
         split.check_shares(*share)
+
+
+def test_a_client_too_small_to_cut(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,label,site\n" + "".join(f"{i},{i % 2},{'only' if i == 3 else 'main'}\n" for i in range(9)))
+    with pytest.raises(DataError, match="client 1 has 1 sample, too few for 2 splits"):
+        load(tmp_path / "a.csv", partition="by:site")
+    with pytest.raises(ValueError, match="partition by:site: the column has 2 different values, too few for 5 clients"):
+        load(tmp_path / "a.csv", partition="by:site", clients=5)
+    with pytest.warns(SkippedWarning, match="client 1 has 1 sample"):
+        assert len(load(tmp_path / "a.csv", partition="by:site", on_bad="skip")) == 1

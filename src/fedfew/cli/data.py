@@ -1,4 +1,4 @@
-"""``fedfew data``: list the data sets, look at how one is dealt to clients, write it into one file."""
+"""``fedfew data``: list the data sets, show how one is partitioned among clients, write it into one file."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data sets: list, show, prepare.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="A name (fedfew data list), a path, or hub:owner/name.")]
-Clients = Annotated[int | None, typer.Option(help="How many clients; the paper's number unless given.")]
+Clients = Annotated[int | None, typer.Option(help="How many clients. Default: the paper's number.")]
 Partition = Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, pathological:2, by:column, rotation, … (docs/data.md).")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder looked at before any network; else $FEDFEW_DATA.")]
-Seed = Annotated[int, typer.Option(help="Seed of partition, cut and sample.")]
-Sample = Annotated[int | None, typer.Option(help="Keep so many rows, drawn by the seed.")]
-TestShare = Annotated[float, typer.Option(help="Share of each client's samples kept for test.")]
-ValShare = Annotated[float, typer.Option(help="Share of each client's samples kept for validation.")]
-Stratify = Annotated[bool, typer.Option("--stratify", help="Cut each class in the same proportion.")]
-Group = Annotated[str | None, typer.Option(help="Column whose rows stay on one side of the cut; none: no grouping.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder searched before any network. Default: $FEDFEW_DATA.")]
+Seed = Annotated[int, typer.Option(help="Seed of partition, split and sample.")]
+Sample = Annotated[int | None, typer.Option(help="Keep only so many rows, drawn by the seed.")]
+TestShare = Annotated[float, typer.Option(help="Fraction of each client's samples for test.")]
+ValShare = Annotated[float, typer.Option(help="Fraction of each client's samples for validation.")]
+Stratify = Annotated[bool, typer.Option("--stratify", help="Split every class in the same proportion.")]
+Group = Annotated[str | None, typer.Option(help="Column whose rows stay in one split (e.g. a patient); none: no grouping.")]
 Input = Annotated[list[str] | None, typer.Option(help="Input column; several for numeric features.")]
 Label = Annotated[str | None, typer.Option(help="Label column.")]
-Size = Annotated[int | None, typer.Option(help="Bring images to so many pixels a side.")]
+Size = Annotated[int | None, typer.Option(help="Resize images to so many pixels per side.")]
 VocabularyFrom = Annotated[str, typer.Option(help="Texts the vocabulary is built from: train, or all (as published).")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and say how many.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and report how many.")]
 
 
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """The data sets that have a name, and whether they are in the data folder."""
+    """List the data sets known by name, and whether they are in the data folder."""
     from fedfew.data import finding
     from fedfew.data.sources import SOURCES
 
     with _plain_errors():
         folder = finding.data_folder(data_dir)
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("name", *(["here"] if folder else []), "sample", "classes", "rows", "MB"):
-        shown.add_column(name, no_wrap=True, justify="right" if name in ("classes", "rows", "MB") else "left")
-    shown.add_column("from", overflow="fold")
-    shown.add_row("digits", *(["yes"] if folder else []), "1×8×8", "10", "1,797", "0", "embedded")
+        table.add_column(name, no_wrap=True, justify="right" if name in ("classes", "rows", "MB") else "left")
+    table.add_column("from", overflow="fold")
+    table.add_row("digits", *(["yes"] if folder else []), "1×8×8", "10", "1,797", "0", "embedded")
     for source in SOURCES.values():
         here = folder is not None and any((folder / name).is_dir() for name in source.folder_names)
-        shown.add_row(
+        table.add_row(
             source.name,
             *(["yes" if here else "·"] if folder else []),
             "×".join(map(str, source.size)) if source.size else source.kind,
@@ -61,7 +61,7 @@ def list_(data_dir: DataDir = None) -> None:
             f"{source.megabytes:,}",
             source.hub or source.home or "your own files",
         )
-    Console().print(shown)
+    Console().print(table)
 
 
 @app.command()
@@ -81,10 +81,10 @@ def show(
     size: Size = None,
     vocabulary_from: VocabularyFrom = "train",
     skip_bad: SkipBad = False,
-    picture: Annotated[Path | None, typer.Option(help="Write a picture of the counts here (PNG, PDF, SVG).")] = None,
-    style: Annotated[str, typer.Option(help="Picture: bars, bubbles, or auto.")] = "auto",
+    picture: Annotated[Path | None, typer.Option(help="Write a figure of the counts here (PNG, PDF, SVG).")] = None,
+    style: Annotated[str, typer.Option(help="Style of the figure: bars, bubbles, or auto.")] = "auto",
 ) -> None:
-    """Who has how many samples of which class, and how different the clients are."""
+    """Show the samples per client and class, and how different the clients are."""
     from fedfew.data import show as showing
 
     settings = dict(locals())
@@ -93,7 +93,7 @@ def show(
         console = Console()
         console.print(showing.table(federation, console.width))
         distance = showing.heterogeneity(showing.counts(federation))
-        console.print(f"mean pairwise label distance: {distance:.3f} (0: all alike, 1: no class shared)")
+        console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
         if picture is not None:
             console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
 
@@ -117,7 +117,7 @@ def prepare(
     vocabulary_from: VocabularyFrom = "train",
     skip_bad: SkipBad = False,
 ) -> None:
-    """Write a federation into one file that ``--dataset FILE`` reads anywhere, without the hub's libraries."""
+    """Write a federation into one file for --dataset; reading it needs no further libraries."""
     from fedfew.data import prepared
 
     settings = dict(locals())
@@ -136,7 +136,7 @@ def prepare(
 
 
 def _loaded(settings: dict[str, Any]) -> Federation:
-    """The federation that a command's options describe; what was skipped is told on standard error."""
+    """The federation that a command's options describe; what was skipped is reported on standard error."""
     from fedfew.data import load
 
     passed = (
@@ -154,7 +154,7 @@ def _loaded(settings: dict[str, Any]) -> Federation:
     )
     keywords = {name: settings[name] for name in (*passed, "vocabulary_from")}
     columns = settings["input"]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         federation = load(
             settings["dataset"],
@@ -163,7 +163,7 @@ def _loaded(settings: dict[str, Any]) -> Federation:
             **keywords,
         )
     console = Console(stderr=True)
-    for warning in told:
+    for warning in caught:
         console.print(f"note: {warning.message}", markup=False, highlight=False)
     for note in federation.about.get("notes", []):
         console.print(f"note: {note}", markup=False, highlight=False)
@@ -172,7 +172,7 @@ def _loaded(settings: dict[str, Any]) -> Federation:
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """What the user can put right is one sentence on standard error, not a traceback."""
+    """Errors that the user can correct are one sentence on standard error, not a traceback."""
     try:
         yield
     except (ValueError, OSError) as error:

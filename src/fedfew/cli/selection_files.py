@@ -68,28 +68,27 @@ def read(path: Path, about: dict[str, Any]) -> tuple[NDArray[Any], NDArray[np.in
     """The samples, labels and (where there are any) groups in a file, checked against what the models were trained on."""
     import numpy as np
 
-    try:
-        arrays = np.load(path, allow_pickle=False)
-        x, y = arrays["x"], arrays["y"]
-        groups = arrays.get("groups")
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
-    except (KeyError, IndexError, ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} must be a .npz file with the arrays x and y ({error})") from error
+    from fedfew.data.readers import npz
+
+    arrays = npz.read_arrays(path)
+    names = tuple(about.get("class_names") or ())
+    if "all" not in arrays.splits:
+        raise ValueError(f"{path} must hold the arrays x and y, without splits")
+    x, y = arrays.numbered(names)["all"]
+    if "groups" in arrays.unused:
+        raise ValueError(f"{path}: groups must have one value per sample, {len(x)} in all")
+    groups = arrays.columns.get("groups")
     shape, classes = tuple(about["shape"]), about["classes"]
-    if x.ndim == 0 or x.shape[1:] != shape or len(x) == 0 or y.shape != (len(x),):
-        raise ValueError(
-            f"{path}: x must be samples of shape {list(shape)}, one row each, and y their labels; "
-            f"they are {list(x.shape)} and {list(y.shape)}"
-        )
+    if x.shape[1:] != shape:
+        raise ValueError(f"{path}: x must be samples of shape {list(shape)}, one row each, not {list(x.shape[1:])}")
     if about["dtype"] is not None and _kind(x.dtype) != _kind(np.dtype(about["dtype"])):
         wanted, given = KINDS.get(_kind(np.dtype(about["dtype"])), about["dtype"]), KINDS.get(_kind(x.dtype), str(x.dtype))
         raise ValueError(f"{path}: x must be {wanted}, as in the training, not {given}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise ValueError(f"{path}: x contains NaN or infinite values")
-    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= classes:
+    if y.min() < 0 or y.max() >= classes:
         raise ValueError(f"{path}: y must be whole numbers from 0 to {classes - 1}")
-    return x, y.astype(np.int64), groups
+    return x, y, groups
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

@@ -1,4 +1,6 @@
-"""Data sets, ready to train on: by name, from files, from the hub; dealt to clients in many ways."""
+"""Data sets as federations: by name, from files or from the hub, partitioned among clients.
+
+Imports :mod:`fedfew.federation` and :mod:`fedfew.util` only."""
 
 from fedfew.data.digits import digits
 from fedfew.data.errors import DataError, SkippedWarning

@@ -1,4 +1,4 @@
-"""What can be wrong with data, and the choice between stopping and skipping."""
+"""Errors about data, and the choice between stopping and skipping."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OnBad = Literal["raise", "skip"]
 
 
 class DataError(ValueError):
-    """Data that cannot be used: which row, file or setting, and what would be right."""
+    """Data that cannot be used. The message names the row, file or setting and what would be right, never a row's contents."""
 
 
 class SkippedWarning(UserWarning):
@@ -16,7 +16,7 @@ class SkippedWarning(UserWarning):
 
 
 class BadRows:
-    """Collects rows that cannot be used, or stops at the first one."""
+    """Collects the rows that cannot be used, or raises at the first one."""
 
     def __init__(self, on_bad: OnBad) -> None:
         if on_bad not in ("raise", "skip"):

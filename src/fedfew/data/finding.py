@@ -1,4 +1,4 @@
-"""Where a data set lies: in the user's data folder, under a path, or on the hub."""
+"""Locating a data set: in the user's data folder, under a path, or on the hub."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedfew.data import cache, hub, readers
+from fedfew.data import cache, hub
 from fedfew.data.errors import DataError
-from fedfew.data.readers import Columns, Raw
+from fedfew.data.raw import ColumnChoice, RawData
+from fedfew.data.readers import arrow_tables, image_folder, npz
 from fedfew.data.sources import SOURCES, Source, names
 from fedfew.util.spelling import unknown
 
@@ -18,18 +19,18 @@ HUB_PREFIX = "hub:"
 
 @dataclass(frozen=True)
 class Found:
-    """A data set that can be read: ``key`` changes whenever its files do."""
+    """A data set that can be read; ``key`` changes whenever its files do."""
 
     name: str
     key: str
-    read: Callable[[], Raw]
+    read: Callable[[], RawData]
     source: Source | None = None
-    worth_keeping: bool = True  # decoding takes longer than reading
+    cached: bool = True  # decoding takes longer than reading the cache
     from_hub: bool = False
 
 
 def data_folder(data_dir: str | Path | None) -> Path | None:
-    """The folder looked at before any network: the one given, else ``$FEDFEW_DATA``."""
+    """The folder that is searched before any network: the one given, else ``$FEDFEW_DATA``."""
     given = data_dir or os.environ.get("FEDFEW_DATA")
     if not given:
         return None
@@ -39,27 +40,27 @@ def data_folder(data_dir: str | Path | None) -> Path | None:
     return folder
 
 
-def find(name_or_path: str | Path, data_dir: str | Path | None, columns: Columns, settings: dict[str, object]) -> Found:
-    """A data set by name, path, or ``hub:owner/name``. settings: all else that decides what decoding gives."""
+def find(name_or_path: str | Path, data_dir: str | Path | None, choice: ColumnChoice, settings: dict[str, object]) -> Found:
+    """A data set by name, path, or ``hub:owner/name``. settings: whatever else changes the decoded result."""
     text = str(name_or_path)
     if text in SOURCES:
-        return _named(SOURCES[text], data_folder(data_dir), columns, settings)
+        return _named(SOURCES[text], data_folder(data_dir), choice, settings)
     if text.startswith(HUB_PREFIX):
-        return _on_hub(text[len(HUB_PREFIX) :], None, columns, settings)
+        return _on_hub(text[len(HUB_PREFIX) :], None, choice, settings)
     path = Path(text).expanduser()
     if path.exists():
-        return _at(path, path.stem if path.is_file() else path.resolve().name, columns, settings)
+        return _at(path, path.stem if path.is_file() else path.resolve().name, choice, settings)
     if path.suffix or len(path.parts) > 1:
-        raise DataError(f"there is no file or folder {text} (and no data set of that name; there is: {', '.join(names())})")
+        raise DataError(f"there is no file or folder {text} (and no data set of that name: {', '.join(names())})")
     raise unknown("data set or path", text, names())
 
 
-def _named(source: Source, folder: Path | None, columns: Columns, settings: dict[str, object]) -> Found:
-    chosen = Columns(columns.input or source.input, columns.label or source.label, columns.apart)
+def _named(source: Source, folder: Path | None, choice: ColumnChoice, settings: dict[str, object]) -> Found:
+    chosen = ColumnChoice(choice.input or source.input, choice.label or source.label, choice.excluded)
     if folder is not None:
         own = [folder] if folder.name in source.folder_names else []
         for place in [*(folder / name for name in source.folder_names), *own]:
-            if place.is_dir() and (_parquet_files(place) or (source.kind == "image" and readers.image_files(place))):
+            if place.is_dir() and (_parquet_files(place) or (source.kind == "image" and image_folder.image_files(place))):
                 return _at(place, source.name, chosen, settings, source)
     if source.hub is None:
         raise nowhere(source, folder, "it is not on the hub")
@@ -67,24 +68,24 @@ def _named(source: Source, folder: Path | None, columns: Columns, settings: dict
 
 
 def _on_hub(
-    hub_id: str, source: Source | None, columns: Columns, settings: dict[str, object], folder: Path | None = None
+    hub_id: str, source: Source | None, choice: ColumnChoice, settings: dict[str, object], folder: Path | None = None
 ) -> Found:
-    def read() -> Raw:
+    def read() -> RawData:
         try:
             tables = hub.fetch(hub_id)
         except hub.UnreachableError as error:
             if source is None:
-                raise DataError(f"the data set {hub_id} could not be had: {error}") from error
+                raise DataError(f"the data set {hub_id} could not be loaded: {error}") from error
             raise nowhere(source, folder, str(error)) from error
-        return readers.from_tables(tables, columns)
+        return arrow_tables.from_tables(tables, choice)
 
-    key = cache.hash_of({"format": cache.FORMAT, "hub": hub_id, "columns": _listed(columns), "settings": settings})
+    key = cache.hash_of({"format": cache.FORMAT, "hub": hub_id, "columns": _listed(choice), "settings": settings})
     return Found(source.name if source else hub_id, key, read, source, from_hub=True)
 
 
 def nowhere(source: Source, folder: Path | None, reason: str) -> DataError:
-    """An error saying where a data set was looked for, and how to get it."""
-    looked = f"not in {folder} (looked for {', '.join(source.folder_names)})" if folder else "looked for in no data folder"
+    """An error that names the places searched, and how to get the data set."""
+    looked = f"not in {folder} (searched for {', '.join(source.folder_names)})" if folder else "no data folder was given"
     shapes = source.input if source.kind == "text" else f"{source.input} (image)"
     return DataError(
         f"{source.name}: {looked}, and {reason}. Expected: {source.files}, with columns {shapes} and {source.label[0]}, "
@@ -93,42 +94,42 @@ def nowhere(source: Source, folder: Path | None, reason: str) -> DataError:
     )
 
 
-def _at(path: Path, name: str, columns: Columns, settings: dict[str, object], source: Source | None = None) -> Found:
-    """What lies at a path: a file by its ending, a folder by what is in it."""
-    read: Callable[[], Raw]
-    worth_keeping = True
-    if path.is_dir():
-        files = _parquet_files(path)
-        if files:
-            read = lambda: readers.read_parquet(files, columns)  # noqa: E731 (one of several, chosen here)
-        else:
-            files = readers.image_files(path)
-            if not files:
-                raise DataError(f"the folder {path} holds neither parquet files nor images in class folders")
-            read = lambda: readers.read_image_folder(path, files)  # noqa: E731
-    else:
-        files = [path]
-        suffix = path.suffix.lower()
-        if suffix == ".parquet":
-            read = lambda: readers.read_parquet(files, columns)  # noqa: E731
-        elif suffix in (".csv", ".tsv"):
-            read = lambda: readers.read_csv(path, columns)  # noqa: E731
-        elif suffix == ".npz":
-            read, worth_keeping = (lambda: readers.read_npz(path, columns)), False
-        else:
-            raise DataError(
-                f"{path}: {suffix or 'a file without ending'} is not read; .parquet, .csv, .tsv, .npz, .fed or a folder are"
-            )
+def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object], source: Source | None = None) -> Found:
+    """The data at a path: a file by its ending, a folder by its contents."""
+    files, read = _folder(path, choice) if path.is_dir() else ([path], _file_reader(path, choice))
     root = path if path.is_dir() else path.parent
     listed = [(str(file.relative_to(root)), file) for file in files]
-    key = cache.source_key(listed, {"columns": _listed(columns), **settings})
-    return Found(name, key, read, source, worth_keeping)
+    key = cache.source_key(listed, {"columns": _listed(choice), **settings})
+    return Found(name, key, read, source, cached=path.suffix.lower() != ".npz")
+
+
+def _folder(folder: Path, choice: ColumnChoice) -> tuple[list[Path], Callable[[], RawData]]:
+    tables = _parquet_files(folder)
+    if tables:
+        return tables, lambda: arrow_tables.read_parquet(tables, choice)
+    images = image_folder.image_files(folder)
+    if images:
+        return images, lambda: image_folder.read(folder, images)
+    raise DataError(f"the folder {folder} holds neither parquet files nor images in class folders")
+
+
+def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return lambda: arrow_tables.read_parquet([path], choice)
+    if suffix in (".csv", ".tsv"):
+        return lambda: arrow_tables.read_csv(path, choice)
+    if suffix == ".npz":
+        return lambda: npz.read(path)
+    raise DataError(
+        f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .npz, .fed and folders can"
+    )
 
 
 def _parquet_files(folder: Path) -> list[Path]:
     files = [p for p in folder.rglob("*.parquet") if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
-    return readers.split_order(files)
+    return arrow_tables.split_order(files)
 
 
-def _listed(columns: Columns) -> list[object]:
-    return [columns.input, columns.label, sorted(columns.apart)]
+def _listed(choice: ColumnChoice) -> list[object]:
+    return [choice.input, choice.label, sorted(choice.excluded)]

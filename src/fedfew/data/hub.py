@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from fedfew.data.readers import SPLITS
+from fedfew.data.raw import SPLITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class UnreachableError(Exception):
-    """Why nothing came from the hub."""
+    """Why the hub could not be used."""
 
 
 def fetch(hub_id: str) -> list[tuple[str, None, pa.Table]]:
@@ -23,7 +23,7 @@ def fetch(hub_id: str) -> list[tuple[str, None, pa.Table]]:
         raise UnreachableError("the package datasets is not installed: pip install 'fedfew[hub]'") from error
     try:
         found: Any = datasets.load_dataset(hub_id)
-    except Exception as error:  # whatever the network, the hub or the library raise: the reason is passed on
+    except Exception as error:  # network, hub and library raise many kinds; the reason is passed on
         raise UnreachableError(f"the hub gave an error: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     order = sorted(found, key=lambda split: (SPLITS.index(split) if split in SPLITS else len(SPLITS), split))
     return [(f"{hub_id}, split {split}", None, _table(found[split])) for split in order]

@@ -1,4 +1,4 @@
-"""How one data set is dealt to clients: functions that return each client's rows, shuffled."""
+"""Partitioning one data set among clients: functions that return the row indices per client, shuffled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
 
-DRAWS = 1000  # after so many unlucky draws a partition gives up and says so
+DRAWS = 1000  # a random partition fails with an error after this many draws
 PUBLISHED_LEAST = 40
 
 
 def dirichlet(labels: Indices, clients: int, alpha: float, rng: np.random.Generator, at_least: int = 2) -> list[Indices]:
-    """Each class is divided among the clients by shares drawn from Dirichlet(α): small α, few classes a client.
+    """Each class is divided among the clients by shares drawn from Dirichlet(α): with small α a client holds few classes.
 
     Every sample goes to exactly one client. Draws in which some client has fewer than ``at_least`` samples are repeated.
     """
@@ -39,13 +39,13 @@ def dirichlet_published(
 ) -> list[Indices]:
     """The variant of the published experiments, more even in size than :func:`dirichlet`.
 
-    Class by class, a client that already has N/M samples or more gets none and the others' shares are scaled up to 1; all is
-    drawn again until every client has ``at_least`` samples (theirs: 40).
+    Class by class, a client that already has N/M samples or more gets none, and the others' shares are scaled up to 1. The draw
+    is repeated until every client has ``at_least`` samples (published value: 40).
     """
     _check_alpha("alpha", alpha)
     _check_enough(len(labels), clients, at_least)
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    draws = max(DRAWS, 100_000 // len(members))  # a draw costs as much as there are classes; with few, lucky draws are rarer
+    draws = max(DRAWS, 100_000 // len(members))  # cost per draw grows with the classes; with few classes valid draws are rarer
     for _ in range(draws):
         counts = _published_counts([len(m) for m in members], clients, alpha, rng)
         if counts is not None and counts.sum(axis=0).min() >= at_least:
@@ -58,7 +58,7 @@ def dirichlet_published(
 
 
 def _published_counts(sizes: list[int], clients: int, alpha: float, rng: np.random.Generator) -> Indices | None:
-    """How many of each class [classes, clients] go to whom in one draw; None where only full clients drew a share."""
+    """Samples per class and client [classes, clients] in one draw; None if only full clients drew a share."""
     counts = np.zeros((len(sizes), clients), dtype=np.int64)
     full = sum(sizes) / clients
     for j, size in enumerate(sizes):
@@ -66,22 +66,20 @@ def _published_counts(sizes: list[int], clients: int, alpha: float, rng: np.rand
         if share.sum() == 0:
             return None
         ends = np.floor((share / share.sum()).cumsum() * size + 1e-9).astype(np.int64)
-        ends[np.flatnonzero(share)[-1] :] = size  # rounding must not hand the last sample to a client without a share
+        ends[np.flatnonzero(share)[-1] :] = size  # rounding must not give the last sample to a client without a share
         counts[j] = np.diff(ends, prepend=0)
     return counts
 
 
 def pathological(labels: Indices, clients: int, classes_each: int, rng: np.random.Generator) -> list[Indices]:
-    """Every client holds exactly ``classes_each`` classes, dealt in order; a class is cut evenly among its clients."""
+    """Every client holds exactly ``classes_each`` classes, assigned in order; a class is divided evenly among its clients."""
     present = np.unique(labels)
     if not 1 <= classes_each <= len(present):
-        raise ValueError(
-            f"pathological:{classes_each} must name between 1 and {len(present)} classes a client (there are so many)"
-        )
+        raise ValueError(f"pathological:{classes_each}: the number of classes per client must be between 1 and {len(present)}")
     if clients * classes_each < len(present):
         raise ValueError(
             f"{clients} clients of {classes_each} classes each cannot hold all {len(present)} classes: "
-            f"take at least {-(-len(present) // classes_each)} clients or {-(-len(present) // clients)} classes a client"
+            f"take at least {-(-len(present) // classes_each)} clients or {-(-len(present) // clients)} classes per client"
         )
     holders: list[list[int]] = [[] for _ in present]
     for place in range(clients * classes_each):
@@ -97,7 +95,7 @@ def pathological(labels: Indices, clients: int, classes_each: int, rng: np.rando
 
 
 def iid(samples: int, clients: int, rng: np.random.Generator) -> list[Indices]:
-    """The samples shuffled and dealt evenly."""
+    """The samples shuffled and divided evenly."""
     _check_clients(clients)
     if clients > samples:
         raise ValueError(f"{samples} samples are too few for {clients} clients")
@@ -105,7 +103,7 @@ def iid(samples: int, clients: int, rng: np.random.Generator) -> list[Indices]:
 
 
 def quantity(samples: int, clients: int, beta: float, rng: np.random.Generator, at_least: int = 2) -> list[Indices]:
-    """The samples shuffled, and dealt in amounts drawn from Dirichlet(β): small β, a few clients have nearly everything.
+    """The samples shuffled, and divided in amounts from Dirichlet(β): with small β a few clients have nearly everything.
 
     Draws in which some client has fewer than ``at_least`` samples are repeated.
     """
@@ -125,13 +123,13 @@ def quantity(samples: int, clients: int, beta: float, rng: np.random.Generator, 
 def by_value(codes: Indices, clients: int | None, rng: np.random.Generator) -> list[Indices]:
     """Rows with the same code stay together.
 
-    clients: None: one client a code, in the order of the codes. Else the codes are dealt, those with most rows first, each to the
-    client that has fewest rows so far.
+    clients: None: one client per code, in the order of the codes. Otherwise the codes are assigned, those with most rows first,
+    each to the client that has fewest rows so far.
     """
     present, position = np.unique(codes, return_inverse=True)
     sizes = np.bincount(position)
     if clients is None:
-        return [rng.permutation(rows) for rows in together(position)]
+        return [rng.permutation(rows) for rows in rows_by_code(position)]
     _check_clients(clients)
     if clients > len(present):
         raise ValueError(f"the column has {len(present)} different values, too few for {clients} clients")
@@ -141,11 +139,11 @@ def by_value(codes: Indices, clients: int | None, rng: np.random.Generator) -> l
     for value in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
         owner[value] = load.argmin()
         load[owner[value]] += sizes[value]
-    return [rng.permutation(rows) for rows in together(owner[position])]
+    return [rng.permutation(rows) for rows in rows_by_code(owner[position])]
 
 
-def together(codes: Indices) -> list[Indices]:
-    """The rows of code 0, of code 1, …: every code up to the largest is there at least once."""
+def rows_by_code(codes: Indices) -> list[Indices]:
+    """Row indices per code 0, 1, …; every code up to the largest occurs at least once."""
     return np.split(np.argsort(codes, kind="stable"), np.bincount(codes).cumsum()[:-1])
 
 

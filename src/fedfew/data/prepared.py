@@ -1,4 +1,4 @@
-"""Federations in one file that any machine reads: needs torch, numpy and safetensors only, and maps the samples into memory."""
+"""Federations in one file: reading needs only torch, numpy and safetensors, and maps the samples into memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def write(federation: Federation, path: str | Path) -> Path:
-    """Write a federation to a file ending in ``.fed``; whole or not at all."""
+    """Write a federation to a file ending in ``.fed``, atomically."""
     target = Path(path)
     if not is_prepared(target):
-        raise ValueError(f"a prepared federation's file ends in {SUFFIX}, not {target.name!r}")
+        raise ValueError(f"the file of a prepared federation must end in {SUFFIX}, not {target.name!r}")
     splits = {"train": federation.train, "test": federation.test, "val": federation.val}
     tensors = {"ids": federation.ids}
     if federation.groups is not None:
@@ -53,9 +53,9 @@ def read(path: str | Path) -> Federation:
         raise DataError(f"there is no prepared federation {source}; fedfew data prepare … -o {source.name} writes one")
     tensors, about = tensorfile.read(source)
     if about.get("kind") != "federation":
-        raise DataError(f"{source} is no prepared federation")
+        raise DataError(f"{source} is not a prepared federation")
     if about["format"] != FORMAT:
-        raise DataError(f"{source} has format {about['format']}, this version of fedfew reads {FORMAT}: prepare it anew")
+        raise DataError(f"{source} has format {about['format']}, this version of fedfew reads {FORMAT}: prepare it again")
     return Federation(
         train=_samples(tensors, "train", about),
         test=_samples(tensors, "test", about),

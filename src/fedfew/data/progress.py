@@ -1,4 +1,4 @@
-"""A bar on standard error where a person is looking, nothing elsewhere."""
+"""A progress bar on standard error if it is a terminal, nothing otherwise."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the number of items just done."""
+    """Yields a function to call with the number of items just done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal or total < 2000:  # what takes a moment needs no bar
+    if not console.is_terminal or total < 2000:  # done in a moment
         yield lambda done: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,4 +1,4 @@
-"""Who has how much of what: counts, how different clients are, a table and a picture."""
+"""Samples per client and class: counts, heterogeneity, a table and a figure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 Style = Literal["auto", "bars", "bubbles"]
 
-# Paul Tol's "muted" colours can be told apart with any kind of colour vision; in this order neighbours differ in lightness, too.
+# Paul Tol's "muted" colours are distinct for all kinds of colour vision; in this order neighbours also differ in lightness.
 COLOURS = ("#332288", "#88CCEE", "#117733", "#DDCC77", "#882255", "#44AA99", "#CC6677", "#999933", "#AA4499", "#DDDDDD")
-HATCHES = ("", "///")  # from the eleventh class on the colours come again, hatched
+HATCHES = ("", "///")  # from the eleventh class on the colours repeat, hatched
 
 
 def counts(federation: Federation) -> NDArray[np.int64]:
@@ -49,7 +49,7 @@ def class_names(federation: Federation) -> list[str]:
 
 
 def table(federation: Federation, width: int = 100) -> Table:
-    """Counts for a terminal of that width: one column a class, or a summary where those do not fit."""
+    """Counts for a terminal of that width: one column per class, or a summary if those do not fit."""
     from rich import box
     from rich.table import Table
 
@@ -75,22 +75,22 @@ def table(federation: Federation, width: int = 100) -> Table:
     room = width - 2 - sum(1 + max(len(name), *map(len, cells)) for name, cells in fixed.items())
     fits = sum(1 + max(map(len, cells)) for _, cells in per_class) <= room
     headed = sum(1 + max(len(name), *map(len, cells)) for name, cells in per_class) <= room
-    shown = Table(title=federation.name, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    result = Table(title=federation.name, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     columns = [*fixed.items(), *(per_class if fits else summary)]
     for place, (name, cells) in enumerate(columns):
         narrow = place >= len(fixed) and fits and not headed  # long class names are folded, numbers never
-        shown.add_column(
+        result.add_column(
             name, justify="right", overflow="fold", no_wrap=not narrow, width=max(map(len, cells)) if narrow else None
         )
     for i, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
         if i == len(counted):
-            shown.add_section()
-        shown.add_row(*row)
-    return shown
+            result.add_section()
+        result.add_row(*row)
+    return result
 
 
 def picture(federation: Federation, path: str | Path, style: Style = "auto") -> Path:
-    """Counts as a picture: stacked bars (up to ten classes) or bubbles (more)."""
+    """Counts as a figure: stacked bars (up to ten classes) or bubbles (more)."""
     from matplotlib.figure import Figure
 
     counted = counts(federation)

@@ -1,4 +1,4 @@
-"""The data sets that have a name."""
+"""The data sets known by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["image", "text"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from, which columns matter, how it is prepared, and how the paper deals it."""
+    """Where a data set comes from, its columns, its preparation, and the paper's partition."""
 
     name: str
     kind: Kind
@@ -20,22 +20,22 @@ class Source:
     input: str  # column
     label: tuple[str, ...]  # column; the first of these that is there
     classes: int
-    megabytes: int  # what a download takes
-    files: str  # what to expect in its folder
+    megabytes: int  # size of the download
+    files: str  # files expected in its folder
     rows: int | None  # how many rows the public set has, all splits together
     size: tuple[int, int, int] | None = None  # channels, height, width; images of another size are resized
-    folders: tuple[str, ...] = ()  # further names its folder may have
+    folders: tuple[str, ...] = ()  # further names of its folder
     natural: str | None = None  # column of a natural partition
-    group: str | None = None  # column whose rows belong on one side of a cut
+    group: str | None = None  # column whose rows stay in one split
     pixels: Pixels = "symmetric"
     clients: int = 20
     partition: str = "dirichlet:0.5"
-    home: str | None = None  # where it is to be had, for sets that are not on the hub
+    home: str | None = None  # address, for sets that are not on the hub
     note: str = ""
 
     @property
     def folder_names(self) -> tuple[str, ...]:
-        """Names looked for in a data folder, in this order."""
+        """Names searched for in a data folder, in this order."""
         own = [self.name, self.name.replace("-", "_")]
         if self.hub:
             own += [self.hub, self.hub.replace("/", "___"), self.hub.replace("/", "--"), self.hub.split("/")[-1]]
@@ -92,7 +92,7 @@ SOURCES: dict[str, Source] = {
             ("label",),
             8,
             1200,
-            "eight folders of JPEG images, one a class",
+            "eight folders of JPEG images, one per class",
             None,
             (3, 64, 64),
             folders=("kvasir-dataset", "kvasir-dataset-v2"),
@@ -172,12 +172,12 @@ SOURCES: dict[str, Source] = {
             group="lesion_id",
             clients=10,
             partition="by:localization",
-            note="CC BY-NC; one lesion stays on one client and one side",
+            note="CC BY-NC; one lesion stays at one client and in one split",
         ),
     )
 }
 
 
 def names() -> list[str]:
-    """The data sets that :func:`fedfew.data.load` knows by name."""
+    """The names that :func:`fedfew.data.load` knows."""
     return ["digits", *SOURCES]

@@ -1,20 +1,21 @@
-"""Each client's rows cut into training, validation and test."""
+"""Each client's rows split into training, validation and test."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedfew.data.errors import DataError
-from fedfew.data.partition import Indices, together
+from fedfew.data.errors import DataError, OnBad
+from fedfew.data.partition import Indices, rows_by_code
 
 TEST, VAL, TRAIN = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One client's rows on their sides."""
+    """One client's rows per split."""
 
     train: Indices
     val: Indices
@@ -29,12 +30,12 @@ def check_shares(test_share: float, val_share: float) -> None:
 
 
 def amounts(samples: int, test_share: float, val_share: float, who: str = "a client") -> tuple[int, int]:
-    """How many of a client's samples go to test and to validation: the share, rounded, but at least one a side."""
+    """How many of a client's samples go to test and to validation: the share, rounded, but at least one per split."""
     sides = 3 if val_share else 2
     if samples < sides:
         raise DataError(
-            f"{who} has {samples} sample{'s' if samples != 1 else ''}, too few to cut into {sides} sides: "
-            "take fewer clients or a more even partition"
+            f"{who} has {samples} sample{'s' if samples != 1 else ''}, too few for {sides} splits: "
+            "use fewer clients or a more even partition"
         )
     test = min(max(1, round(samples * test_share)), samples - sides + 1)
     val = min(max(1, round(samples * val_share)), samples - test - 1) if val_share else 0
@@ -48,7 +49,7 @@ def plain(part: Indices, test_share: float, val_share: float, who: str) -> Cut:
 
 
 def stratified(part: Indices, labels: Indices, test_share: float, val_share: float, who: str) -> Cut:
-    """Every class has, as nearly as whole numbers allow, the same share on each side; the totals are those of :func:`plain`."""
+    """Every class has, as nearly as whole numbers allow, the same share in each split; the totals are those of :func:`plain`."""
     test, val = amounts(len(part), test_share, val_share, who)
     members = [part[labels[part] == label] for label in np.unique(labels[part])]
     sizes = np.array([len(m) for m in members])
@@ -62,7 +63,7 @@ def stratified(part: Indices, labels: Indices, test_share: float, val_share: flo
 
 
 def _proportional(sizes: Indices, total: int, room: Indices) -> Indices:
-    """``total`` divided in proportion to ``sizes`` (largest remainders), nowhere more than there is room."""
+    """``total`` divided in proportion to ``sizes`` (largest remainders), never more than ``room``."""
     exact = sizes * total / sizes.sum()
     share = np.minimum(np.floor(exact).astype(np.int64), room)
     while share.sum() < total:
@@ -73,32 +74,66 @@ def _proportional(sizes: Indices, total: int, room: Indices) -> Indices:
 def grouped(
     part: Indices, groups: Indices, column: str, test_share: float, val_share: float, who: str, sides: dict[int, int]
 ) -> Cut:
-    """Rows of one group (a lesion, a patient) are all on one side, here and at every other client.
+    """Rows of one group (a lesion, a patient) are all in one split, at this client and at every other.
 
-    sides: which side groups are on that other clients have, too; those met here for the first time are added.
+    sides: the split of each group that an earlier client has; groups of this client that are new are added.
     """
     test, val = amounts(len(part), test_share, val_share, who)
     goal = {TEST: test, VAL: val, TRAIN: len(part) - test - val}
     present, first, inverse = np.unique(groups[part], return_index=True, return_inverse=True)
-    rows_of = {int(group): part[rows] for group, rows in zip(present, together(inverse), strict=True)}
-    met = [int(group) for group in present[np.argsort(first)]]  # the order of shuffled rows: random
+    rows_of = {int(group): part[rows] for group, rows in zip(present, rows_by_code(inverse), strict=True)}
+    order = [int(group) for group in present[np.argsort(first)]]  # random, because rows are shuffled
     filled = dict.fromkeys(goal, 0)
-    for group in met:
+    for group in order:
         if group in sides:
             filled[sides[group]] += len(rows_of[group])
-    new = [group for group in met if group not in sides]
+    new = [group for group in order if group not in sides]
     for i, group in enumerate(new):
         empty = [side for side in (TRAIN, TEST, VAL) if goal[side] and not filled[side]]
         lacking = {side: goal[side] - filled[side] for side in goal if goal[side]}
-        # The last groups left must fill the sides that are still empty; else a group goes where most is lacking.
+        # The last groups must fill the splits that are still empty; otherwise a group goes where most rows are lacking.
         side = empty[0] if empty and len(new) - i <= len(empty) else max(lacking, key=lambda s: (lacking[s], s))
         sides[group] = side
         filled[side] += len(rows_of[group])
     if any(goal[side] and not filled[side] for side in goal):
         raise DataError(
-            f"{who} cannot be cut: its {len(part)} rows have {len(met)} {column} in all, and one {column} belongs on one side: "
-            "take fewer clients, another partition or no group"
+            f"{who} cannot be split: its {len(part)} rows have {len(order)} different {column} values, and rows of one {column} "
+            "stay together: use fewer clients, another partition or no group"
         )
-    chosen = {side: [rows_of[g] for g in met if sides[g] == side] for side in goal}
+    chosen = {side: [rows_of[g] for g in order if sides[g] == side] for side in goal}
     empty_rows = part[:0]
     return Cut(*(np.concatenate([empty_rows, *chosen[side]]) for side in (TRAIN, VAL, TEST)))
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """How the rows of every client are split: by class if there are ``labels``, by group if there are ``units``, else plainly."""
+
+    test_share: float
+    val_share: float
+    labels: Indices | None = None
+    units: Indices | None = None
+    group: str = ""  # the column that ``units`` come from, for messages
+    sides: dict[int, int] = field(default_factory=dict)
+
+    def cut(self, part: Indices, who: str) -> Cut:
+        if self.units is not None:
+            return grouped(part, self.units, self.group, self.test_share, self.val_share, who, self.sides)
+        if self.labels is not None:
+            return stratified(part, self.labels, self.test_share, self.val_share, who)
+        return plain(part, self.test_share, self.val_share, who)
+
+
+def cut_clients(parts: Sequence[Indices], cutter: Cutter, on_bad: OnBad) -> tuple[list[Cut], list[str]]:
+    """One cut per client, and why clients were left out (only with ``on_bad="skip"``)."""
+    cuts, skipped = [], []
+    for client, part in enumerate(parts):
+        try:
+            cuts.append(cutter.cut(part, f"client {client}"))
+        except DataError as error:
+            if on_bad == "raise":
+                raise
+            skipped.append(str(error))
+    if not cuts:
+        raise DataError(f"no client can be split: {skipped[-1]}")
+    return cuts, skipped

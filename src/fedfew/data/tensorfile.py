@@ -1,4 +1,4 @@
-"""Named arrays and a note about them in one file: safetensors, whole or not there, checked on reading, memory-mapped."""
+"""Named arrays and a description in one safetensors file: written atomically, checked on reading, memory-mapped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ABOUT = "fedfew"
 
 
 class BrokenFileError(DataError):
-    """The file is not what was once written."""
+    """The file is damaged, or was not written by fedfew."""
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -43,25 +43,25 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors (memory-mapped) and the note; :class:`BrokenFileError` where length or checksum do not fit."""
+    """The tensors (memory-mapped) and the description; :class:`BrokenFileError` if length or checksum are wrong."""
     try:
         with safe_open(str(path), framework="pt") as file:
             note = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
             if not isinstance(note, dict) or not {"about", "crc32"} <= note.keys():
-                raise BrokenFileError(f"{path} was not written by fedfew: its header holds no note of ours")
+                raise BrokenFileError(f"{path} was not written by fedfew: its header has no fedfew description")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is not iterable)
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise BrokenFileError(f"{path} is damaged ({error})") from error
     if note["crc32"].keys() != tensors.keys():
-        raise BrokenFileError(f"{path} is damaged: it holds {sorted(tensors)}, its note speaks of {sorted(note['crc32'])}")
+        raise BrokenFileError(f"{path} is damaged: it holds {sorted(tensors)}, its description lists {sorted(note['crc32'])}")
     for name, tensor in tensors.items():
         if _crc(tensor) != note["crc32"][name]:
-            raise BrokenFileError(f"{path} is damaged: the checksum of {name!r} does not fit")
+            raise BrokenFileError(f"{path} is damaged: the checksum of {name!r} is wrong")
     return tensors, note["about"]
 
 
 def text_tensor(value: Any) -> Tensor:
-    """Anything JSON can say, as bytes: for what is too long for a header."""
+    """A JSON value as bytes, for values that are too long for the header."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.data.rows import Ints, Words
+from fedfew.data.decoded import Ints, Words
 
 PAD, CLS, UNKNOWN, EOS = range(4)
 SPECIALS = 4
 VOCABULARY = 32_000
 LENGTH = 200
-LONGEST = 20_000  # characters of a text that are looked at: a hundred for each token a model sees
+LONGEST = 20_000  # characters of a text that are read: a hundred per token that a model sees
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -26,7 +26,7 @@ def words_of(text: str) -> list[str]:
 
 
 def split_texts(texts: Iterable[str]) -> Words:
-    """All texts cut into words."""
+    """All texts split into words."""
     number: dict[str, int] = {}
     ids: list[NDArray[np.int32]] = []
     for text in texts:

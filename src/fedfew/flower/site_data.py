@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fedfew import data
+from fedfew.data.readers import npz
 from fedfew.federation import Federation
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
@@ -122,18 +123,15 @@ def _named(name: str, clients: int | None, partition: str | None, seed: int) -> 
 
 def from_npz(path: Path, classes: int | None) -> Federation:
     """One client's samples: x_train, y_train, x_test, y_test; or x and y, of which every fourth sample is for testing."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if "x" in arrays and "y" in arrays:
-                x, y = arrays["x"], arrays["y"]
-                test = np.arange(len(x)) % 4 == 3
-                train_pair, test_pair = (x[~test], y[~test]), (x[test], y[test])
-            else:
-                train_pair, test_pair = (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
-    except FileNotFoundError:
-        raise ValueError(f"data is {path}, but there is no such file") from None
-    except (KeyError, IndexError, OSError, EOFError) as error:
-        raise ValueError(f"{path} must hold the arrays x and y, or x_train, y_train, x_test and y_test ({error})") from error
+    splits = npz.read_arrays(path).numbered()
+    if "all" in splits:
+        x, y = splits["all"]
+        test = np.arange(len(x)) % 4 == 3
+        train_pair, test_pair = (x[~test], y[~test]), (x[test], y[test])
+    elif {"train", "test"} <= splits.keys():
+        train_pair, test_pair = splits["train"], splits["test"]
+    else:
+        raise ValueError(f"{path} must hold the arrays x and y, or x_train, y_train, x_test and y_test")
     return Federation.from_arrays([train_pair], [test_pair], classes=classes)  # the file's name is nobody else's business
 
 

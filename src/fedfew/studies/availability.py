@@ -32,7 +32,7 @@ def _look(dataset: str, data_dir: str | None, partition: str | None) -> None:
     from fedfew.data import cache as decoded
     from fedfew.data.finding import HUB_PREFIX, data_folder, find, nowhere
     from fedfew.data.prepared import is_prepared
-    from fedfew.data.readers import Columns
+    from fedfew.data.raw import ColumnChoice
     from fedfew.data.sources import SOURCES
 
     if dataset == "digits" or is_prepared(dataset):
@@ -40,7 +40,7 @@ def _look(dataset: str, data_dir: str | None, partition: str | None) -> None:
             raise DataError(f"there is no prepared federation {dataset}")
         return
     how, _, column = (partition or "").partition("+")[0].partition(":")
-    found = find(dataset, data_dir, Columns(apart=(column,) if how == "by" else ()), {"size": None})
+    found = find(dataset, data_dir, ColumnChoice(excluded=(column,) if how == "by" else ()), {"size": None})
     if not found.from_hub or decoded.stored_at(found.key, found.name).is_file():
         return
     source = SOURCES.get(dataset)

@@ -178,8 +178,8 @@ def _apart(row: Layer) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _explicit(merged: dict[str, Any]) -> dict[str, Any]:
     """With what suits the data set said aloud, so that a protocol can change it and equal runs have equal settings."""
-    from fedfew.data.loading import CLIENTS
     from fedfew.data.prepared import is_prepared
+    from fedfew.data.reading import CLIENTS
     from fedfew.data.sources import SOURCES
 
     dataset = merged.get("dataset", Settings.dataset)
@@ -201,7 +201,7 @@ def axes_of(row: Layer) -> set[str]:
 
 def _check(settings: Settings) -> None:
     """What would only come out in training, as far as it can be known without the data."""
-    from fedfew.data.dealing import Dealing
+    from fedfew.data.partition_spec import PartitionSpec
     from fedfew.engines.precision import check as check_precision
     from fedfew.models import MODELS
     from fedfew.training.api import device_named
@@ -211,7 +211,7 @@ def _check(settings: Settings) -> None:
     if isinstance(model, str) and model not in MODELS:
         raise unknown("model", model, MODELS)
     if settings.partition is not None:
-        Dealing.parse(settings.partition)
+        PartitionSpec.parse(settings.partition)
     check_precision(settings.precision)
     device_named(settings.device)
     _check_dataset(settings.dataset)

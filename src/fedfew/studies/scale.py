@@ -27,7 +27,7 @@ def is_rehearsal(scale: float) -> bool:
 
 def rehearsed(settings: Settings) -> Settings:
     """With a few rows of the data set; small ones (digits) and a user's own stay whole."""
-    from fedfew.data.loading import CLIENTS
+    from fedfew.data.reading import CLIENTS
     from fedfew.data.sources import SOURCES
 
     if settings.sample is not None or settings.dataset not in SOURCES:

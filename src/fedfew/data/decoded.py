@@ -1,4 +1,4 @@
-"""A data set after reading and before dealing: one row a sample."""
+"""A data set after decoding and before partitioning: one row per sample."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-MISSING = "(missing)"  # the value of a natural column where a row has none
+MISSING = "(missing)"  # the value of a column in rows that have none
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that is neither input nor label: ``values[codes[row]]``."""
+    """A column with few different values, stored as codes: row r has ``values[codes[r]]``."""
 
     codes: Ints
     values: tuple[str, ...]
@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Words:
-    """Texts cut into words: text i is ``inventory[ids[offsets[i] : offsets[i + 1]]]``. No vocabulary is chosen yet."""
+    """Texts split into words: text i is ``inventory[ids[offsets[i] : offsets[i + 1]]]``. No vocabulary is chosen yet."""
 
     ids: NDArray[np.int32]
     offsets: Ints
@@ -48,15 +48,15 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DecodedData:
     """N samples with their labels."""
 
     x: NDArray[Any] | Words  # images: bytes [N, C, H, W]; features: float32 [N, …]; token ids: int64 [N, …]; texts: Words
     y: Ints
     class_names: tuple[str, ...]
     columns: dict[str, Column]
-    row: Ints  # which row of the source each came from
-    total: int  # rows in the source, bad ones included
+    row: Ints  # row of the source that each sample came from
+    total: int  # rows in the source, unusable ones included
     source: str  # hash of the source
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -64,8 +64,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.y)
 
-    def take(self, rows: Ints) -> Rows:
-        return Rows(
+    def take(self, rows: Ints) -> DecodedData:
+        return DecodedData(
             x=self.x.take(rows) if isinstance(self.x, Words) else self.x[rows],
             y=self.y[rows],
             class_names=self.class_names,
@@ -77,6 +77,6 @@ class Rows:
             notes=self.notes,
         )
 
-    def sampled(self, wanted: Ints) -> Rows:
-        """Those of the wanted rows (numbers in the source) that are here."""
+    def sampled(self, wanted: Ints) -> DecodedData:
+        """Those of the wanted rows (row numbers of the source) that could be decoded."""
         return self.take(np.flatnonzero(np.isin(self.row, wanted)))

@@ -1,0 +1,95 @@
+"""NumPy archives: the one reader that ``data.load``, ``fedfew select`` and Flower sites share."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew.data.decoded import Column
+from fedfew.data.errors import DataError
+from fedfew.data.labels import class_numbers, from_one_hot
+from fedfew.data.raw import RawData
+
+NEEDED = "x and y (or x_train, y_train, x_test, y_test) are needed"
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The contents of one archive. Images have their channels first, one-hot labels are class numbers."""
+
+    path: Path
+    splits: dict[str, tuple[NDArray[Any], NDArray[Any]]]  # (x, y) of "all", or of "train", "val", "test"
+    columns: dict[str, NDArray[Any]]  # further arrays with one value per row of "all"
+    class_names: tuple[str, ...] | None  # the array ``class_names``, if there is one
+    unused: tuple[str, ...] = ()  # arrays that are none of these
+
+    def numbered(self, class_names: tuple[str, ...] | None = None) -> dict[str, tuple[NDArray[Any], NDArray[np.int64]]]:
+        """(x, y) per split with labels as class numbers; labels that are words are looked up in the class names."""
+        names = self.class_names or class_names
+        return {split: (x, class_numbers(y, names, self.path.name)) for split, (x, y) in self.splits.items()}
+
+
+def read_arrays(path: Path) -> Arrays:
+    """The arrays ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test`` (and ``_val``). Nothing is unpickled."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}")
+    try:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:  # a single array (.npy) is no zip file
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
+    suffixes = {"all": "", "train": "_train", "val": "_val", "test": "_test"}
+    present = {split: s for split, s in suffixes.items() if f"x{s}" in arrays and f"y{s}" in arrays}
+    if not present:
+        raise DataError(f"{path} holds {sorted(arrays)}, but {NEEDED}")
+    splits = {}
+    for split, suffix in present.items():
+        x, y = arrays[f"x{suffix}"], from_one_hot(arrays[f"y{suffix}"])
+        y = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
+        if x.ndim == 0 or len(x) == 0 or y.shape != (len(x),):
+            raise DataError(
+                f"{path}: x{suffix} has shape {list(x.shape)} and y{suffix} {list(y.shape)}; one label per sample is needed"
+            )
+        splits[split] = (channels_first(x), y)
+    names = arrays.get("class_names")
+    rows = len(splits["all"][1]) if "all" in splits else None
+    used = {f"{axis}{suffix}" for axis in "xy" for suffix in present.values()} | {"class_names"}
+    columns = {name: array for name, array in arrays.items() if name not in used and array.shape == (rows,)}
+    unused = tuple(sorted(arrays.keys() - used - columns.keys()))
+    return Arrays(path, splits, columns, None if names is None else tuple(map(str, names.tolist())), unused)
+
+
+def read(path: Path) -> RawData:
+    """All splits concatenated; further arrays of that length are columns."""
+    found = read_arrays(path)
+    try:
+        x = np.concatenate([x for x, _ in found.splits.values()])
+    except ValueError as error:
+        raise DataError(f"{path}: the splits do not fit together: {error}") from error
+    labels = [label for _, y in found.splits.values() for label in y.tolist()]
+    if found.class_names is not None:
+        labels = [label for _, y in found.numbered().values() for label in y.tolist()]
+    return RawData(
+        "array",
+        labels=labels,
+        where=lambda row: f"{path.name}, row {row + 1}",
+        array=x,
+        label_names=found.class_names,
+        columns={name: Column.of(array.tolist()) for name, array in found.columns.items()},
+        notes=(f"{path.name}: arrays not used: {', '.join(found.unused)}",) if found.unused else (),
+    )
+
+
+def channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    """Bytes [N, H, W] or [N, H, W, C] as [N, C, H, W]; anything else unchanged."""
+    if x.dtype == np.uint8 and x.ndim == 3:
+        return x[:, None]
+    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return x

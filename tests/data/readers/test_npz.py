@@ -1,0 +1,100 @@
+"""NumPy archives: one reader for load, select and Flower sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedfew.data import DataError, load
+from fedfew.data.readers.npz import read_arrays
+from tests.data.layouts import everything, two
+
+
+def test_npz(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 9, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", x=pixels, y=np.arange(40) % 4, site=np.arange(40) % 5)
+    federation = load(tmp_path / "a.npz", partition="by:site")
+    assert (len(federation), federation.shape, federation.train.x.dtype) == (5, (3, 9, 8), torch.uint8)
+    np.savez(
+        tmp_path / "b.npz",
+        x_train=pixels[:30, ..., 0],
+        y_train=np.arange(30) % 2,
+        x_test=pixels[30:, ..., 0],
+        y_test=np.arange(10) % 2,
+    )
+    assert (two(tmp_path / "b.npz").shape, everything(two(tmp_path / "b.npz"))) == ((1, 9, 8), 40)
+    np.savez(tmp_path / "c.npz", x=rng.normal(size=(20, 7)), y=np.arange(20) % 2)
+    assert two(tmp_path / "c.npz").train.x.dtype == torch.float32
+    np.savez(tmp_path / "d.npz", x=np.arange(40).reshape(20, 2), y=np.arange(20) % 2)
+    assert two(tmp_path / "d.npz").train.x.dtype == torch.int64
+
+
+def hwc(n: int = 8, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, 6, 5, 3), dtype=np.uint8)
+
+
+def test_one_file_loads_alike_everywhere(tmp_path: Path) -> None:
+    """Images with channels last and labels in words: the same samples for load, select and a Flower site."""
+    from fedfew.cli.selection_files import read as read_for_select
+    from fedfew.flower.site_data import from_npz
+
+    x, words, names = hwc(), np.array(["cat", "dog"] * 4), np.array(["ant", "cat", "dog"])
+    path = tmp_path / "a.npz"
+    np.savez(path, x=x, y=words, class_names=names)
+    expected = {image.transpose(2, 0, 1).tobytes(): 1 + i % 2 for i, image in enumerate(x)}
+
+    def pairs(*samples: tuple[np.ndarray, np.ndarray]) -> dict[bytes, int]:
+        return {np.asarray(a).tobytes(): int(b) for xs, ys in samples for a, b in zip(xs, ys, strict=True)}
+
+    loaded = load(path, clients=1, partition="iid")
+    assert loaded.class_names == ("ant", "cat", "dog")
+    about = {"shape": (3, 6, 5), "classes": 3, "dtype": "uint8"}
+    chosen_x, chosen_y, _ = read_for_select(path, about)
+    site = from_npz(path, 3)
+    assert pairs(loaded.train.of(0), loaded.test.of(0)) == expected
+    assert pairs((chosen_x, chosen_y)) == expected
+    assert pairs(site.train.of(0), site.test.of(0)) == expected
+    np.savez(path, x=x, y=words)  # the names may also come from the models that were exported
+    assert read_for_select(path, about | {"class_names": ["dog", "ant", "cat"]})[1].tolist() == [2, 0] * 4
+
+
+def test_words_need_class_names_where_numbers_are_shared(tmp_path: Path) -> None:
+    from fedfew.flower.site_data import from_npz
+
+    np.savez(tmp_path / "a.npz", x=hwc(4), y=np.array(["cat", "dog"] * 2))
+    with pytest.raises(DataError, match="labels are words, and their class numbers are not known here"):
+        from_npz(tmp_path / "a.npz", 2)
+    np.savez(tmp_path / "a.npz", x=hwc(4), y=np.array(["cat", "dog", "secret", "cat"]), class_names=np.array(["cat", "dog"]))
+    with pytest.raises(DataError, match=r"a\.npz, row 3: the label is none of the 2 classes \(cat, dog\)$"):
+        from_npz(tmp_path / "a.npz", 2)
+
+
+def test_one_hot_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((6, 2)), y=np.eye(3)[[2, 0, 1, 1, 0, 2]])
+    (_, y) = read_arrays(tmp_path / "a.npz").splits["all"]
+    assert y.tolist() == [2, 0, 1, 1, 0, 2]
+    np.savez(tmp_path / "a.npz", x=np.ones((6, 2)), y=np.ones((6, 3)))
+    with pytest.raises(DataError, match=r"x has shape \[6, 2\] and y \[6, 3\]; one label per sample"):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_arrays_that_are_not_used_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((8, 2)), y=np.arange(8) % 2, groups=np.zeros(7), weights=np.ones((8, 2)))
+    assert load(tmp_path / "a.npz", clients=2, partition="iid").about["notes"] == ["a.npz: arrays not used: groups, weights"]
+    from fedfew.cli.selection_files import read as read_for_select
+
+    with pytest.raises(ValueError, match="groups must have one value per sample, 8 in all"):
+        read_for_select(tmp_path / "a.npz", {"shape": (2,), "classes": 2, "dtype": None})
+
+
+def test_a_single_array_is_no_archive(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3))
+    (tmp_path / "a.npy").rename(tmp_path / "a.npz")
+    with pytest.raises(DataError, match=r"cannot be read as \.npz"):
+        read_arrays(tmp_path / "a.npz")
+    with pytest.raises(DataError, match="there is no file"):
+        read_arrays(tmp_path / "none.npz")
