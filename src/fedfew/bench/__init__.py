@@ -1,1 +1,4 @@
-"""How fast, how large, how right: the engines measured on the machine at hand. ``fedfew bench`` shows it."""
+"""Time, memory and agreement of the engines, measured on this machine: ``fedfew bench``.
+
+Imports report, training and all below them; only cli imports it.
+"""

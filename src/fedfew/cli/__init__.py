@@ -1,4 +1,7 @@
-"""The command line: parse, call, show. One file a command; nothing here is needed to use the library."""
+"""The command line: one file per command, each of which parses, calls the library and prints.
+
+Imports everything; only ``fedfew.__main__`` imports it.
+"""
 
 from __future__ import annotations
 

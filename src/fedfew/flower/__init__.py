@@ -5,6 +5,8 @@ A site's work is :mod:`~fedfew.flower.site`, the server's :mod:`~fedfew.flower.s
 records and back), :mod:`~fedfew.flower.grid`, and the apps: :mod:`~fedfew.flower.client` and :mod:`~fedfew.flower.server`.
 
 Every update goes through :mod:`~fedfew.flower.wire` on its way out of a site and on its way in to the server.
+
+Imports export, evaluation, training and all below them; only cli imports it.
 """
 
 from __future__ import annotations

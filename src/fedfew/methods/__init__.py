@@ -1,4 +1,7 @@
-"""Federated methods, one file each. :func:`make` builds one from its name and settings."""
+"""Federated methods, one file each. :func:`make` builds one from its name and settings.
+
+Imports local (what a method sees of a client), models, federation, stack and scalarization; never engines or training.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Models by name, built for the shape of a federation's samples."""
+"""Models by name, built for the shape of a federation's samples.
+
+Imports util alone, and may import federation, stack and random_streams. Methods, engines and all above import it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What came out of a run, or of several with different seeds: as plain values (here), tables and plots."""
+"""Results of a run, or of several with different seeds: as plain values (here), tables, plots and an HTML page.
+
+Imports training, evaluation, export and all below them; studies, tracking, bench and cli import it.
+"""
 
 from __future__ import annotations
 

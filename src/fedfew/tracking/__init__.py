@@ -6,6 +6,8 @@
 
 Each tool is one small file here, loaded only when asked for. None can end a training run: one that fails is left out, with
 a warning.
+
+Imports report, evaluation, training and all below them; only cli and the public names import it.
 """
 
 from __future__ import annotations
