@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedfew.federation import Samples
@@ -44,6 +45,11 @@ def cross_entropy(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tens
     """The plain objective: the mean loss itself."""
     value = loss(params)
     return value, value.detach()
+
+
+def best_model(losses: Tensor) -> Tensor:
+    """For each client of ``losses[C, K]`` the model with the least loss, [C]; one whose loss is NaN is never preferred."""
+    return losses.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(1)
 
 
 class Trainer(Protocol):

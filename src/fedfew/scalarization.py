@@ -9,7 +9,9 @@ and they are never far apart:  −μ log M ≤ TCH-Set − STCH-Set ≤ μ log K
 ``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` says which model fits a client, ``α`` which client is served worst.
 
 Everything is computed in log space after subtracting the row's or column's extreme value, *before* dividing by μ: no overflow,
-and no digits lost, for μ from 1e-6 to 1e6.
+and no digits lost, for μ from 1e-6 to 1e6. Half-precision losses are computed with in float32.
+
+A loss of +∞ means that the client cannot use the model: the pair takes no part in the sums, and its weight is 0.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ def stch_set(losses: Tensor, mu: float, preference: Tensor | float | None = None
     preference: λ, one number per client (or one for all), ≥ 0; ideal: z*, likewise. Default: 1 and 0.
     """
     objectives = _objectives(losses, preference, ideal)
-    return _soft_max(_soft_min(objectives, _checked_mu(mu)), mu)
+    return _soft_max(_soft_min(objectives, _checked_mu(mu)), mu).to(losses.dtype)
 
 
 def tch_set(losses: Tensor, preference: Tensor | float | None = None, ideal: Tensor | float | None = None) -> Tensor:
     """Tchebycheff set scalarization of ``losses[M, K]``: the worst client's loss under its best model."""
-    return _objectives(losses, preference, ideal).amin(1).amax(0)
+    return _objectives(losses, preference, ideal).amin(1).amax(0).to(losses.dtype)
 
 
 def weights(
@@ -46,7 +48,7 @@ def weights(
     soft_min = _soft_min(objectives, _checked_mu(mu))
     alpha = torch.softmax((soft_min - soft_min.amax(0)) / mu, 0)
     w = torch.softmax((objectives.amin(1, keepdim=True) - objectives) / mu, 1)
-    return alpha, w
+    return alpha.to(losses.dtype), w.to(losses.dtype)
 
 
 def log_weights(
@@ -75,16 +77,19 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
         raise TypeError("losses must be a floating-point torch.Tensor of shape [M, K]")
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}")
-    if not losses.isfinite().all():
-        raise ValueError("losses must be finite, but some are NaN or infinite")
-    objectives = losses
+    usable = losses.isfinite()
+    if not (usable | (losses == torch.inf)).all():
+        raise ValueError("losses must be numbers, or +inf for a model that a client cannot use, but some are NaN or -inf")
+    if not usable.any(1).all():
+        raise ValueError(f"losses of client {int((~usable.any(1)).nonzero()[0])} are all infinite: it has no model to use")
+    objectives = losses = losses.float() if losses.dtype in (torch.float16, torch.bfloat16) else losses
     if ideal is not None:
         objectives = objectives - _per_client("ideal", ideal, losses)
     if preference is not None:
         lam = _per_client("preference", preference, losses)
         if (lam < 0).any():
             raise ValueError("preference must be ≥ 0 for every client")
-        objectives = lam * objectives
+        objectives = torch.where(usable, lam * objectives, torch.inf)  # 0·∞ would be NaN
     return objectives
 
 

@@ -137,9 +137,14 @@ class WeightedMean:
         self._largest = torch.full((models,), -torch.inf, dtype=torch.float64)
         self._total = torch.zeros(models, dtype=torch.float64)
         self._sum: Tree | None = None
+        self.log_whole = torch.tensor(-torch.inf, dtype=torch.float64)  # log of what the weights are shares of, see add
 
-    def add(self, log_weights: Tensor, x: Tree) -> None:
+    def add(self, log_weights: Tensor, x: Tree, log_whole: Tensor | None = None) -> None:
+        """log_whole: one number per client; the sum of their exponentials is the whole of which the weights are shares. Unless given,
+        the weights themselves sum to it."""
         log_weights = log_weights.to("cpu", torch.float64)
+        log_whole = log_weights.flatten() if log_whole is None else log_whole.to("cpu", torch.float64)
+        self.log_whole = torch.logaddexp(self.log_whole, log_whole.logsumexp(0))
         largest = torch.maximum(self._largest, log_weights.amax(0))
         anchor = largest.masked_fill(largest == -torch.inf, 0.0)
         shrink = (self._largest - anchor).exp()
@@ -151,7 +156,9 @@ class WeightedMean:
 
     def parts(self) -> Tree:
         """The sums so far: what another process needs to :meth:`merge` them with its own. Empty if nothing was added."""
-        return {} if self._sum is None else {"largest": self._largest, "total": self._total, "sum": self._sum}
+        if self._sum is None:
+            return {}
+        return {"largest": self._largest, "total": self._total, "sum": self._sum, "whole": self.log_whole}
 
     def merge(self, parts: Tree) -> None:
         """Take in the sums of other clients."""
@@ -162,6 +169,7 @@ class WeightedMean:
         anchor = largest.masked_fill(largest == -torch.inf, 0.0)
         shrink, scale = (self._largest - anchor).exp(), (theirs - anchor).exp()
         self._largest = largest
+        self.log_whole = torch.logaddexp(self.log_whole, tensor(parts, "whole").cpu())
         self._total = self._total * shrink + total * scale
         scaled = tree_map(lambda t: _scaled(scale, t), added)
         self._sum = scaled if self._sum is None else tree_map(lambda s, t: _scaled(shrink, s) + t, self._sum, scaled)
@@ -170,6 +178,11 @@ class WeightedMean:
     def log_total(self) -> Tensor:
         """log Σ_i ω[i, k] for each model, float64; −∞ for a model nobody gave weight to."""
         return self._total.log() + self._largest.masked_fill(self._largest == -torch.inf, 0.0)
+
+    @property
+    def shares(self) -> Tensor:
+        """Each model's part of the whole, [K]."""
+        return (self.log_total - self.log_whole).exp().nan_to_num(0.0)  # of nothing: nothing
 
     def mean(self) -> Tree:
         """The weighted mean, stacked over models; zero for a model nobody gave weight to."""

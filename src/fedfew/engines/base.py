@@ -184,7 +184,7 @@ class Engine(ABC):
             for s in range(models):
                 logits = forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x)
                 total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
-                total[1, :, s].index_add_(0, who, (logits.argmax(-1) == y).double())
+                total[1, :, s].index_add_(0, who, correct(logits, y).double())
         loss, accuracy = (total / samples.count[:, None]).float()
         return ModelScores(loss, accuracy)
 
@@ -216,6 +216,12 @@ class Engine(ABC):
 
 
 EVALUATION_BATCH = 512
+
+
+def correct(logits: Tensor, y: Tensor) -> Tensor:
+    """For each sample: is the largest of its logits that of its label? Never where one of them is NaN."""
+    largest = logits.max(-1)
+    return (largest.indices == y) & ~largest.values.isnan()
 
 
 def evaluation_batches(rows: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 
 from fedfew import random_streams
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass, evaluation_batches, forward
+from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass, correct, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
@@ -162,7 +162,7 @@ class Sequential(Engine):
             for batch in evaluation_batches(rows):
                 logits, labels = forward(at.module, weights, at._laid_out(samples.inputs(batch))), samples.y[batch]
                 total[0] += F.cross_entropy(logits, labels, reduction="sum")
-                total[1] += (logits.argmax(-1) == labels).sum()
+                total[1] += correct(logits, labels).sum()
             return {}, (total / len(rows)).float()
 
         _, scores = self._for_each_replica(score, params, samples)

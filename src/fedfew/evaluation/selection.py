@@ -21,9 +21,9 @@ from torch import nn
 from fedfew.data import split
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.engines.augment import check as check_augment
-from fedfew.engines.base import evaluation_batches
+from fedfew.engines.base import correct, evaluation_batches
 from fedfew.federation import Federation, Pixels, as_input
-from fedfew.local import cross_entropy
+from fedfew.local import best_model, cross_entropy
 from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.stack import Tree, named_leaves, tree_map
@@ -53,7 +53,7 @@ def fit(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmet
         for module in models:
             module.eval()
             logits = torch.cat([module(part) for part in evaluation_batches(inputs)])
-            accuracy = (logits.argmax(1) == labels).double().mean()
+            accuracy = correct(logits, labels).double().mean()
             fits.append(Fit(float(F.cross_entropy(logits, labels)), float(accuracy)))
     return fits
 
@@ -62,8 +62,17 @@ def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "sym
     """Which of the models fits these samples best (least mean loss): how a client that never took part chooses."""
     if not models:
         raise ValueError("models is empty: there is nothing to choose from")
-    losses = [one.loss for one in fit(models, x, y, pixels=pixels)]
-    return losses.index(min(losses))
+    return _best(fit(models, x, y, pixels=pixels))
+
+
+def _best(fits: list[Fit]) -> int:
+    """The model with the least loss among those whose loss is a number."""
+    losses = torch.tensor([[one.loss for one in fits]], dtype=torch.float64)
+    if not losses.isfinite().any():
+        raise ValueError(
+            f"models: none of the {len(fits)} has a finite loss on these samples: there is nothing to choose"
+        )
+    return int(best_model(losses))
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ def join(
     x, y = np.asarray(x), np.asarray(y)
     at, out = hold_out(y, validation, groups, seed)
     fits = fit(models, x[at], y[at], pixels=pixels)
-    best = min(range(len(fits)), key=lambda k: fits[k].loss)
+    best = _best(fits)
     module = models[best]
     before = fit([module], x[out], y[out], pixels=pixels)[0] if len(out) else None
     plain = Joined(best, fits, len(at), len(out), before, None, module, False)

@@ -95,7 +95,7 @@ def sha256_of_card(folder: Path) -> str:
 def _card(run: Run, modules: Sequence[nn.Module], about: Mapping[str, Any]) -> dict[str, Any]:
     settings, data = run.settings, run.settings["federation"]
     shared = _clients_use_these(run)
-    choice = run.choice.tolist() if shared and len(run.history) else None
+    choice = run.choice.tolist() if shared and run.has_choice else None
     return {
         "format": FORMAT,
         "model": model_about(run, about),

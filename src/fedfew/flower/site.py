@@ -29,7 +29,7 @@ from fedfew.flower.client_state import Generations
 from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter
 from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import failing_as
-from fedfew.local import Local
+from fedfew.local import Local, best_model
 from fedfew.methods import Method
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy
@@ -195,7 +195,7 @@ class Site:
         """Which of the candidates ``[1, S, …]`` fits this client's own data best; that one's test accuracy and loss."""
         choice = 0
         if leaves(candidates)[0].shape[1] > 1:
-            choice = int(task.engine.losses(candidates, task.here.val or task.here.train)[0].argmin())
+            choice = int(best_model(task.engine.losses(candidates, task.here.val or task.here.train))[0])
         scores = task.engine.score(candidates, task.here.test)
         return choice, float(scores.accuracy[0, choice]), float(scores.loss[0, choice])
 

@@ -103,6 +103,11 @@ class Method(ABC):
         """
         return share.log()[:, None].expand(reply.losses.shape)
 
+    def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
+        """One number per client, the sum of whose exponentials is what the weights are shares of (``WeightedMean.shares``), for a
+        method whose weights ω do not sum to the whole by themselves. None: they do."""
+        return None
+
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         """The server's state after noting down what single clients sent (few methods do: the mean is all they need)."""
         return server

@@ -77,6 +77,9 @@ class WithCompression(Method):
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         return self.method.log_weights(reply, share, clients)
 
+    def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
+        return self.method.log_whole(reply, share, clients)
+
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         return self.method.absorb(server, clients, reply)
 

@@ -84,7 +84,8 @@ class FedFew(Method):
         else:
             self.require(self.head is None, "head", "None where share is 'none'")
         if self.preference is not None:
-            self.require(all(map(is_number, self.preference)), "preference", "a finite number ≥ 0 for every client")
+            positive = all(map(is_number, self.preference)) and any(self.preference)
+            self.require(positive, "preference", "a finite number ≥ 0 for every client, > 0 for one of them")
         if self.ideal is not None:
             self.require(all(is_number(z, -math.inf) for z in self.ideal), "ideal", "a finite number for every client")
 
@@ -107,7 +108,7 @@ class FedFew(Method):
         heads = stack([{name: model[name] for name in names} for model in models])
         own: Tree = {"w": torch.full((clients, self.models), 1 / self.models, device=leaves(heads)[0].device)}
         if self.preference is not None:
-            own["preference"] = torch.tensor(self.preference, device=leaves(heads)[0].device)
+            own["preference"] = torch.tensor(self.preference, dtype=torch.float64, device=leaves(heads)[0].device)
         return {"body": body, "heads": heads}, own
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
@@ -133,7 +134,9 @@ class FedFew(Method):
         lam = local.share if self.weigh_samples else torch.ones_like(local.share)
         if self.preference is not None:
             lam = lam * tensor(own, "preference")
-        kept = own | {"w": torch.softmax(-lam[:, None] * losses / self.mu, 1)}
+        usable = losses.isfinite()
+        w = torch.softmax((-lam[:, None] * losses / self.mu).masked_fill(~usable, -torch.inf), 1)
+        kept = own | {"w": w.to(tensor(own, "w").dtype)}
         return Outcome(Reply(subtract(trained, received), losses, local.counts), kept, adapted=whole_models(trained))
 
     def heads_on_one_body(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
@@ -153,20 +156,27 @@ class FedFew(Method):
         lam, ideal = self._lambda_and_ideal(share, clients)
         log_alpha, log_w = scalarization.log_weights(reply.losses.cpu().double(), self.mu, lam, ideal)
         if self.preference is not None:
-            log_alpha = log_alpha + torch.tensor(self.preference).double()[clients].log()
+            log_alpha = log_alpha + torch.tensor(self.preference, dtype=torch.float64)[clients].log()
         return log_alpha[:, None] + log_w
+
+    def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
+        """log α_i but for the same constant: α sums to one, λ_i α_i w[i, k] does not."""
+        lam, ideal = self._lambda_and_ideal(share, clients)
+        return scalarization.log_weights(reply.losses.cpu().double(), self.mu, lam, ideal)[0]
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         """Lines 14–15."""
         step = torch.full((self.models,), self.server_step, dtype=torch.float64)
         if not self.normalise:
-            step *= mean.log_total.softmax(0)  # Σ_i α_i w[i, k], about 1/K
+            step *= mean.shares  # Σ_i λ_i α_i w[i, k], about 1/K where every λ_i is 1
         if self.share == "none":
             return add(server, mean.mean(), step)
-        moves, shares = mean.mean(), mean.log_total.softmax(0)
-        body = tree_map(
+        moves, shares = mean.mean(), mean.shares
+        if self.normalise and self.preference is not None:
+            shares = shares / shares.sum().clamp_min(torch.finfo(shares.dtype).tiny)
+        body = tree_map(  # Σ_i λ_i α_i (trained − received), normalised: divided by Σ_i λ_i α_i
             lambda t: torch.tensordot(shares.to(t), t, 1)[None], branch(moves, "body")
-        )  # Σ_i α_i (trained − received)
+        )
         return {
             "body": add(branch(server, "body"), body, self.server_step),
             "heads": add(branch(server, "heads"), branch(moves, "heads"), step),
@@ -187,8 +197,8 @@ class FedFew(Method):
         """Weighting losses by sample share is a preference: λ_i n_i / Σ_j n_j (L[i, k] − z*_i)."""
         lam = share.cpu().double() if self.weigh_samples else torch.ones(len(clients), dtype=torch.float64)
         if self.preference is not None:
-            lam = lam * torch.tensor(self.preference).double()[clients]
-        return lam, None if self.ideal is None else torch.tensor(self.ideal).double()[clients]
+            lam = lam * torch.tensor(self.preference, dtype=torch.float64)[clients]
+        return lam, None if self.ideal is None else torch.tensor(self.ideal, dtype=torch.float64)[clients]
 
 
 def whole_models(parts: Tree) -> Tree:

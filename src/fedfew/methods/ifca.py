@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedfew.local import Local
+from fedfew.local import Local, best_model
 from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
 from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
 
@@ -47,14 +47,14 @@ class IFCA(Method):
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         losses = local.losses(received)
-        choice, everyone = losses.argmin(1), torch.arange(len(local), device=losses.device)
+        choice, everyone = best_model(losses), torch.arange(len(local), device=losses.device)
         chosen = tree_map(lambda t: t.expand(len(local), *t.shape[1:])[everyone, choice][:, None], received)
         trained, _ = local.train(chosen)
         return Outcome(Reply(subtract(trained, chosen), losses, local.counts), own, adapted=trained)
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """log n_i for the cluster that client i joined, −∞ for the others."""
-        choice = reply.losses.argmin(1, keepdim=True).cpu()
+        choice = best_model(reply.losses)[:, None].cpu()
         nothing = torch.full(reply.losses.shape, -torch.inf)
         return nothing.scatter(1, choice, share.cpu().log()[:, None])
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.local import Local
+from fedfew.local import Local, best_model
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, leaves, tree_map
 
@@ -54,11 +54,14 @@ class LocalNorm(Method):
         reply = outcome.reply
         trained = self._kept(outcome.adapted)
         if leaves(trained)[0].shape[1] != leaves(own)[0].shape[1]:
-            trained = _replaced(own, reply.losses.argmin(1), trained)
+            trained = _replaced(own, best_model(reply.losses), trained)
         return Outcome(Reply(self._sent(reply.update), reply.losses, reply.samples), trained, outcome.adapted)
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         return self.method.log_weights(reply, share, clients)
+
+    def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
+        return self.method.log_whole(reply, share, clients)
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         return self.method.absorb(server, clients, reply)

@@ -79,7 +79,7 @@ def describe(run: Run) -> dict[str, Any]:
     if not len(run.history):  # stopped in its first round
         return about
     history = run.history
-    rows = zip(run.choice.tolist(), history.last("served_accuracy"), history.last("adapted_accuracy"), strict=True)
+    rows = zip(history.last("choice").tolist(), history.last("served_accuracy"), history.last("adapted_accuracy"), strict=True)
     return about | {
         "scores": score_values(run),
         "last_and_best": asdict(last_and_best(history)),

@@ -77,7 +77,7 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
     known = {name: about[key] for name, key in (("group", "groups"), ("samples", "train")) if key in about}
     table = empty("clients (accuracy in %)", "client", *known, "model", *SCORES)
     last = {score: run.history.last(f"{score}_accuracy") for score in SCORES}
-    for i, model in enumerate(run.choice.tolist()):
+    for i, model in enumerate(run.history.last("choice").tolist()):
         table.add_row(str(i), *(str(column[i]) for column in known.values()), str(model), *(percent(last[s][i]) for s in SCORES))
     return table
 

@@ -5,14 +5,16 @@ The simulator and a real server both go through here, so that a round means the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedfew.methods import Method
-from fedfew.methods.base import Reply
-from fedfew.stack import Tree, WeightedMean, branch, leaves, tensor
+from fedfew.methods.base import Outcome, Reply
+from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group
 
@@ -53,14 +55,17 @@ class Aggregation:
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
 
     def add(self, clients: Tensor, reply: Reply) -> None:
-        """Take in the replies of the clients at these positions; they must be finite."""
+        """Take in the replies of the clients at these positions; they must be :func:`usable`."""
         if self.losses is None:
             self.losses = torch.full((len(self.share), reply.losses.shape[1]), torch.nan)
-        self.losses[clients] = reply.losses.cpu().float()
+        unusable = reply.losses.cpu() == torch.inf
+        self.losses[clients] = reply.losses.cpu().float().masked_fill(unusable, torch.nan)
         self.bytes_up += reply.bytes_each * len(clients)
         if reply.update:
             self._mean = self._mean or WeightedMean(reply.losses.shape[1])
-            self._mean.add(self.method.log_weights(reply, self.share[clients], clients), reply.update)
+            of = reply, self.share[clients], clients
+            log_weights = self.method.log_weights(*of).cpu().masked_fill(unusable, -torch.inf)
+            self._mean.add(log_weights, reply.update, self.method.log_whole(*of))
         if self.method.absorbs:
             self._noted.append((clients, reply))
         self._answered.append(clients)
@@ -109,7 +114,12 @@ class Aggregation:
     def loss(self) -> float:
         """Mean over clients of the least loss they reported."""
         assert self.losses is not None, "nobody answered"
-        return float(self.losses[self.answered].amin(1).mean())
+        return float(self.reported(self.answered).amin(1).mean())
+
+    def reported(self, clients: Tensor) -> Tensor:
+        """The losses [C, K] of clients that answered, +inf for a model that a client cannot use."""
+        assert self.losses is not None, "nobody answered"
+        return self.losses[clients].nan_to_num(nan=torch.inf)
 
     def result(self) -> Tree | None:
         """The server's new state; None where nobody answered or it is not finite."""
@@ -127,7 +137,7 @@ class Aggregation:
         assert self.losses is not None, "nobody answered"
         answered = self.answered
         columns: dict[str, Any] = {}
-        for name, value in self.method.diagnose(self.losses[answered], self.share[answered], answered).items():
+        for name, value in self.method.diagnose(self.reported(answered), self.share[answered], answered).items():
             columns[name] = value.cpu().float()
             if value.ndim:
                 columns[name] = torch.full((len(self.share), *value.shape[1:]), torch.nan)
@@ -147,3 +157,33 @@ class Aggregation:
             **columns,
         )
         state.left_out = 0
+
+
+def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
+    """Positions (in the stack) of the clients that can be used, and the outcome for them alone.
+
+    A model whose loss or update is not finite is left out for that client only: its loss becomes +inf and its update 0, and the
+    other models of the client count as before. A client with no model left, or whose own state is not finite, is out.
+    """
+    reply = outcome.reply
+    pairs = reply.losses.isfinite()  # [C, K]
+    for t in leaves(reply.update):
+        pairs = pairs & t.reshape(*t.shape[:2], -1).isfinite().all(2)  # [C, 1] where all models take from the same
+    ok = pairs.any(1)
+    if outcome.own:
+        ok = ok & finite(outcome.own)
+    at = ok.nonzero()[:, 0]
+    if not bool(pairs.all()):
+        losses = reply.losses.masked_fill(~pairs, torch.inf)
+        reply = replace(reply, update=tree_map(partial(_zeroed, pairs=pairs), reply.update), losses=losses)
+        outcome = replace(outcome, reply=reply)
+    if len(at) < len(ok):
+        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
+        outcome = Outcome(reply, take(outcome.own, at), take(outcome.adapted, at))
+    return at.cpu(), outcome
+
+
+def _zeroed(t: Tensor, pairs: Tensor) -> Tensor:
+    """``t[C, K or 1, …]`` with 0 for the pairs (client, model) that are not to be used."""
+    keep = pairs if t.shape[1] == pairs.shape[1] else pairs.any(1, keepdim=True)
+    return torch.where(keep.reshape(*keep.shape, *[1] * (t.ndim - 2)), t, torch.zeros_like(t))

@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from fedfew.stack import Tree, branch, from_named, named_leaves
 from fedfew.training.history import History
@@ -39,6 +40,7 @@ class State:
     history: History
     settings: dict[str, Any]
     events: list[str] = field(default_factory=list)
+    choice: Tensor | None = None  # [M]: which of the models served now each client uses; None: not known
     left_out: int = 0  # clients left out since the last scored round
     sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
 
@@ -53,6 +55,8 @@ def write(folder: Path, state: State) -> Path:
     tensors = {path: t.detach().cpu().contiguous() for path, t in named_leaves({"server": state.server, "own": state.own})}
     for name, column in state.history.arrays().items():
         tensors[f"history/{name}"] = torch.from_numpy(np.ascontiguousarray(column))
+    if state.choice is not None:
+        tensors["choice"] = state.choice.contiguous()
     data = save_tensors(tensors)
     about = {
         "format": FORMAT,
@@ -119,6 +123,7 @@ def read(path: Path) -> State:
             settings=about["settings"],
             events=about["events"],
             left_out=about["left_out"],
+            choice=tensors.get("choice"),
             sites=about.get("sites", {}),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

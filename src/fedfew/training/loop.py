@@ -16,12 +16,11 @@ from torch import Tensor
 from fedfew import random_streams
 from fedfew.engines import Engine
 from fedfew.federation import Federation
-from fedfew.local import Local
+from fedfew.local import Local, best_model
 from fedfew.methods import Method
-from fedfew.methods.base import Outcome
-from fedfew.stack import Tree, bytes_each, finite, leaves, put, take, to
+from fedfew.stack import Tree, bytes_each, leaves, put, take, to
 from fedfew.training import checkpoint
-from fedfew.training.aggregation import Aggregation, PerClient
+from fedfew.training.aggregation import Aggregation, PerClient, usable
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.training.history import History
@@ -128,14 +127,14 @@ class RoundLoop:
             )
             outcome = method.client(received, self._own(clients), local)
             collected.bytes_down += bytes_each(received) * len(clients)
+            good, outcome = usable(outcome)
+            clients = clients[good]
+            if len(clients) == 0:
+                continue
             if scored:
                 before = time.perf_counter()
                 collected.adapted.put(clients, self._score(outcome.adapted, clients))
                 scoring += time.perf_counter() - before
-            good, outcome = _finite_only(outcome)
-            clients = clients[good]
-            if len(clients) == 0:
-                continue
             collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
             del outcome  # or this chunk's models would stay in memory until the next one's are trained
@@ -149,7 +148,8 @@ class RoundLoop:
             served = self._served(next_server) if scored else None
             with held_back():
                 self.state.server, self.state.round = next_server, number
-                self._note_left_out(number, present, collected.answered)
+                self.state.choice = None if served is None else served.choice
+                self._note_left_out(number, present, collected)
                 if served is not None:
                     collected.record(self.state, served, sum(self._seconds) / len(self._seconds))
                     self._seconds = []
@@ -187,23 +187,41 @@ class RoundLoop:
 
     def _score(self, candidates: Tree, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Which of its candidates ``[1 or C, S, …]`` fits a client's training data best; that one's test accuracy and loss."""
-        if leaves(candidates)[0].shape[1] == 1:
-            choice = torch.zeros(len(clients), dtype=torch.int64)
-        else:
-            own_data = self.federation.val or self.federation.train
-            choice = self.engine.losses(candidates, own_data.take(clients)).argmin(1).cpu()
+        choice = self._choice(candidates, clients)
         scores = self.engine.score(candidates, self.federation.test.take(clients))
         at = torch.arange(len(clients)), choice
         return choice, scores.accuracy.cpu()[at], scores.loss.cpu()[at]
 
-    def _note_left_out(self, number: int, present: Tensor, answered: Tensor) -> None:
+    def _choice(self, candidates: Tree, clients: Tensor) -> Tensor:
+        if leaves(candidates)[0].shape[1] == 1:
+            return torch.zeros(len(clients), dtype=torch.int64)
+        own_data = self.federation.val or self.federation.train
+        return best_model(self.engine.losses(candidates, own_data.take(clients))).cpu()
+
+    def _note_choice(self) -> None:
+        """Which of the models served now each client would use, where the last round was not scored. No other process is asked: a
+        run that is stopped may have lost them, and all hold the states of all clients."""
+        if self.state.choice is None:
+            choice = torch.zeros(len(self.federation), dtype=torch.int64)
+            for clients in torch.arange(len(choice)).split(self.chunk):
+                candidates = self.method.serve(self.method.dispatch(self.state.server, clients), self._own(clients))
+                choice[clients] = self._choice(candidates, clients)
+            self.state.choice = choice
+
+    def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
+        answered = collected.answered.sort().values
         missing = present[~torch.isin(present, answered)].tolist()
+        self.state.left_out += len(missing)
         if missing:
-            self.state.left_out += len(missing)
-            names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-            event = f"round {number}: left out, their loss or update is not finite: clients {names}"
-            self.events.append(event)
-            self.state.events.append(event)
+            self._note(f"round {number}: left out, their loss or update is not finite: clients {_some(missing)}")
+        for k, unusable in enumerate((collected.reported(answered) == torch.inf).T):
+            if unusable.any():
+                clients = _some(answered[unusable].tolist())
+                self._note(f"round {number}: model {k} left out, its loss or update is not finite: for clients {clients}")
+
+    def _note(self, event: str) -> None:
+        self.events.append(event)
+        self.state.events.append(event)
 
     def _diverged(self, number: int) -> DivergedError:
         lr = self.state.settings["lr"]
@@ -227,6 +245,7 @@ class RoundLoop:
     def _write(self) -> None:
         if self.folder is not None and self.group.first and self._written != self.state.round:
             begin = time.perf_counter()
+            self._note_choice()
             checkpoint.write(self.folder, self.state)
             self._written, self._since = self.state.round, time.perf_counter()
             self._writing = self._since - begin
@@ -247,6 +266,7 @@ class RoundLoop:
                 self._write()
 
     def _result(self) -> Run:
+        self._note_choice()
         state = self.state
         on_cpu = replace(state, server=to(state.server, "cpu"), own=to(state.own, "cpu"))
         return Run(on_cpu, self.factory, self.method)
@@ -257,12 +277,5 @@ def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
     return clients.split(size) if len(clients) else ()
 
 
-def _finite_only(outcome: Outcome) -> tuple[Tensor, Outcome]:
-    """Positions (in the stack) of the clients whose every number is finite, and the outcome for them alone."""
-    reply = outcome.reply
-    ok = finite({"losses": reply.losses, "update": reply.update, "own": outcome.own})
-    at = ok.nonzero()[:, 0]
-    if len(at) < len(ok):
-        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
-        outcome = Outcome(reply, take(outcome.own, at), outcome.adapted)
-    return at.cpu(), outcome
+def _some(clients: list[int]) -> str:
+    return ", ".join(map(str, clients[:10])) + (", …" if len(clients) > 10 else "")

@@ -50,7 +50,15 @@ class Run:
     @property
     def choice(self) -> Tensor:
         """For each client, which of the models served to it fits its training data best."""
-        return torch.from_numpy(self.history.choice[-1])
+        if not self.has_choice:  # of a run on a network the server learns the choices when it asks for scores
+            raise ValueError(f"which models the clients use after round {self.round} is not known: that round was not scored")
+        return torch.from_numpy(self.history.last("choice")) if self.state.choice is None else self.state.choice
+
+    @property
+    def has_choice(self) -> bool:
+        """Is it known which model each client uses after the last round?"""
+        scored = len(self.history) > 0 and int(self.history.last("round")) == self.round
+        return scored or self.state.choice is not None
 
     def model_of(self, client: int) -> nn.Module:
         """The model that a client uses, in evaluation mode."""

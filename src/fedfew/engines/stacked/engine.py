@@ -19,7 +19,16 @@ from torch.func import vmap
 
 from fedfew import random_streams
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import EVALUATION_BATCH, Engine, LocalTraining, ModelScores, Pass, UnsupportedModuleError, forward
+from fedfew.engines.base import (
+    EVALUATION_BATCH,
+    Engine,
+    LocalTraining,
+    ModelScores,
+    Pass,
+    UnsupportedModuleError,
+    correct,
+    forward,
+)
 from fedfew.engines.dropout import keyed
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked import kernels
@@ -260,7 +269,7 @@ class Stacked(Engine):
             weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
             loss = F.cross_entropy(logits.flatten(0, 2), y.flatten(), reduction="none").view_as(y)
             total[0, :a] += (loss * weight).sum(-1, dtype=torch.float64)
-            total[1, :a] += ((logits.argmax(-1) == y) * weight).sum(-1, dtype=torch.float64)
+            total[1, :a] += (correct(logits, y) * weight).sum(-1, dtype=torch.float64)
         loss, accuracy = total.float()
         return ModelScores(unranked(loss, rank), unranked(accuracy, rank))
 

@@ -56,12 +56,13 @@ class Weights:
 
     clients: list[int]
     log: Tensor  # [C, K]: log ω, without normalisation
+    whole: Tensor | None  # [C]: log of what ω are shares of; None: of their sum
 
     @classmethod
     def of(cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, share: Tensor) -> Weights:
         """By the losses ``[C, K]``, numbers of samples ``[C]`` and shares ``[C]`` of these clients."""
-        log = method.log_weights(Reply({}, losses, samples), share, torch.tensor(clients))
-        return cls(clients, log.double())
+        of = Reply({}, losses, samples), share, torch.tensor(clients)
+        return cls(clients, method.log_weights(*of).double(), method.log_whole(*of))
 
     @property
     def normalised(self) -> Tensor:
@@ -79,7 +80,8 @@ class Weights:
         lost = (log_total > -torch.inf) & (ring.error > COARSEST * remaining)
         inverse = torch.where((remaining > 0) & ~lost, 1 / remaining, 0.0)
         mean = WeightedMean(len(remaining))
-        mean.add(log_total.masked_fill(lost, -torch.inf)[None], _as_tree(total, inverse, like))
+        whole = None if self.whole is None else self.whole[at]
+        mean.add(log_total.masked_fill(lost, -torch.inf)[None], _as_tree(total, inverse, like), whole)
         return mean, lost.nonzero()[:, 0].tolist()
 
 
