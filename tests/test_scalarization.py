@@ -162,7 +162,9 @@ def test_bad_mu_is_named(function, mu):
     [
         ((torch.ones(3), 1.0), ValueError, "losses must have shape"),
         ((torch.ones(0, 2), 1.0), ValueError, "losses must have shape"),
-        ((torch.tensor([[1.0, float("nan")]]), 1.0), ValueError, "losses must be finite"),
+        ((torch.tensor([[1.0, float("nan")]]), 1.0), ValueError, "some are NaN or -inf"),
+        ((torch.tensor([[1.0, float("-inf")]]), 1.0), ValueError, "some are NaN or -inf"),
+        ((torch.full((1, 2), float("inf")), 1.0), ValueError, "losses of client 0 are all infinite"),
         ((torch.ones(3, 2, dtype=torch.int64), 1.0), TypeError, "losses must be a floating"),
         (([[1.0]], 1.0), TypeError, "losses must be a floating"),
         ((GOOD, 1.0, torch.ones(2)), ValueError, "preference must be one number or one per client"),
@@ -178,3 +180,27 @@ def test_bad_arguments_are_named(arguments, error, named):
 
 def test_public_names():
     assert scalarization.__all__ == ["stch_set", "tch_set", "weights"]
+
+
+@given(st.integers(0, 1000), st.sampled_from([1e-3, 0.1, 1.0, 1e3]), st.booleans())
+def test_a_model_of_infinite_loss_is_as_if_it_were_not_there(seed, mu, preferred):
+    draw = torch.Generator().manual_seed(seed)
+    losses = torch.rand(4, 2, generator=draw, dtype=torch.float64)
+    lam = torch.tensor([0.0, 1.0, 0.5, 2.0]).double() if preferred else None
+    wider = torch.cat([losses, torch.full((4, 1), torch.inf, dtype=torch.float64)], 1)
+    torch.testing.assert_close(stch_set(wider, mu, lam), stch_set(losses, mu, lam))
+    torch.testing.assert_close(tch_set(wider, lam), tch_set(losses, lam))
+    (alpha, w), (alpha_wider, w_wider) = weights(losses, mu, lam), weights(wider, mu, lam)
+    torch.testing.assert_close(alpha_wider, alpha)
+    torch.testing.assert_close(w_wider[:, :2], w)
+    assert (w_wider[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mu", [1e-4, 1.0, 1e5, 1e6])
+def test_half_precision_losses_have_the_weights_of_single_ones(dtype, mu):
+    losses = torch.tensor([[0.5, 0.25], [1.0, 4.0], [2.0, 2.0]], dtype=dtype)
+    for half, single in zip(weights(losses, mu), weights(losses.float(), mu), strict=True):
+        assert half.dtype == dtype
+        torch.testing.assert_close(half, single.to(dtype))
+    assert stch_set(losses, mu).dtype == dtype

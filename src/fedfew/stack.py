@@ -140,8 +140,8 @@ class WeightedMean:
         self.log_whole = torch.tensor(-torch.inf, dtype=torch.float64)  # log of what the weights are shares of, see add
 
     def add(self, log_weights: Tensor, x: Tree, log_whole: Tensor | None = None) -> None:
-        """log_whole: one number per client; the sum of their exponentials is the whole of which the weights are shares. Unless given,
-        the weights themselves sum to it."""
+        """log_whole: one number per client; the sum of their exponentials is the whole of which the weights are shares. The
+        weights themselves sum to it unless it is given."""
         log_weights = log_weights.to("cpu", torch.float64)
         log_whole = log_weights.flatten() if log_whole is None else log_whole.to("cpu", torch.float64)
         self.log_whole = torch.logaddexp(self.log_whole, log_whole.logsumexp(0))

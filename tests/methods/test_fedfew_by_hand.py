@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedfew.methods import FedAvg, FedFew
+from fedfew.methods import FedAvg, FedFew, Reply
+from fedfew.stack import Tree, WeightedMean, leaves
 from tests.methods.small import FULL_BATCH, assert_close, clients_of, descend, federation, loss_of, tensors, theta, train
 
 
@@ -35,3 +39,66 @@ def test_one_model_with_equal_weights_is_fedavg() -> None:
     fedavg = tensors(train(FedAvg(), data))
     for name, value in fedavg.items():
         assert_close(fedfew[name].nan_to_num(-1.0), value.nan_to_num(-1.0))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.just(0.0) | st.floats(1e-3, 50), min_size=6, max_size=6).filter(any),
+    st.booleans(),
+    st.sampled_from([0.02, 0.3]),
+    st.booleans(),
+)
+def test_preferences_are_those_of_equation_8(preference: list[float], normalise: bool, mu: float, weigh: bool) -> None:
+    """∇_k g = Σ_i λ_i α_i w[i, k] ∇L_i(θ_k), where α sums to one and λ_i α_i does not; normalised, divided by its own sum."""
+    data = federation()
+    settings = FULL_BATCH | {"rounds": 1}
+    models = [theta(m.state_dict()) for m in train(FedFew(models=2), data, **(settings | {"lr": 1e-30})).models]
+    share = data.train.count.double() / data.train.count.sum() if weigh else torch.ones(6, dtype=torch.float64)
+    lam = torch.tensor(preference, dtype=torch.float64)
+    losses = torch.tensor([[loss_of(m, x, y) for m in models] for x, y in clients_of(data)], dtype=torch.float64)
+    lowest = (lam * share)[:, None] * losses / mu
+    w = torch.softmax(-lowest, 1)
+    alpha = torch.softmax(-torch.logsumexp(-lowest, 1), 0)
+    weight = (lam * alpha)[:, None] * w
+    method = FedFew(models=2, mu=mu, normalise=normalise, loss_at="received", preference=tuple(preference), weigh_samples=weigh)
+    run = train(method, data, **settings)
+    for k, model in enumerate(models):
+        moves = torch.stack([descend(model, x, y) - model for x, y in clients_of(data)])
+        step = torch.einsum("i,i...->...", weight[:, k], moves) / (weight[:, k].sum() if normalise else 1)
+        assert_close(theta(run.models[k].state_dict()), model + step)
+
+
+def test_preferences_that_are_all_zero_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"preference must be .* > 0 for one of them"):
+        FedFew(models=2, preference=(0.0, 0.0))
+
+
+def test_preferences_are_not_cut_to_single_precision() -> None:
+    """λ = 10⁸ + 1 is not a float32. Losses of 10⁻⁸ below and above: exp(−λL/μ) tells."""
+    reply = Reply({}, torch.tensor([[1.0, 2.0]], dtype=torch.float64), torch.tensor([1]))
+    method = FedFew(models=2, mu=1.0, preference=(1e8 + 1,), weigh_samples=False)
+    log_w = method.log_weights(reply, torch.ones(1), torch.tensor([0]))
+    assert float(log_w[0, 0] - log_w[0, 1]) == 1e8 + 1
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_body_moves_by_the_preferred_clients(normalise: bool) -> None:
+    """One reply by hand: K = 2 heads on one body, λ = (3, 1)."""
+    method = FedFew(models=2, mu=0.5, share="body", preference=(3.0, 1.0), weigh_samples=False, normalise=normalise)
+    losses = torch.tensor([[0.2, 0.6], [0.4, 0.1]], dtype=torch.float64)
+    update: Tree = {
+        "body": {"b": torch.tensor([[[1.0]], [[10.0]]]).double()},
+        "heads": {"h": torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]).double()},
+    }
+    reply, share, clients = Reply(update, losses, torch.ones(2)), torch.ones(2), torch.arange(2)
+    mean = WeightedMean(2)
+    mean.add(method.log_weights(reply, share, clients), update, method.log_whole(reply, share, clients))
+    server = method.aggregate({"body": {"b": torch.zeros(1, 1).double()}, "heads": {"h": torch.zeros(2, 1).double()}}, mean)
+    lam = torch.tensor([3.0, 1.0]).double()
+    e = torch.exp(-lam[:, None] * losses / 0.5)
+    alpha = (1 / e.sum(1)) / (1 / e.sum(1)).sum()
+    weight = (lam * alpha)[:, None] * e / e.sum(1, keepdim=True)
+    body = (weight.sum(1) * torch.tensor([1.0, 10.0])).sum() / (weight.sum() if normalise else 1)
+    heads = (weight * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum(0) / (weight.sum(0) if normalise else 1)
+    assert_close(leaves(server["body"])[0][0, 0], body)
+    assert_close(leaves(server["heads"])[0][:, 0], heads)

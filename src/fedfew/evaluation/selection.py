@@ -69,9 +69,7 @@ def _best(fits: list[Fit]) -> int:
     """The model with the least loss among those whose loss is a number."""
     losses = torch.tensor([[one.loss for one in fits]], dtype=torch.float64)
     if not losses.isfinite().any():
-        raise ValueError(
-            f"models: none of the {len(fits)} has a finite loss on these samples: there is nothing to choose"
-        )
+        raise ValueError(f"models: none of the {len(fits)} has a finite loss on these samples: there is nothing to choose")
     return int(best_model(losses))
 
 

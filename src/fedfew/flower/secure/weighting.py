@@ -56,7 +56,7 @@ class Weights:
 
     clients: list[int]
     log: Tensor  # [C, K]: log ω, without normalisation
-    whole: Tensor | None  # [C]: log of what ω are shares of; None: of their sum
+    whole: Tensor | None = None  # [C]: log of what ω are shares of; None: of their sum
 
     @classmethod
     def of(cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, share: Tensor) -> Weights:
