@@ -1,4 +1,4 @@
-"""Small images, small networks with BatchNorm, and engines to train them in."""
+"""Small data, small networks, and engines to train them in."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import fedfew
-from fedfew.engines import Engine, LocalTraining
-from fedfew.stack import Tree, named_leaves, stack
+from fedfew.engines import Engine, LocalTraining, Sequential, Stacked, Threaded
+from fedfew.local import cross_entropy
+from fedfew.stack import Tree, leaves, named_leaves, stack
+from tests.helpers import federation, linear
 
+ENGINES = [Stacked, Threaded, Sequential]
+FEDERATION = federation()
 SIZES = (13, 22, 7, 27)  # in batches of 5: every client ends with a partial one
 
 
@@ -52,8 +56,6 @@ def replicas(factory, clients=4, models=2) -> Tree:
 
 def trained(cls: type[Engine], factory, data: fedfew.Federation, epochs=1, **training):
     """A few local epochs of every client: the engine, and what it returns."""
-    from fedfew.local import cross_entropy
-
     engine = cls(factory(), LocalTraining(**({"lr": 0.1, "batch_size": 5} | training)), seed=3)
     params = replicas(factory, len(data))
     return engine, *engine.train(params, data.train, data.ids, 2, cross_entropy, {}, epochs)
@@ -63,3 +65,19 @@ def assert_close(a: Tree, b: Tree, tolerance=1e-6) -> None:
     others = dict(named_leaves(b))
     for name, x in named_leaves(a):
         torch.testing.assert_close(x, others[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def run(cls, factory=linear, objective=cross_entropy, context=None, epochs=1, data=FEDERATION, **training):
+    torch.manual_seed(0)
+    engine = cls(factory(), LocalTraining(**({"lr": 0.2, "batch_size": 8} | training)), seed=3)
+    params = replicas(factory, len(data))
+    return engine.train(params, data.train, data.ids, 5, objective, context or {}, epochs)
+
+
+def assert_same(a, b, tolerance=1e-5):
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        assert torch.allclose(x, y, atol=tolerance, rtol=tolerance), (x - y).abs().max()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Dropout(0.4), nn.Linear(7, 3))

@@ -1,10 +1,14 @@
 """What only the stacked engine does."""
 
+import pytest
 import torch
+from torch import nn
 
 import fedfew
+from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import batches
-from fedfew.stack import leaves
+from fedfew.stack import leaves, tree_map
+from tests.engines.small import FEDERATION, mlp
 
 
 def test_samples_gathered_at_once_or_batch_by_batch_are_the_same(monkeypatch):
@@ -18,3 +22,29 @@ def test_samples_gathered_at_once_or_batch_by_batch_are_the_same(monkeypatch):
     monkeypatch.setattr(batches, "AT_ONCE", 0)
     for a, b in zip(at_once, trained(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_memory_estimate_grows_with_the_model_and_the_batch():
+    def estimate(hidden, batch):
+        module = nn.Sequential(nn.Linear(5, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+        return Stacked(module, LocalTraining(lr=0.1, batch_size=batch), 0).bytes_per_replica(FEDERATION.train)
+
+    assert estimate(100, 8) > 2 * estimate(10, 8)
+    assert estimate(100, 32) > estimate(100, 8) > 5 * 4 * (5 * 100 + 100 + 300 + 3)
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_scores_and_gradients_are_the_same_however_few_clients_fit_in_memory(models, monkeypatch):
+    engine = Stacked(mlp(), LocalTraining(lr=0.1, batch_size=8), 0)
+    params = tree_map(lambda t: torch.randn(len(FEDERATION), models, *t.shape), dict(mlp().state_dict()))
+    together = engine.score(params, FEDERATION.train), engine.gradient(params, FEDERATION.train)
+    seen = []
+    original = Stacked._score_together
+    monkeypatch.setattr(Stacked, "_score_together", lambda self, p, s: seen.append(len(s.count)) or original(self, p, s))
+    monkeypatch.setattr("fedfew.engines.memory.ON_A_CPU", 1)
+    apart = engine.score(params, FEDERATION.train), engine.gradient(params, FEDERATION.train)
+    assert seen == [1] * len(FEDERATION)
+    for x, y in zip((together[0].loss, together[0].accuracy), (apart[0].loss, apart[0].accuracy), strict=True):
+        assert torch.allclose(x, y, atol=1e-6)
+    for x, y in zip(leaves(together[1][0]), leaves(apart[1][0]), strict=True):
+        assert torch.allclose(x, y, atol=1e-6)

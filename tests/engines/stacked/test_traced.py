@@ -4,9 +4,17 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import fedfew
+from fedfew.engines import LocalTraining, Stacked
+from fedfew.engines.stacked import traced
 from fedfew.engines.stacked.traced import Traced, recorded
+from fedfew.federation import Federation
+from fedfew.local import cross_entropy
+from fedfew.stack import leaves, tree_map
+from tests.engines.small import FEDERATION, mlp, run
+from tests.helpers import linear
 
 
 def operations(recording) -> list[str]:
@@ -66,3 +74,67 @@ def test_a_tensor_that_lies_otherwise_in_memory_has_a_recording_of_its_own():
     traced, x = Traced(), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert traced("flat", lambda t: t.reshape(-1), x).tolist() == [1.0, 2.0, 3.0, 4.0]
     assert traced("flat", lambda t: t.reshape(-1), x.T).tolist() == [1.0, 3.0, 2.0, 4.0]
+
+
+def test_recordings_call_torch_directly_and_do_the_same():
+    """An operation that torch has as a function, one that it has as a method, and one that only torch.ops has."""
+
+    def work(x, y):
+        z = torch.relu(x.view(4, 3)).sum(1, keepdim=True) * 2 + y
+        return torch.ops.aten.threshold_backward.default(z, z, 0.5)
+
+    x, y = torch.randn(3, 4), torch.randn(4, 1)
+    recording = traced._called_directly(traced.recorded(work, (x, y)))
+    called = {node.target for node in recording.graph.nodes if node.op == "call_function"}
+    assert {torch.relu, torch.sum, torch.Tensor.view, torch.ops.aten.threshold_backward.default} <= called
+    assert torch.equal(recording(x, y), work(x, y))
+
+
+def test_recordings_are_bounded_and_reused(monkeypatch):
+    monkeypatch.setattr(traced, "KEPT", 3)
+    recorder = traced.Traced()
+    calls = []
+
+    def double(x):
+        calls.append(len(x))
+        return 2 * x
+
+    def times(n, repeats):
+        calls.clear()
+        for _ in range(repeats):
+            assert torch.equal(recorder("double", double, torch.ones(n)), torch.full((n,), 2.0))
+        return len(calls)
+
+    assert times(1, 10) == 1  # recorded, then replayed
+    assert times(1, 5) == 0
+    assert [times(n, 3) for n in (2, 3, 4)] == [1, 1, 1]
+    assert times(4, 5) == 0
+    assert times(1, 5) == 1  # dropped for a newer one, recorded again
+
+
+def test_nothing_is_recorded_twice_where_all_clients_differ_in_size(monkeypatch):
+    """150 numbers of clients in an epoch: kept all of them, or every step would be recorded anew, for ever."""
+    draw = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(n, 5, generator=draw), torch.randint(3, (n,), generator=draw)) for n in range(1, 151)]
+    many = Federation.from_arrays(clients, clients[:1] * 150, classes=3)
+    recordings = []
+    monkeypatch.setattr(traced, "recorded", lambda *given: recordings.append(given) or recorded(*given))
+    engine = Stacked(linear(), LocalTraining(lr=0.1, batch_size=1), 0)
+    params = tree_map(lambda t: t.expand(150, 1, *t.shape), dict(engine.module.state_dict()))
+    for round in range(2):
+        engine.train(params, many.train, many.ids, round, cross_entropy, {}, 1)
+        assert len(recordings) == 150
+
+
+def conv():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
+
+
+@pytest.mark.parametrize(("factory", "data"), [(mlp, FEDERATION), (conv, fedfew.data.digits(clients=3))])
+def test_a_replay_gives_the_same_bits(factory, data, monkeypatch):
+    replayed, losses = run(Stacked, factory, epochs=2, momentum=0.9, data=data)
+    monkeypatch.setattr(traced.Traced, "__call__", lambda self, name, function, *tensors: function(*tensors))
+    as_written, same_losses = run(Stacked, factory, epochs=2, momentum=0.9, data=data)
+    for x, y in zip(leaves(replayed), leaves(as_written), strict=True):
+        assert torch.equal(x, y)
+    assert torch.equal(losses, same_losses)

@@ -1,0 +1,79 @@
+"""The engine by name, and ``auto``: the fastest of a short trial."""
+
+import pytest
+from torch import nn
+
+from fedfew.engines import LocalTraining, Sequential, Stacked, Threaded, UnsupportedModuleError, choice, make
+from tests.engines.small import ENGINES, FEDERATION, run
+from tests.helpers import linear
+
+
+class Branching(nn.Module):
+    """Looks at values to decide what to do: vmap cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.linear(x) if x.sum() > 0 else -self.linear(x)
+
+
+def test_a_module_that_vmap_cannot_take():
+    with pytest.raises(UnsupportedModuleError, match=r"cannot take Branching.*engine='sequential'"):
+        run(Stacked, Branching)
+    run(Sequential, Branching)
+    engine = make("auto", Branching(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2)
+    assert engine.name in ("sequential", "threaded")
+
+
+@pytest.mark.parametrize(
+    ("stack", "threads", "fastest"), [(0.03, 0.04, Stacked), (0.05, 0.05, Sequential), (0.03, 0.02, Threaded)]
+)
+def test_auto_takes_the_fastest_once_for_each_kind_of_work(stack, threads, fastest, monkeypatch):
+    """Seconds of four clients are given, so that the trial's length, not this machine, decides: 0.045 one after the other."""
+    trials = []
+
+    def seconds(engine, samples, models, clients, runs):
+        trials.append((engine.name, clients))
+        of_four = {"sequential": 0.045, "stacked": stack, "threaded": threads}[engine.name]
+        return of_four if clients == 4 else 0.001  # alone a client is faster, which must not count
+
+    monkeypatch.setattr(choice, "_seconds", seconds)
+    monkeypatch.setattr(choice, "_fastest", {})
+
+    def auto(models=3, batch_size=4, lr=0.1):
+        return type(make("auto", linear(), LocalTraining(lr=lr, batch_size=batch_size), 0, FEDERATION.train, models))
+
+    assert auto() is fastest
+    assert trials == [("sequential", 1), ("sequential", 4), ("threaded", 4), ("stacked", 4)]
+    assert auto(lr=0.2) is fastest
+    assert len(trials) == 4, "the same work is not tried again"
+    for other in ({"models": 2}, {"batch_size": 5}):
+        assert auto(**other) is fastest
+    assert len(trials) == 12
+
+
+def test_a_trial_of_long_steps_is_kept_short(monkeypatch):
+    trials = []
+
+    def seconds(engine, samples, models, clients, runs):
+        trials.append((engine.name, clients))
+        return {"sequential": 9.0, "threaded": 17.0, "stacked": 19.0}[engine.name]
+
+    monkeypatch.setattr(choice, "_seconds", seconds)
+    monkeypatch.setattr(choice, "_fastest", {})
+    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
+    assert engine.name == "threaded", "17 s against twice 9"
+    assert trials == [("sequential", 1), ("threaded", 2), ("stacked", 2)]
+
+
+def test_a_trial_takes_time():
+    for cls in ENGINES:
+        engine = cls(linear(), LocalTraining(lr=0.1, batch_size=4), 0)
+        assert choice._seconds(engine, FEDERATION.train, models=2, clients=3, runs=1) > 0
+
+
+def test_unknown_engine():
+    with pytest.raises(ValueError, match="engine must be auto, stacked, threaded or sequential"):
+        make("turbo", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
