@@ -2,7 +2,7 @@
 
     python benchmarks/compressed_updates.py
 
-Every seed draws other initial models and batches. ± is one standard deviation of the seeds' means.
+Every seed gives other initial models and batches. ± is one standard deviation over the seeds' means.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
         print(json.dumps(found, indent=1))
         return
     print(f"FedFew, 4 models, rotated digits, 20 clients, {options.rounds} rounds, {options.seeds} seeds; test accuracy in %\n")
-    print("| updates | served | adapted | groups found | kB up, a client and round | of none |")
+    print("| updates | served | adapted | groups found | kB up per client and round | relative to none |")
     print("|---|---|---|---|---|---|")
     plain = found["none"][0]["bytes_up"]
     for way, seeds in found.items():

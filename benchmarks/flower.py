@@ -1,20 +1,20 @@
-"""What a round costs on Flower against what the method itself asks for: 4 sites, the paper's CNN (878,538 parameters), K = 3.
+"""Time and bytes of a round on Flower against those of the method alone: 4 sites, the paper's CNN (878,538 parameters), K = 3.
 
     python benchmarks/flower.py
 
-A SuperLink and four SuperNodes on this machine, one process a message, as between real sites; images of CIFAR-10's size with
-random pixels (neither time nor bytes depend on what they show). Beside the measured seconds and bytes stands the arithmetic: the
-same local work of one client in this process, and the bytes of the tensors that the method sends (fedfew.evaluation.costs). Bytes
-on the wire are those that the loopback interface counted, of anybody's: let nothing else talk to itself on the machine meanwhile.
-An array crosses it up to three times (app to SuperLink, SuperLink to SuperNode, SuperNode to app); one is between machines.
+A SuperLink and four SuperNodes on this machine, one process per message, as between real sites; images of CIFAR-10's size with
+random pixels (neither time nor bytes depend on the images). The measured seconds and bytes are compared with the same local work
+of one client in this process, and with the bytes of the tensors that the method sends (fedfew.evaluation.costs). Bytes on the
+wire are all those that the loopback interface counted: nothing else should use it meanwhile. An array crosses it up to three
+times (app to SuperLink, SuperLink to SuperNode, SuperNode to app), of which one is between machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
+import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -29,12 +29,14 @@ from fedfew import models
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.evaluation.costs import cost
 from fedfew.flower import template
-from fedfew.flower.localhost import Localhost, ProgramError, free_port
-from fedfew.flower.plan import Plan
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.stack import Tree, take
 from fedfew.training.api import fresh_models
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from examples.localhost import Deployment, ProgramError
 
 SITES, BATCH, LR = 4, 50, 0.005
 SHAPE, CLASSES = (3, 32, 32), 10
@@ -51,7 +53,7 @@ def sites_data(folder: Path, samples: int) -> fedfew.Federation:
     return fedfew.Federation.from_arrays(pairs, [(x[:50], y[:50]) for x, y in pairs], classes=CLASSES)
 
 
-def arithmetic(federation: fedfew.Federation, method: Method, repeats: int) -> float:
+def local_seconds(federation: fedfew.Federation, method: Method, repeats: int) -> float:
     """Seconds of one client's local work, plain PyTorch in this process."""
 
     def factory() -> torch.nn.Module:
@@ -72,46 +74,32 @@ def arithmetic(federation: fedfew.Federation, method: Method, repeats: int) -> f
 
 def deployed(folder: Path, rounds: int, method: str) -> dict[str, Any]:
     """Seconds of every round between real processes, and bytes over the loopback interface while they ran."""
-    port, run = free_port(), folder / "run"
+    run = folder / "run"
     template.write(folder / "app")
-    with Localhost(folder, {"OMP_NUM_THREADS": "1"}) as here:
-        connection = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-        (folder / "flwr" / "config.toml").write_text(connection)
-        here.start("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port))
-        here.wait_for(lambda: listening(port), "the SuperLink", alive=("superlink",))
+    with Deployment(folder) as here:
         for i in range(SITES):
-            node = f'client={i} data="{folder}/site-{i}.npz" classes={CLASSES} state="{folder}/sites" device="cpu"'
-            here.start(
-                f"site-{i}",
-                *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--port", str(free_port())),
-                *("--node-config", node),
-            )
-        settings = f'method="{method}" model="cnn" rounds={rounds} score-every={rounds} folder="{run}" batch-size={BATCH} lr={LR}'
-        here.start("run", "flwr", "run", "app", "here", "--stream", "--run-config", settings)
+            here.node(i, f'client={i} data="{folder}/site-{i}.npz" classes={CLASSES} device="cpu"')
+        settings = {"method": method, "model": "cnn", "rounds": rounds, "score-every": rounds, "folder": str(run)}
+        program = here.start_run(folder / "app", settings | {"batch-size": BATCH, "lr": LR})
         marks: list[tuple[float, int]] = []
 
-        def another() -> bool:
-            text = here.log("run").read_text(errors="replace")
-            for number in range(len(marks) + 1, rounds):  # the last round ends with a wave more: it is not timed
+        def finished() -> bool:
+            text = program.text()
+            for number in range(len(marks) + 1, rounds):  # the last round ends with a second exchange: it is not timed
                 if f"round {number} of {rounds}" in text:
                     marks.append((time.perf_counter(), loopback()))
                     print(f"  round {number} of {rounds}", flush=True)
-            return here.programs["run"].poll() is not None
+            return not program.running()
 
-        here.wait_for(another, "the run's end", seconds=3600)
+        here.wait_for(finished, "the run's end", seconds=3600)
         if len(marks) < rounds - 1:
-            raise ProgramError(f"the run ended early: {here.log('run').read_text(errors='replace')[-2000:]}")
+            raise ProgramError(f"the run ended early: {program.text()[-2000:]}")
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(marks)]
     return {
         "seconds": statistics.median(s for s, _ in steps),
         "wire_bytes": statistics.median(n for _, n in steps),
         "history": fedfew.load(run).history,
     }
-
-
-def listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def loopback() -> int:
@@ -134,8 +122,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         federation = sites_data(folder, options.samples)
-        method = Plan(method=options.method).make_method()
-        own_work = arithmetic(federation, method, repeats=3)
+        method = DeploymentConfig(method=options.method).make_method()
+        own_work = local_seconds(federation, method, repeats=3)
         own_bytes = cost(method, "cnn", federation, 1, BATCH)
         measured = deployed(folder, options.rounds, options.method)
     history = measured.pop("history")

@@ -1,10 +1,10 @@
-"""What masked aggregation costs: CPU seconds and bytes of a round at a client and at the server, and how alone clients stand.
+"""What masked aggregation costs: CPU seconds and bytes of a round at a client and at the server, and how well sums hide clients.
 
     python benchmarks/masked_aggregation.py
 
-Updates are as large as those of three of the paper's CNNs (32 × 32 pixels, 10 classes). "Drop-outs" are clients that go away once
-they have shared their secrets: for each the server has to draw its masks with all others once more. How alone a client stands is
-the largest weight that any one client has for a model: the closer to 100 %, the more a masked sum tells of that client's update.
+Updates are as large as those of three of the paper's CNNs (32 × 32 pixels, 10 classes). "Drop-outs" are clients that drop out
+after sharing their secrets: for each of them the server has to compute its masks with all others. The largest weight is the
+largest that any one client has for a model: the closer to 100 %, the more a masked sum reveals of that client's update.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 import fedfew
 from fedfew.flower.secure import keys, mask_stream
-from fedfew.flower.secure.client import Party, PublicKeys, usual_threshold
-from fedfew.flower.secure.fixed_point import Ring, Whole
-from fedfew.flower.secure.server import SEALED, Adder
-from fedfew.flower.secure.shamir import SHARE
+from fedfew.flower.secure.client import MaskingClient, PublicKeys, usual_threshold
+from fedfew.flower.secure.fixed_point import FixedPoint, UInt64Array
+from fedfew.flower.secure.server import SEALED_BYTES, MaskingServer
+from fedfew.flower.secure.shamir import SHARE_BYTES
 from fedfew.flower.secure.weighting import Weights
 from fedfew.stack import leaves
 
@@ -42,34 +42,34 @@ def measure(clients: int, gone: int, size: int) -> dict[str, float]:
         seconds[what] = time.process_time() - begin  # of the last client: all do the same, and the first warms up
         return result
 
-    ring, adder = Ring(1024.0, clients), Adder(size)
+    fixed_point, server = FixedPoint(1024.0, clients), MaskingServer(size)
     draw = np.random.default_rng(0)
-    parties = [Party.begin(client, adder.session) for client in range(clients)]
-    for party in parties:
-        adder.join(party.client, party.public)
-    adder.close()
-    for party in parties:
-        adder.share(party.client, timed("share", partial(party.share, adder.roster, adder.threshold)))
-    letters, total = adder.pass_on(), np.zeros(size)
-    for party in parties[: clients - gone]:
+    masking = [MaskingClient.begin(client, server.session) for client in range(clients)]
+    for client in masking:
+        server.join(client.client, client.public)
+    server.close()
+    for client in masking:
+        server.add_shares(client.client, timed("share", partial(client.share_keys, server.participants, server.threshold)))
+    shares, total = server.forwarded_shares(), np.zeros(size)
+    for client in masking[: clients - gone]:
         update = 0.01 * draw.standard_normal(size) / clients
         total += update
-        masked = timed("mask", partial(_masked, party, ring, update, letters[party.client]))
-        adder.upload(party.client, masked)
-    survivors = adder.survivors
-    for party in parties[: clients - gone]:
-        adder.reveal(party.client, party.reveal(survivors))
-    unmasked = timed("unmask", adder.unmask)
-    error = float(np.abs(ring.decode(unmasked) - total).max())
-    return {"clients": clients, "gone": gone, **seconds, "error": error, "bound": ring.error}
+        masked = timed("mask", partial(_masked, client, fixed_point, update, shares[client.client]))
+        server.upload(client.client, masked)
+    survivors = server.survivors
+    for client in masking[: clients - gone]:
+        server.reveal(client.client, client.reveal(survivors))
+    unmasked = timed("unmask", server.unmask)
+    error = float(np.abs(fixed_point.decode(unmasked) - total).max())
+    return {"clients": clients, "gone": gone, **seconds, "error": error, "bound": fixed_point.error}
 
 
-def _masked(party: Party, ring: Ring, update: NDArray[np.float64], letters: dict[int, bytes]) -> Whole:
-    return party.mask(ring.encode(update), letters)
+def _masked(client: MaskingClient, fixed_point: FixedPoint, update: NDArray[np.float64], shares: dict[int, bytes]) -> UInt64Array:
+    return client.mask(fixed_point.encode(update), shares)
 
 
-def per_peer(size: int) -> float:
-    """CPU seconds to draw one mask and add it."""
+def seconds_per_mask(size: int) -> float:
+    """CPU seconds to compute one mask and add it."""
     target, seed = np.zeros(size, np.uint64), keys.fresh()
     mask_stream.add(target, seed)
     begin = time.process_time()
@@ -79,12 +79,12 @@ def per_peer(size: int) -> float:
 
 def bytes_of(clients: int, size: int) -> dict[str, int]:
     """What one client sends and gets besides models and losses."""
-    up = PublicKeys.SIZE + (clients - 1) * SEALED + 8 * size + clients * SHARE
-    down = clients * PublicKeys.SIZE + (clients - 1) * SEALED + 8 * MODELS
+    up = PublicKeys.SIZE + (clients - 1) * SEALED_BYTES + 8 * size + clients * SHARE_BYTES
+    down = clients * PublicKeys.SIZE + (clients - 1) * SEALED_BYTES + 8 * MODELS
     return {"up": up, "down": down, "plain_up": 4 * size}
 
 
-def alone(seeds: int) -> dict[str, list[float]]:
+def largest_weights(seeds: int) -> dict[str, list[float]]:
     """Rotated digits, 20 clients, FedFew with four models: each round's largest weight that a client has for a model."""
     federation = fedfew.data.digits(20, "rotation")
     found: dict[str, list[float]] = {}
@@ -114,19 +114,28 @@ def main() -> None:
     size = MODELS * sum(t.numel() for t in leaves(dict(module.named_parameters())))
     rows = [measure(n, gone, size) for n in options.clients for gone in (0, n - usual_threshold(n))]
     sizes = {n: bytes_of(n, size) for n in options.clients}
-    weights = alone(options.seeds)
+    weights = largest_weights(options.seeds)
     if options.json:
         print(
-            json.dumps({"numbers": size, "per_peer": per_peer(size), "rounds": rows, "bytes": sizes, "alone": weights}, indent=1)
+            json.dumps(
+                {
+                    "numbers": size,
+                    "seconds_per_mask": seconds_per_mask(size),
+                    "rounds": rows,
+                    "bytes": sizes,
+                    "largest_weights": weights,
+                },
+                indent=1,
+            )
         )
         return
-    print(f"{size:,} numbers an update (3 CNNs); one mask drawn and added: {per_peer(size):.3f} CPU seconds\n")
+    print(f"{size:,} numbers per update (3 CNNs); one mask computed and added: {seconds_per_mask(size):.3f} CPU seconds\n")
     print("| clients | drop-outs | client: share | client: mask | server: unmask | largest error (bound) |")
     print("|---|---|---|---|---|---|")
     for row in rows:
         times = " | ".join(f"{row[step]:.3f} s" for step in ("share", "mask", "unmask"))
         print(f"| {row['clients']} | {row['gone']} | {times} | {row['error']:.1e} ({row['bound']:.1e}) |")
-    print("\n| clients | MB up, a client and round | plain | kB down besides the models |\n|---|---|---|---|")
+    print("\n| clients | MB up per client and round | plain | kB down besides the models |\n|---|---|---|---|")
     for n, b in sizes.items():
         print(f"| {n} | {b['up'] / 1e6:.2f} | {b['plain_up'] / 1e6:.2f} | {b['down'] / 1e3:.1f} |")
     print(

@@ -1,7 +1,5 @@
 """The server app and the client app with Flower's own messages, but a grid in this process."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
@@ -9,10 +7,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedfew
 from fedfew.flower import FedFewStrategy, client_app, server_app
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.grid import FlowerNetwork
-from fedfew.flower.messages import JOIN, TRAIN, Letter, RefusedError
-from fedfew.flower.plan import Plan
-from tests.flower.small import FEDERATION, tiny
+from fedfew.flower.messages import TRAIN, RefusedError, SiteMessage
+from tests.flower.support import FEDERATION, tiny
 
 CONFIG = {"method": "fedfew", "model": "mlp", "rounds": 2, "batch-size": 8, "lr": 0.1, "score-every": 2, "clients": 4}
 
@@ -41,7 +39,7 @@ class Grid:
             self.sent.append(message)
             message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
             client = message.metadata.dst_node_id - 100
-            node = {"client": client, "data": "tests.flower.small:make", "state": str(self.folder / "sites")}
+            node = {"client": client, "data": "tests.flower.support:make", "state": str(self.folder / "sites")}
             context = Context(1, 1, node, RecordDict(), CONFIG)
             error = self.errors.get(message.metadata.message_type) if client == 3 else None
             reply = self.app(message, context) if error is None else Message(error, reply_to=message)
@@ -68,7 +66,7 @@ def test_the_apps_train_as_the_simulator_does(tmp_path):
     assert [message.metadata.message_type for message in grid.sent[::4]] == ["query", "train", "train", "evaluate"]
 
 
-def test_a_model_of_ones_own_and_settings_that_no_configuration_changes(tmp_path):
+def test_a_model_of_your_own_and_settings_that_override_the_configuration(tmp_path):
     grid = Grid(tmp_path, client_app(tiny))
     server_app(tiny, method="fedavg", local_epochs=2)(grid, run_config(tmp_path))
     run = fedfew.load(tmp_path / "run", tiny)
@@ -79,34 +77,11 @@ def test_a_model_of_ones_own_and_settings_that_no_configuration_changes(tmp_path
 def test_an_error_of_flowers_is_named_by_its_code_and_its_text_is_not_repeated(tmp_path):
     grid = Grid(tmp_path, client_app(tiny))
     grid.errors["train"] = Error(5, "patient 4711")
-    run = FedFewStrategy(Plan.read(CONFIG | {"folder": str(tmp_path / "run"), "method": "fedavg"}), tiny).start(grid)
+    run = FedFewStrategy(DeploymentConfig.read(CONFIG | {"folder": str(tmp_path / "run"), "method": "fedavg"}), tiny).start(grid)
     assert run.state.events == [f"round {n}: client 3 is left out: the node is gone" for n in (1, 2)]
     grid.errors["train"] = Error(99, "patient 4711")
-    ids = FlowerNetwork(grid).send({103: Letter(TRAIN, {"round": 1})}, 5)
+    ids = FlowerNetwork(grid).send({103: SiteMessage(TRAIN, {"round": 1})}, 5)
     ((number, reason),) = FlowerNetwork(grid).receive(dict.fromkeys(ids))
     assert isinstance(reason, RefusedError)
     assert str(reason) == "Flower reports error 99"
     assert ids == {number: 103}
-
-
-def test_letters_to_all_share_their_arrays(tmp_path):
-    grid = Grid(tmp_path, client_app(tiny))
-    tree = tiny().state_dict()
-    grid.app = lambda message, context: Message(RecordDict(), reply_to=message)
-    FlowerNetwork(grid).send({node: Letter(TRAIN, {"round": 1, "client": node}, tree) for node in (100, 101)}, 5)
-    first, second = (message.content for message in grid.sent)
-    assert first["arrays"] is second["arrays"]
-    assert (first["numbers"]["client"], second["numbers"]["client"]) == (100, 101)
-
-
-def test_a_message_that_cannot_be_sent_is_not_waited_for():
-    grid = SimpleNamespace(push_messages=lambda messages: [None, "m2"])
-    assert FlowerNetwork(grid).send({1: Letter(JOIN), 2: Letter(JOIN)}, 5) == {"m2": 2}
-
-
-def test_pauses_grow(monkeypatch):
-    slept = []
-    monkeypatch.setattr("fedfew.flower.grid.time.sleep", slept.append)
-    for waited in (0.0, 5.0, 1000.0):
-        FlowerNetwork(SimpleNamespace()).pause(waited)
-    assert slept == [0.05, 0.5, 2.0]

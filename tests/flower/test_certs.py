@@ -190,10 +190,10 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path: Path, argumen
 @pytest.mark.parametrize(
     ("missing", "again", "words"),
     [
-        ("ca.crt", {"hosts": ["localhost"]}, "ca.key is there but"),
-        ("server.pem", {"hosts": ["localhost"]}, "server.key is there but"),
-        ("sites/north.pub", {"sites": ["north"]}, "sites/north is there but"),
-        ("ca.key", {"hosts": ["localhost"], "renew_server": True}, "ca.key is not there"),
+        ("ca.crt", {"hosts": ["localhost"]}, "ca.key exists but"),
+        ("server.pem", {"hosts": ["localhost"]}, "server.key exists but"),
+        ("sites/north.pub", {"sites": ["north"]}, "sites/north exists but"),
+        ("ca.key", {"hosts": ["localhost"], "renew_server": True}, "ca.key does not exist"),
         (None, {"hosts": ["elsewhere"]}, "server.pem does not name elsewhere"),
         (None, {"hosts": ["localhost"], "renew_server": True, "server_days": 9999}, "server-days must end before the CA does"),
     ],
@@ -225,7 +225,7 @@ def test_an_expired_ca_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return datetime.now(tz) + timedelta(days=3)
 
     monkeypatch.setattr(certs, "datetime", Later)
-    with pytest.raises(ValueError, match=r"ca\.crt is valid until"):
+    with pytest.raises(ValueError, match=r"ca\.crt expired on"):
         certs.write(tmp_path, ["localhost"])
 
 
@@ -235,7 +235,7 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-def test_the_command_says_where_each_file_goes_and_what_to_type(tmp_path: Path) -> None:
+def test_the_command_prints_where_each_file_goes_and_what_to_type(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     result = call("--host", "::1", "--site", "north", "--folder", str(folder))
     assert result.exit_code == 0, result.output
@@ -247,7 +247,7 @@ def test_the_command_says_where_each_file_goes_and_what_to_type(tmp_path: Path) 
     assert call("--host", "::1", "--folder", str(folder)).stdout.splitlines()[0].startswith("kept")
 
 
-def test_the_command_answers_mistakes_in_words_and_can_speak_json(tmp_path: Path) -> None:
+def test_the_command_explains_mistakes_and_can_print_json(tmp_path: Path) -> None:
     result = call("--host", "a b", "--folder", str(tmp_path))
     assert result.exit_code == 2
     assert "host must be a host name or an IP address" in result.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
-from fedfew.flower.localhost import marked
+from examples.localhost import processes_of
 
 pytestmark = pytest.mark.deploy
 DEMO = Path(__file__).parents[2] / "examples" / "deploy_demo.py"
@@ -52,10 +52,10 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
         lines.append(line)
         if "SuperLink ready" in line:
             (folder,) = tmp_path.glob("fedfew-demo-*")
-            assert marked(folder)
+            assert processes_of(folder)
             demo.send_signal(signal.SIGINT)
     demo.wait(60)
     assert demo.returncode == 1, lines
     assert "stopped" in lines[-3]
     assert "processes left: 0" in lines[-2]
-    assert marked(folder) == []
+    assert processes_of(folder) == []

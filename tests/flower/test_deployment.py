@@ -8,12 +8,10 @@ import pytest
 import torch
 
 import fedfew
-from fedfew.flower.messages import FAILED, Letter
+from fedfew.flower.messages import FAILED, SiteMessage
 from fedfew.methods import METHODS
 from fedfew.stack import named_leaves, tree_map
-from tests.flower.processes import APP, Deployment, config, wait_for
-from tests.flower.small import course, neighbourhood, simulated, site, tiny
-from tests.flower.test_server_loop import same_as_simulated
+from tests.flower.support import APP, deployment, fake_network, node_config, same_as_simulated, server_loop, simulated, site, tiny
 
 pytestmark = pytest.mark.deploy
 SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py
@@ -23,87 +21,88 @@ WRONG = {"nan": lambda t: t * float("nan"), "shape": lambda t: t[..., None], "hu
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    with Deployment(tmp_path_factory.mktemp("deployment")) as deployment:
-        deployment.nodes = {i: deployment.node(i, config(i)) for i in range(3)}  # the fourth is late
-        yield deployment
+    with deployment(tmp_path_factory.mktemp("deployment")) as here:
+        for i in range(3):  # the fourth is late
+            here.node(i, node_config(i))
+        yield here
 
 
 def test_sites_that_fail_die_or_come_late(here, tmp_path):
-    """Round 1: client 0 raises, 1 sends NaN. 2: wrong shapes. 3: an absurd update. 4: 0 hangs, 2 is killed and started again."""
+    """Round 1: client 0 raises, 1 sends NaN. 2: wrong shapes. 3: a huge update. 4: 0 hangs, 2 is killed and restarted."""
     folder = here.folder / "faults"
     settings = {"rounds": 5, "quorum": 0.25, "deadline": 75.0, "gather": 30.0, "folder": str(folder), "test.score": False}
-    process = here.start_run(APP, settings | {"test.faults": FAULTS})
-    wait_for(lambda: "round 1 of 5" in process.text(), 200, process.text)
-    here.nodes[3] = here.node(3, config(3))
-    wait_for(lambda: "round 3 of 5" in process.text(), 200, process.text)
+    program = here.start_run(APP, settings | {"test.faults": FAULTS})
+    here.wait_for(lambda: "round 1 of 5" in program.text(), "round 1", 200)
+    here.node(3, node_config(3))
+    here.wait_for(lambda: "round 3 of 5" in program.text(), "round 3", 200)
     time.sleep(1)
-    here.nodes[2].kill()
-    here.nodes[2] = here.node("2-again", config(2))
-    wait_for(lambda: not process.running(), 300, process.text)
+    here.kill("node-2")
+    here.node("2-again", node_config(2))
+    here.wait_for(lambda: not program.running(), "the end", 300)
     run = fedfew.load(folder, tiny)
     answered = ~np.isnan(run.history.losses).any(2)
     late = answered[:, 3].tolist()  # when it joined is a matter of seconds
-    assert late in ([False, False, True, True, True], [False, False, False, True, True]), process.text()
+    assert late in ([False, False, True, True, True], [False, False, False, True, True]), program.text()
     assert answered[:, 0].tolist() == [False] * 5
     assert answered[:, 1].tolist() == [False, True, True, True, True]
     assert answered[:, 2].tolist() == [True, True, True, False, True]
     about_2 = [event for event in run.state.events if "client 2" in event]
     assert about_2 == [
-        "a second node says it is client 2: it waits until the first is gone",
+        "a second node joined as client 2: it waits until the first is gone",
         "round 4: client 2 is left out: the node is gone",
         "client 2 is back as another node",
     ]
     others = [event for event in run.state.events if event not in about_2]
     expected = [
-        "begun without client 3",
+        "started without client 3",
         "round 1: client 0 is left out: the site failed: training",
         "round 1: client 1 is left out: 0.weight is not finite",
         "round 2: client 0 is left out: 0.weight has shape [1, 6, 5, 1] of torch.float32, not [1, 6, 5] of torch.float32",
         "round 3: client 0 is left out: its update is",
-        "round 4: client 0 is left out: no answer within the deadline",
-        "round 5: client 0 is not asked: it has not answered an earlier letter yet",
+        "round 4: client 0 is left out: no reply within the deadline",
+        "round 5: client 0 is not asked: it has not answered an earlier message yet",
     ]
     assert len(others) == len(expected), others
     for event, beginning in zip(others, expected, strict=True):
         assert event.startswith(beginning)
-        assert event in process.text()
+        assert event in program.text()
     same_as_in_this_process(run, late.index(True), tmp_path)
 
     home = here.folder / "sites" / "client-0"
-    assert SECRET in (home / "trouble.log").read_text()
-    for log in (here.link.text(), process.text(), (folder / "round-000005" / "state.json").read_text()):
+    assert SECRET in (home / "errors.log").read_text()
+    for log in (here.superlink.text(), program.text(), (folder / "round-000005" / "state.json").read_text()):
         assert SECRET not in log
-    left = [json.loads(line) for line in (home / "left.jsonl").read_text().splitlines()]
-    assert [line["values"] for line in left if line["kind"] == "failed"] == [{"why": "training"}]
+    left = [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
+    assert [line["values"] for line in left if line["kind"] == "failed"] == [{"error": "training"}]
 
 
 def same_as_in_this_process(run, late, folder):
     """The same faults without a network: the weights are over the same clients, so the parameters are the same."""
     planned = {(int(c), int(r)): what for c, r, what in (fault.split(":") for fault in FAULTS.split(","))}
     planned[2, 4] = "killed"
-    network = neighbourhood(folder, clients=3)
+    network = fake_network(folder, clients=3)
 
-    def fail(node, letter, reply):
-        if letter.kind != "train":
+    def fail(node, message, reply):
+        if message.kind != "train":
             return reply
-        if letter.values["round"] == late:
+        if message.values["round"] == late:
             network.sites.setdefault(103, site(folder / "sites", 3))
-        fault = planned.get((node - 100, letter.values["round"]), "")
+        fault = planned.get((node - 100, message.values["round"]), "")
         if fault in WRONG:
             reply.tree = tree_map(WRONG[fault], reply.tree)
         if fault in ("raise", "killed"):
-            return Letter(FAILED, {"why": "training"})
+            return SiteMessage(FAILED, {"error": "training"})
         return None if fault == "hang" else reply
 
     network.change = fail
-    oracle = course(folder, network, method="fedavg", rounds=5, quorum=0.25, score_every=5).run()
+    oracle = server_loop(folder, network, method="fedavg", rounds=5, quorum=0.25, score_every=5).run()
     for (name, a), (_, b) in zip(named_leaves(run.state.server), named_leaves(oracle.state.server), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_every_method_between_real_nodes(here):
-    here.nodes[0].kill()  # it hangs since the last test
-    here.nodes[0] = here.node("0-again", config(0))
+    here.kill("node-0")  # it hangs since the last test
+    here.node("0-again", node_config(0))
     runs, methods = here.folder / "methods", list(METHODS)
     settings = {"test.methods": ";".join(methods), "test.score": False, "score-every": 2, "folder": str(runs)}
     output = here.run(APP, settings, seconds=900)

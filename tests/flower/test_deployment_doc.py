@@ -1,4 +1,4 @@
-"""The deployment guide, followed to the letter: every command in it is run, every unit is started, in the order of the page.
+"""The deployment guide, followed to the message: every command in it is run, every unit is started, in the order of the page.
 
 Host names become loopback, /srv/fedfew a folder a machine, and a hundred rounds two. What would change this machine (sudo,
 useradd, venv, pip) is played by small scripts; systemctl by this test, which starts what the unit says with the environment that
@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tomllib
@@ -23,8 +22,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
+from examples.localhost import Localhost, free_port, listening, processes_of
+
 import fedfew
-from fedfew.flower.localhost import Localhost, free_port, marked
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ UNITS = {re.search(r"system/(\S+)\.service", b.text)[1]: b.text for b in blocks(
 def test_no_block_escapes_this_test() -> None:
     for block in blocks():
         assert block.language in ("sh", "ini", "toml"), block
-        assert block.at in ("coordinator", "site", "newcomer", "coordinator, for every site"), block
+        assert block.at in ("coordinator", "site", "new site", "coordinator, for every site"), block
     assert PAGE.count("```") == 2 * len(blocks())
 
 
@@ -96,10 +96,10 @@ def test_units_are_sound(name: str, tmp_path: Path) -> None:
 def test_settings_named_in_the_text_exist() -> None:
     from dataclasses import fields
 
-    from fedfew.flower.plan import Plan
+    from fedfew.flower.deployment_config import DeploymentConfig
     from fedfew.flower.site_data import KNOWN
 
-    known = {field.name.replace("_", "-") for field in fields(Plan)}
+    known = {field.name.replace("_", "-") for field in fields(DeploymentConfig)}
     (command,) = (line for block in blocks() for line in block.text.splitlines() if line.startswith("flwr run"))
     given = shlex.split(command)[-1]
     assert {pair.partition("=")[0] for pair in shlex.split(given)} <= known
@@ -172,8 +172,8 @@ class Machines:
         name, key = words[-1], f"{words[-1]}-{machine}"
         if words[0] == "stop":
             program = self.here.programs.pop(key)
-            program.terminate()
-            program.wait(30)
+            program.popen.terminate()
+            program.popen.wait(30)
             return
         assert words[:-1] in (["enable", "--now"], ["start"]), words
         settings = unit(self.localised(UNITS[name], machine))
@@ -181,7 +181,7 @@ class Machines:
         self.here.start(key, *shlex.split(settings["ExecStart"][0]), environment=variables)
         if machine == "coordinator":
             port = self.port if name == "fedfew-superlink" else self.gate
-            self.here.wait_for(lambda: answers(port), name, alive=(key,))
+            self.here.wait_for(lambda: listening(port), name, alive=(key,))
 
     @staticmethod
     def _script(path: Path, lines: str) -> None:
@@ -190,16 +190,11 @@ class Machines:
         path.chmod(0o755)
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Machines]:
-    with Localhost(tmp_path, {"OMP_NUM_THREADS": "1"}) as here:
+    with Localhost(tmp_path) as here:
         yield Machines(tmp_path, here)
-    assert marked(tmp_path) == []
+    assert processes_of(tmp_path) == []
 
 
 @pytest.mark.deploy
@@ -211,17 +206,17 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     for site, client in SITES.items():
         (x, y), (x_test, y_test) = digits.train.of(client), digits.test.of(client)
         np.savez(machines.home(site) / "data.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
-    np.savez(machines.home("newcomer") / "mine.npz", x=digits.train.of(2)[0], y=digits.train.of(2)[1])
+    np.savez(machines.home("new-site") / "mine.npz", x=digits.train.of(2)[0], y=digits.train.of(2)[1])
     for block in blocks():
         if block.at == "coordinator, for every site":
             for site in SITES:  # keys and the CA's certificate travel
                 shutil.copy(machines.home(site) / f"certs/sites/{site}.pub", coordinator)
                 shutil.copy(coordinator / "certs/ca.crt", machines.home(site) / "certs")
                 machines.do(Block(block.language, block.text.replace("north", site), block.at), "coordinator")
-        elif block.at == "newcomer":
-            shutil.copytree(coordinator / "first-models", machines.home("newcomer") / "first-models")
-            (machines.home("newcomer") / "venv").symlink_to(coordinator / "venv")
-            machines.do(block, "newcomer")
+        elif block.at == "new site":
+            shutil.copytree(coordinator / "first-models", machines.home("new-site") / "first-models")
+            (machines.home("new-site") / "venv").symlink_to(coordinator / "venv")
+            machines.do(block, "new-site")
         elif block.language in ("sh", "toml"):
             for machine in SITES if block.at == "site" else ["coordinator"]:
                 machines.do(block, machine)
@@ -229,10 +224,10 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     assert "round 2 of 2" in said
     run = fedfew.load(coordinator / "runs/first")
     assert (run.round, run.settings["method"]["models"], run.state.events) == (2, 2, [])
-    letters = [json.loads(line) for line in (machines.home("north") / "state/client-0/left.jsonl").read_text().splitlines()]
-    assert "int8" in {array["type"] for letter in letters for array in letter["arrays"]}
+    messages = [json.loads(line) for line in (machines.home("north") / "state/client-0/audit.jsonl").read_text().splitlines()]
+    assert "int8" in {array["type"] for message in messages for array in message["arrays"]}
     assert list(machines.home("south").glob("state/client-1/*/model.safetensors"))
-    assert fedfew.load_model(machines.home("newcomer") / "model.safetensors")(digits.train.of(2)[0]).shape[1] == 10
+    assert fedfew.load_model(machines.home("new-site") / "model.safetensors")(digits.train.of(2)[0]).shape[1] == 10
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert "flower" in extras
     installed = (machines.folder / "installed.txt").read_text().splitlines()
@@ -243,5 +238,5 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     again = tuple(f"fedfew-supernode-{site}" for site in SITES)  # stopped and started: let in at once, not refused
     activated = "SuperNode ID"
     machines.here.wait_for(
-        lambda: all(machines.here.log(name).read_text().count(activated) == 2 for name in again), "the sites", alive=again
+        lambda: all(machines.here.programs[name].text().count(activated) == 2 for name in again), "the sites", alive=again
     )

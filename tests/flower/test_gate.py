@@ -1,4 +1,4 @@
-"""The gate before the SuperLink: what SuperNodes post gets through as it is, and nothing else does."""
+"""The gate before the SuperLink: what SuperNodes dispatcher gets through as it is, and nothing else does."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_too_large_is_refused(authority: Path, monkeypatch: pytest.Monke
     assert seen == []
 
 
-def test_a_superlink_that_is_gone_is_said_so(authority: Path) -> None:
+def test_an_unreachable_superlink_gives_status_502(authority: Path) -> None:
     def gone(request):
         raise httpx.ConnectError("nobody there")
 

@@ -5,29 +5,27 @@ import time
 import pytest
 
 import fedfew
-from tests.flower.processes import APP, Deployment, config, wait_for
-from tests.flower.small import simulated, tiny
-from tests.flower.test_server_loop import same_as_simulated
+from tests.flower.support import APP, deployment, node_config, same_as_simulated, simulated, tiny
 
 pytestmark = pytest.mark.deploy
 
 
 def test_a_killed_superlink_loses_at_most_the_round_under_way(tmp_path):
     """Ditto, whose sites keep models of their own: the resumed run ends as one that was never stopped."""
-    with Deployment(tmp_path) as here:
-        nodes = {i: here.node(i, config(i)) for i in range(4)}
+    with deployment(tmp_path) as here:
+        nodes = {i: here.node(i, node_config(i)) for i in range(4)}
         folder = here.folder / "killed"
         settings = {"method": "ditto", "rounds": 3, "folder": str(folder), "score-every": 3}
         before = here.start_run(APP, settings)
-        wait_for(lambda: "round 1 of 3" in before.text(), 300, before.text)
+        here.wait_for(lambda: "round 1 of 3" in before.text(), "round 1", 300)
         time.sleep(2)  # into round 2
-        here.link.crash()
+        here.superlink.crash()
         before.end()
         assert fedfew.load(folder, tiny).round == 1
-        here.start_link()
-        for i, node in nodes.items():  # a SuperLink without its memory refuses them: they end, and are started again
+        here.start_superlink()
+        for i, node in nodes.items():  # a SuperLink without its database refuses them: they end, and are started again
             node.end()
-            nodes[i] = here.node(f"{i}-restarted", config(i))
+            here.node(f"{i}-restarted", node_config(i))
         output = here.run(APP, settings)
         run = fedfew.load(folder, tiny)
         assert run.round == 3, output[-3000:]

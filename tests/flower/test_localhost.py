@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from examples.localhost import FOLDER, Localhost, ProgramError, processes_of
 
-from fedfew.flower.localhost import MARK, Localhost, ProgramError, marked
-
-# A program that ignores a polite request to end, and starts another in a session of its own, as Flower's programs do.
+ROOT = Path(__file__).parents[2]
+# A program that ignores SIGTERM and starts another in a session of its own, as Flower's programs do.
 STUBBORN = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 def stubborn(here: Localhost, name: str = "stubborn") -> None:
     here.start(name, sys.executable, "-c", STUBBORN)
-    here.wait_for(lambda: "started" in here.log(name).read_text(), "it", alive=(name,))
+    here.wait_for(lambda: "started" in here.programs[name].text(), "it", alive=(name,))
 
 
 def test_all_that_was_started_is_ended(tmp_path: Path) -> None:
     with Localhost(tmp_path, patience=0.2) as here:
         stubborn(here)
-        assert len(marked(tmp_path)) == 2
+        assert len(processes_of(tmp_path)) == 2
         here.end()
-        assert here.alive() == marked(tmp_path) == []
+        assert here.alive() == processes_of(tmp_path) == []
 
 
 def test_also_after_an_error(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_also_after_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         fails()
-    assert marked(tmp_path) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_a_power_cut_takes_one_program_with_its_children_and_no_other(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_power_cut_takes_one_program_with_its_children_and_no_other(tmp_path: 
         stubborn(here, "one")
         stubborn(here, "other")
         here.kill("one")
-        assert marked(tmp_path, "one") == []
-        assert len(marked(tmp_path, "other")) == 2
+        assert processes_of(tmp_path, "one") == []
+        assert len(processes_of(tmp_path, "other")) == 2
 
 
 def test_what_programs_print_and_how_they_fail(tmp_path: Path) -> None:
@@ -73,25 +73,27 @@ def test_ended_from_outside_it_ends_the_others_first(tmp_path: Path, number: int
     script = f"""
 import sys, time
 from pathlib import Path
-from fedfew.flower.localhost import Localhost
+from examples.localhost import Localhost
 with Localhost(Path({str(tmp_path)!r}), patience=0.2) as here:
     here.start("x", sys.executable, "-c", {STUBBORN!r})
-    here.wait_for(lambda: "started" in here.log("x").read_text(), "it")
+    here.wait_for(lambda: "started" in here.programs["x"].text(), "it")
     print("ready", flush=True)
     time.sleep(100)
 """
-    outer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    outer = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+    )
     assert outer.stdout is not None
     assert outer.stdout.readline() == "ready\n"
-    assert len(marked(tmp_path)) == 2
+    assert len(processes_of(tmp_path)) == 2
     outer.send_signal(number)
     outer.wait(30)
     assert outer.returncode != 0
-    assert marked(tmp_path) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_a_process_does_not_count_itself(tmp_path: Path) -> None:
-    look = f"from pathlib import Path; from fedfew.flower.localhost import marked; print(marked(Path({str(tmp_path)!r})))"
+    look = f"from pathlib import Path; from examples.localhost import processes_of; print(processes_of(Path({str(tmp_path)!r})))"
     program = [sys.executable, "-c", look]
-    done = subprocess.run(program, env=os.environ | {MARK: str(tmp_path)}, capture_output=True, text=True, check=True)
+    done = subprocess.run(program, env=os.environ | {FOLDER: str(tmp_path)}, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"

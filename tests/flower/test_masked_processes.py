@@ -1,7 +1,5 @@
 """A run under masks on Flower itself, where each step comes to a site as a message of its own."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -9,18 +7,16 @@ pytest.importorskip("flwr")
 
 import fedfew
 from fedfew.stack import named_leaves
-from tests.flower.processes import Deployment
-from tests.flower.small import tiny
-from tests.flower.test_masked import QUANTISED
+from tests.flower.support import APP, deployment, tiny
+from tests.flower.test_masked_round import QUANTISED
 
 pytestmark = pytest.mark.deploy
-APP = Path(__file__).parent / "app"
 
 
 def test_a_drop_out_between_the_phases_leaves_what_it_leaves_in_a_plain_run(tmp_path):
     """Client 3 trains in round 2 but uploads nothing; in the plain run it fails in training."""
     runs = {}
-    with Deployment(tmp_path, simulation=True) as here:
+    with deployment(tmp_path, simulation=True) as here:
         for aggregation, fault in (("masked", "3:2:drop"), ("plain", "3:2:raise")):
             folder = tmp_path / aggregation
             config = {"aggregation": aggregation, "test.faults": fault, "folder": str(folder), "method": "fedfew:mu=0.1"}

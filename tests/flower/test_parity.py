@@ -6,9 +6,7 @@ import pytest
 
 import fedfew
 from fedfew.methods import METHODS
-from tests.flower.processes import APP, EXAMPLE, Deployment
-from tests.flower.small import simulated, tiny
-from tests.flower.test_server_loop import same_as_simulated
+from tests.flower.support import APP, EXAMPLE, deployment, same_as_simulated, simulated, tiny
 
 pytestmark = pytest.mark.deploy
 ALL = [*METHODS, "fedfew:share=body,mu=0.1"]
@@ -16,8 +14,8 @@ ALL = [*METHODS, "fedfew:share=body,mu=0.1"]
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    with Deployment(tmp_path_factory.mktemp("simulation"), simulation=True) as deployment:
-        yield deployment
+    with deployment(tmp_path_factory.mktemp("simulation"), simulation=True) as here:
+        yield here
 
 
 def test_every_method_in_flowers_simulation(here):

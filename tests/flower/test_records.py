@@ -1,4 +1,4 @@
-"""Letters through Flower's records: what comes out is what went in, and nothing that should not come in does."""
+"""Messages through Flower's records: what comes out is what went in, and nothing that should not come in does."""
 
 import io
 import pickle
@@ -9,8 +9,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedfew.flower.messages import Letter, RefusedError, specs
-from fedfew.flower.records import ARRAYS, NUMBERS, WORDS, to_letter, to_records
+from fedfew.flower.messages import RefusedError, SiteMessage, specs
+from fedfew.flower.records import ARRAYS, NUMBERS, TEXTS, from_records, to_records
 from fedfew.stack import named_leaves
 
 TREE = {
@@ -22,20 +22,20 @@ TREE = {
 VALUES = {"round": 3, "share": 0.1, "losses": [0.5, 0.25], "scored": True, "run": "abc", "shape": [1, 8, 8]}
 
 
-def test_a_letter_comes_out_as_it_went_in():
-    letter = to_letter(to_records(Letter("train", VALUES, TREE)), specs(TREE))
-    assert letter.kind == "train"
-    assert letter.values == VALUES
-    assert [name for name, _ in named_leaves(letter.tree)] == [name for name, _ in named_leaves(TREE)]
-    for (_, a), (_, b) in zip(named_leaves(letter.tree), named_leaves(TREE), strict=True):
+def test_a_message_comes_out_as_it_went_in():
+    message = from_records(to_records(SiteMessage("train", VALUES, TREE)), specs(TREE))
+    assert message.kind == "train"
+    assert message.values == VALUES
+    assert [name for name, _ in named_leaves(message.tree)] == [name for name, _ in named_leaves(TREE)]
+    for (_, a), (_, b) in zip(named_leaves(message.tree), named_leaves(TREE), strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
-    assert letter.bytes == 6 * 4 + 8 + 4 + 2
+    assert message.bytes == 6 * 4 + 8 + 4 + 2
 
 
 def test_losses_keep_every_bit():
     losses = torch.rand(7).tolist()
-    assert to_letter(to_records(Letter("train", {"losses": losses}))).values["losses"] == losses
+    assert from_records(to_records(SiteMessage("train", {"losses": losses}))).values["losses"] == losses
 
 
 class Bomb:
@@ -44,7 +44,7 @@ class Bomb:
 
 
 def array(data: bytes, name: str = "numpy.ndarray") -> RecordDict:
-    record = to_records(Letter("train", {}, {"x": torch.ones(2)}))
+    record = to_records(SiteMessage("train", {}, {"x": torch.ones(2)}))
     record[ARRAYS] = ArrayRecord({"x": Array("float32", (2,), name, data)})
     return record
 
@@ -74,52 +74,30 @@ def saved(value, **options) -> bytes:
 )
 def test_what_is_no_plain_array_is_refused_and_never_unpickled(data):
     with pytest.raises(RefusedError, match="x cannot be read as an array"):
-        to_letter(array(data))
+        from_records(array(data))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda r: r.pop(WORDS), "not one of fedfew's letters"),
-        (lambda r: r.update({WORDS: MetricRecord({})}), "not one of fedfew's letters"),
-        (lambda r: r.update({WORDS: ConfigRecord({})}), "not one of fedfew's letters"),
-        (lambda r: r.update({NUMBERS: MetricRecord({"losses": [0.0] * 1001})}), "not one of fedfew's letters"),
+        (lambda r: r.pop(TEXTS), "not one of fedfew's messages"),
+        (lambda r: r.update({TEXTS: MetricRecord({})}), "not one of fedfew's messages"),
+        (lambda r: r.update({TEXTS: ConfigRecord({})}), "not one of fedfew's messages"),
+        (lambda r: r.update({NUMBERS: MetricRecord({"losses": [0.0] * 1001})}), "not one of fedfew's messages"),
     ],
 )
 def test_other_messages_are_refused(change, reason):
-    record = to_records(Letter("train", VALUES, TREE))
+    record = to_records(SiteMessage("train", VALUES, TREE))
     change(record)
     with pytest.raises(RefusedError, match=reason):
-        to_letter(record)
+        from_records(record)
 
 
 def test_size_is_looked_at_before_anything_is_read():
     expected = specs({"x": torch.ones(2)})
     with pytest.raises(RefusedError, match="x is larger than it should be"):
-        to_letter(array(b"\0" * 10_000), expected)
+        from_records(array(b"\0" * 10_000), expected)
     with pytest.raises(RefusedError, match="x has shape"):
-        to_letter(array(saved(np.ones((2, 1), dtype=np.float32))), expected)
+        from_records(array(saved(np.ones((2, 1), dtype=np.float32))), expected)
     with pytest.raises(RefusedError, match="1 tensors are missing, the first is y"):
-        to_letter(array(saved(np.ones(2, dtype=np.float32))), expected | {"y": replace(expected["x"])})
-
-
-def test_words_for_wrong_values():
-    letter = Letter("train", {"n": 3, "yes": True, "nan": float("nan"), "few": [1.0], "word": "x"})
-    assert letter.whole("n", 1, 3) == 3
-    assert letter.number("n") == 3.0
-    assert letter.number("few") == 1.0
-    assert letter.text("word") == "x"
-    assert letter.flag("yes")
-    assert not letter.flag("n")
-    for ask in (
-        lambda: letter.whole("n", 4),
-        lambda: letter.whole("n", 0, 2),
-        lambda: letter.whole("yes"),
-        lambda: letter.number("nan"),
-        lambda: letter.number("yes"),
-        lambda: letter.number("absent"),
-        lambda: letter.numbers("few", 2),
-        lambda: letter.text("n"),
-    ):
-        with pytest.raises(RefusedError):
-            ask()
+        from_records(array(saved(np.ones(2, dtype=np.float32))), expected | {"y": replace(expected["x"])})

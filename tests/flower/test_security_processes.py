@@ -6,7 +6,6 @@ What is started is what ``fedfew flower certs`` prints.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +16,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from examples.localhost import Localhost, Program, free_port
+
 from fedfew.cli import flower_certs
 from fedfew.flower import certs
-from tests.flower.processes import BIN, QUIET, Process, free_port, wait_for
+from tests.flower.support import ENVIRONMENT
 
 pytestmark = pytest.mark.deploy
 PATIENCE = 60.0
@@ -39,22 +40,21 @@ class Federation:
         begin = self.printed.index("[superlink.federation]")
         connection = self.printed[begin : self.printed.index("\n\n", begin)]
         through_gate = connection.replace("superlink.federation", "superlink.gate").replace(str(self.port), str(self.gate))
-        self.environment = os.environ | QUIET | {"FLWR_HOME": str(folder / "home")}
-        (folder / "home").mkdir()
-        (folder / "home" / "config.toml").write_text(connection + "\n\n" + through_gate)
+        self.here = Localhost(folder, ENVIRONMENT)
+        (folder / "flwr" / "config.toml").write_text(connection + "\n\n" + through_gate)
 
     def typed(self, program: str) -> list[str]:
         """The printed command of a program, as words."""
         line = next(line for line in self.printed.splitlines() if line.startswith(program))
         first, *words = line.split()
-        return [sys.executable, "-m", "fedfew", *words] if first == "fedfew" else [str(BIN / first), *words]
+        return [sys.executable, "-m", "fedfew", *words] if first == "fedfew" else [first, *words]
 
-    def start(self, name: str, command: list[str]) -> Process:
-        return Process(command, self.folder / f"{name}.log", self.environment, self.folder)
+    def start(self, name: str, command: list[str]) -> Program:
+        return self.here.start(name, *command)
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [str(BIN / "flwr"), *words]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        environment = self.here.environment
+        return subprocess.run(["flwr", *words], env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
     def nodes(self) -> list[dict[str, Any]]:
         listed = self.flwr("supernode", "list", "federation", "--format", "json")
@@ -64,9 +64,9 @@ class Federation:
     def refusal(self, *words: str) -> str:
         """What a SuperNode started with these words says when it gives up, having been refused."""
         address = ["--superlink", f"127.0.0.1:{self.gate}", "--port", str(free_port()), "--max-retries", "1"]
-        supernode = self.start(f"refused-{len(list(self.folder.iterdir()))}", [str(BIN / "flower-supernode"), *address, *words])
+        supernode = self.start(f"refused-{len(list(self.folder.iterdir()))}", ["flower-supernode", *address, *words])
         try:
-            wait_for(lambda: not supernode.running(), PATIENCE, lambda: f"it does not give up: {supernode.text()}")
+            self.here.wait_for(lambda: not supernode.running(), "the SuperNode to give up", PATIENCE)
         finally:
             supernode.end()
         assert supernode.popen.returncode != 0
@@ -78,23 +78,21 @@ class Federation:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     it = Federation(tmp_path_factory.mktemp("secure"))
-    superlink = it.start("superlink", it.typed("flower-superlink"))
-    gate = it.start("gate", it.typed("fedfew"))
-    try:
-        wait_for(lambda: "Uvicorn running" in superlink.text(), PATIENCE, superlink.text)
+    with it.here:
+        superlink = it.start("superlink", it.typed("flower-superlink"))
+        it.start("gate", it.typed("fedfew"))
+        it.here.wait_for(lambda: "Uvicorn running" in superlink.text(), "the SuperLink", PATIENCE, alive=("superlink",))
         done = it.flwr(*it.typed("flwr supernode register")[1:])
         assert done.returncode == 0, done.stdout + done.stderr
         yield it
-    finally:
-        gate.end()
-        superlink.end()
 
 
 def test_a_registered_key_gets_in(federation: Federation) -> None:
     assert [node["status"] for node in federation.nodes()] == ["registered"]
     supernode = federation.start("north", [*federation.typed("flower-supernode"), "--port", str(free_port())])
     try:
-        wait_for(lambda: [node["status"] for node in federation.nodes()] == ["online"], PATIENCE, supernode.text)
+        online = ["online"]
+        federation.here.wait_for(lambda: [node["status"] for node in federation.nodes()] == online, "the site", PATIENCE)
     finally:
         supernode.end()
 

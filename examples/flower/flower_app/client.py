@@ -1,4 +1,4 @@
-"""What every site runs. Its number and its data come from ``flower-supernode --node-config``."""
+"""What every site runs. Its client number and data are set by ``flower-supernode --node-config``."""
 
 from fedfew.flower import client_app
 

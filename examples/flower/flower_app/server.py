@@ -1,4 +1,4 @@
-"""What the server runs, as the configuration in pyproject.toml says."""
+"""What the server runs, configured in pyproject.toml."""
 
 from fedfew.flower import server_app
 

@@ -1,4 +1,4 @@
-"""``fedfew flower``: an app to start from, a site's data tried out, and what else a federation on a network needs."""
+"""``fedfew flower``: the commands of a federation on a network."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ app = typer.Typer(help="Federations on a network, with Flower: init, check, cert
 @app.command()
 @errors.readable
 def init(
-    folder: Annotated[Path, typer.Argument(help="The folder to write the app to; it must not be there yet, or be empty.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write the app to; it must not exist yet, or be empty.")],
     json: flags.Json = False,
 ) -> None:
-    """Write a Flower app to start from: its settings, the server's and the sites' side.
+    """Write a Flower app to start from: settings, server app and client app.
 
     Example: [cyan]fedfew flower init my-federation[/cyan]
     """
@@ -41,10 +41,10 @@ def init(
 @app.command()
 @errors.readable
 def check(
-    config: Annotated[str, typer.Argument(metavar="NODE_CONFIG", help="What --node-config of flower-supernode will be.")],
+    config: Annotated[str, typer.Argument(metavar="NODE_CONFIG", help="The --node-config of flower-supernode.")],
     json: flags.Json = False,
 ) -> None:
-    """Try out a site's configuration: load its data and say what the server would learn when the site joins.
+    """Check a site's configuration: load its data and print what the server would learn when the site joins.
 
     Nothing is sent anywhere.
 
@@ -52,21 +52,23 @@ def check(
     """
     try:
         from fedfew.flower import site_data
-        from fedfew.flower.messages import JOIN, Letter
+        from fedfew.flower.messages import JOIN, SiteMessage
         from fedfew.flower.site import Site
     except ModuleNotFoundError as error:
-        raise ImportError(f"there is no {error.name} here, which a site needs: pip install 'fedfew[flower]'") from error
+        raise ImportError(
+            f"a site needs the package {error.name}, which is not installed: pip install 'fedfew[flower]'"
+        ) from error
     from fedfew.report import tables
 
     site = Site(site_data.SiteConfig.read(parse(config), {}), "mlp")
-    site_data.load(site.config)  # once more by itself: its errors are for the site's own eyes
-    told = site.answer(Letter(JOIN)).values
+    site_data.load(site.config)  # by itself first: its errors are printed here in full
+    reported = site.handle(SiteMessage(JOIN)).values
     if json:
-        tables.print_json({"told": told, "state": str(site.folder)})
+        tables.print_json({"reported": reported, "state": str(site.folder)})
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print("When it joins, the server learns:")
-    for name, value in told.items():
+    for name, value in reported.items():
         console.print(f"  {name:<13} {value}")
     console.print(f"The site keeps its state and its logs in {site.folder}.")
 

@@ -25,26 +25,28 @@ def certs(
         list[str] | None, typer.Option(help="Name or IP address under which sites reach the SuperLink; may be repeated.")
     ] = None,
     site: Annotated[list[str] | None, typer.Option(help="Name of a site that needs a key pair; may be repeated.")] = None,
-    folder: Annotated[Path, typer.Option(help="Where the files go, and are looked for.")] = Path("certs"),
+    folder: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("certs"),
     server_days: Annotated[int, typer.Option(help="Days the server certificate is valid.")] = 365,
     ca_days: Annotated[int, typer.Option(help="Days a new CA is valid.")] = 3650,
     renew_server: Annotated[bool, typer.Option("--renew-server", help="Replace the server certificate and its key.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Write the keys and certificates of a federation on Flower, and say where each belongs.
+    """Write the keys and certificates of a federation on Flower, and print where each belongs.
 
     With --host: a CA of your own and the SuperLink's certificate. With --site: the key pair by which the SuperLink knows a site;
-    it is best made at the site, which then hands over the .pub file only. What exists is never overwritten, so the command can
-    be repeated with more sites; only --renew-server replaces something, and the sites notice nothing of it.
+    it is best made at the site, which then sends the .pub file only. Existing files are never overwritten, so the command can
+    be repeated with more sites; only --renew-server replaces something, and sites need no change.
 
     Example: [cyan]fedfew flower certs --host superlink.example.org --site north --site south[/cyan]
     """
     try:
-        from fedfew.flower import certs as writing
+        from fedfew.flower import certs as certificates
     except ImportError as error:
         raise ImportError("keys and certificates need the package cryptography: pip install 'fedfew[flower]'") from error
 
-    files = writing.write(folder, host or [], site or [], server_days=server_days, ca_days=ca_days, renew_server=renew_server)
+    files = certificates.write(
+        folder, host or [], site or [], server_days=server_days, ca_days=ca_days, renew_server=renew_server
+    )
     if json:
         from fedfew.report import tables
 
@@ -61,12 +63,12 @@ def _show(files: list[File]) -> None:
 
 
 def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
-    """What to type where, with these files; tests run exactly this."""
+    """The commands to type, and where, with these files; tests run exactly these."""
     lines = []
     if hosts:
         lines += [
             "# The SuperLink, on a machine with ca.crt, server.pem, server.key. Whoever reaches its port can register keys and",
-            "# start runs, so it is kept to its own machine, and sites come in through the gate, which lets them do neither.",
+            "# start runs, so it listens on its own machine only; sites connect through the gate, which allows neither.",
             f"flower-superlink --ssl-ca-certfile {folder}/ca.crt --ssl-certfile {folder}/server.pem"
             f" --ssl-keyfile {folder}/server.key --enable-supernode-auth --database state.db --host 127.0.0.1 --port {SUPERLINK}",
             f"fedfew flower gate --folder {folder} --superlink 127.0.0.1:{SUPERLINK} --port {GATE}",

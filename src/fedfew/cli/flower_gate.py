@@ -16,22 +16,22 @@ def add_to(app: typer.Typer) -> None:
 
 @errors.readable
 def gate(
-    folder: Annotated[Path, typer.Option(help="What 'fedfew flower certs' wrote: ca.crt, server.pem and server.key.")] = Path(
-        "certs"
-    ),
-    superlink: Annotated[str, typer.Option(help="Where the SuperLink is, on this machine.")] = "127.0.0.1:8000",
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")] = "0.0.0.0",
+    folder: Annotated[
+        Path, typer.Option(help="Folder of ca.crt, server.pem and server.key ('fedfew flower certs' writes them).")
+    ] = Path("certs"),
+    superlink: Annotated[str, typer.Option(help="Address of the SuperLink on this machine.")] = "127.0.0.1:8000",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port that sites connect to.")] = 8443,
 ) -> None:
-    """Let sites through to the SuperLink, and nobody to anything else it offers.
+    """Reverse proxy in front of the SuperLink that forwards only what SuperNodes need.
 
-    A SuperLink asks SuperNodes for their key, but lets whoever reaches its port register keys and start runs. Keep it to its own
-    machine (--host 127.0.0.1) and put this before it: only what SuperNodes need is passed on. Runs until Ctrl-C.
+    A SuperLink requires a key of SuperNodes, but lets whoever reaches its port register keys and start runs. Let it listen on its
+    own machine only (--host 127.0.0.1), and let sites connect to this gate. Runs until Ctrl-C.
     """
     try:
-        from fedfew.flower import gate as standing
+        from fedfew.flower import gate as proxy
     except ImportError as error:
         raise ImportError("the gate needs Flower's packages: pip install 'fedfew[flower]'") from error
 
-    typer.echo(f"sites come in at {host}:{port} and are let through to {superlink}", err=True)
-    standing.serve(folder, superlink, host, port)
+    typer.echo(f"listening on {host}:{port}, forwarding to {superlink}", err=True)
+    proxy.serve(folder, superlink, host, port)

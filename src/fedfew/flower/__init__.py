@@ -1,10 +1,11 @@
 """fedfew on a real network: the same methods, as a Flower app.
 
-A site's work is :mod:`~fedfew.flower.site`, the server's :mod:`~fedfew.flower.server_loop`; both speak in letters
-(:mod:`~fedfew.flower.messages`) and know nothing of Flower. What does is :mod:`~fedfew.flower.records` (letters to Flower's
-records and back), :mod:`~fedfew.flower.grid`, and the apps: :mod:`~fedfew.flower.client` and :mod:`~fedfew.flower.server`.
+:mod:`~fedfew.flower.site` is a site's work, :mod:`~fedfew.flower.server_loop` the server's. Both exchange
+:class:`~fedfew.flower.messages.SiteMessage` objects and know nothing of Flower. What does is :mod:`~fedfew.flower.records`
+(messages to Flower's records and back), :mod:`~fedfew.flower.grid`, and the apps: :mod:`~fedfew.flower.client` and
+:mod:`~fedfew.flower.server`.
 
-Every update goes through :mod:`~fedfew.flower.wire` on its way out of a site and on its way in to the server.
+Every update goes through :mod:`~fedfew.flower.wire` when it leaves a site and when it reaches the server.
 
 Imports export, evaluation, training and all below them; only cli imports it.
 """
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FedFewStrategy", "client_app", "server_app"]
 
-_HOME = {"client_app": "client", "server_app": "server", "FedFewStrategy": "strategy"}
+_MODULES = {"client_app": "client", "server_app": "server", "FedFewStrategy": "strategy"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'fedfew.flower' has no attribute {name!r}")
     try:
-        return getattr(import_module(f"fedfew.flower.{_HOME[name]}"), name)
+        return getattr(import_module(f"fedfew.flower.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "flwr":
             raise

@@ -1,4 +1,4 @@
-"""The log of what left a site: one line of JSON a letter."""
+"""A site's audit log: one line of JSON per message that leaves the site."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedfew.flower.messages import Letter
+from fedfew.flower.messages import SiteMessage
 from fedfew.stack import named_leaves
 
 
-def note(folder: Path, letter: Letter) -> None:
-    """Write down, before it leaves, what a letter holds: of arrays names, shapes, bytes and norms; other values as they are."""
+def append(folder: Path, message: SiteMessage) -> None:
+    """Record a message before it is sent: names, shapes, bytes and norms of its arrays; all other values as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays: list[dict[str, Any]] = [
         {
@@ -22,14 +22,14 @@ def note(folder: Path, letter: Letter) -> None:
             "bytes": t.numel() * t.element_size(),
             "norm": float(t.double().norm()),
         }
-        for path, t in named_leaves(letter.tree)
+        for path, t in named_leaves(message.tree)
     ]
     line = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "kind": letter.kind,
-        "values": letter.values,
-        "bytes": letter.bytes,
+        "kind": message.kind,
+        "values": message.values,
+        "bytes": message.bytes,
         "arrays": arrays,
     }
-    with open(folder / "left.jsonl", "a", encoding="utf-8") as log:
+    with open(folder / "audit.jsonl", "a", encoding="utf-8") as log:
         log.write(json.dumps(line) + "\n")

@@ -1,10 +1,10 @@
-"""Keys and certificates for a federation on Flower: a CA, the SuperLink's certificate, and a key pair for every site.
+"""Keys and certificates for a federation on Flower: a CA, the SuperLink's certificate, and a key pair per site.
 
-    folder/ca.crt           goes to everybody: what the SuperLink's certificate is checked against
-    folder/ca.key           stays where it is, off the SuperLink if possible: who has it can pose as the SuperLink
-    folder/server.pem, .key go to the SuperLink
-    folder/sites/NAME       goes to site NAME and nowhere else: who has it can pose as the site
-    folder/sites/NAME.pub   is registered with the SuperLink
+    folder/ca.crt           for everybody: verifies the SuperLink's certificate
+    folder/ca.key           secret, best not on the SuperLink's machine: with it one can impersonate the SuperLink
+    folder/server.pem, .key for the SuperLink
+    folder/sites/NAME       for site NAME alone: with it one can impersonate the site
+    folder/sites/NAME.pub   to be registered with the SuperLink
 
 Nothing that exists is ever overwritten, except the server's pair when its renewal is asked for. All keys are ECDSA on P-384.
 """
@@ -26,15 +26,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_DAYS, SERVER_DAYS = 3650, 365
-LOOPBACK = ("localhost", "127.0.0.1", "::1")  # what runs on the SuperLink's own machine, its own programs too, connects to these
-CLOCK_SKEW = timedelta(minutes=10)  # a site whose clock is behind takes a fresh certificate all the same
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # programs on the SuperLink's machine connect to these
+CLOCK_SKEW = timedelta(minutes=10)  # a site whose clock is slow accepts a new certificate all the same
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*")
 
 
 @dataclass(frozen=True)
 class File:
-    """One file of the folder, and whether it was there before."""
+    """One file of the folder, and whether it existed before."""
 
     path: Path
     about: str
@@ -55,7 +55,7 @@ def write(
         raise ValueError("nothing to write: give --host (CA and server certificate), --site (a site's key pair), or both")
     for name in sites:
         if not _SITE_NAME.fullmatch(name) or name.endswith(".pub"):
-            raise ValueError(f"site must be letters, digits, '.', '_' and '-' (and not end in .pub), not {name!r}")
+            raise ValueError(f"site must be messages, digits, '.', '_' and '-' (and not end in .pub), not {name!r}")
     for setting, days in (("server-days", server_days), ("ca-days", ca_days)):
         if days < 1:
             raise ValueError(f"{setting} must be a whole number ≥ 1, not {days}")
@@ -76,14 +76,14 @@ def write(
 
 def _authority(folder: Path, days: int) -> list[File]:
     key_path, path = folder / "ca.key", folder / "ca.crt"
-    about = "certificate of the CA: goes to every site and to whoever starts runs"
+    about = "certificate of the CA: for every site and for whoever starts runs"
     if path.exists():
         until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
         if until < datetime.now(UTC):
-            raise ValueError(f"{path} is valid until {until:%Y-%m-%d} only. Begin anew in another folder")
+            raise ValueError(f"{path} expired on {until:%Y-%m-%d}. Start again in another folder")
         return [File(path, about, kept=True)]
     if key_path.exists():
-        raise ValueError(f"{key_path} is there but {path} is not. Put it back, or begin anew in another folder")
+        raise ValueError(f"{key_path} exists but {path} does not. Put it back, or start again in another folder")
     key = ec.generate_private_key(ec.SECP384R1())
     name = _common_name("fedfew CA")
     certificate = (
@@ -99,7 +99,7 @@ def _authority(folder: Path, days: int) -> list[File]:
 
 def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool) -> list[File]:
     key_path, path = folder / "server.key", folder / "server.pem"
-    about = {path: "certificate of the SuperLink", key_path: "its key: goes to the SuperLink and nowhere else"}
+    about = {path: "certificate of the SuperLink", key_path: "its key: for the SuperLink alone"}
     if path.exists() and not renew:
         there = x509.load_pem_x509_certificate(path.read_bytes())
         listed = there.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -108,10 +108,10 @@ def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool)
             raise ValueError(f"{path} does not name {', '.join(missing)}. --renew-server writes another for the hosts you give")
         return [File(one, what, kept=True) for one, what in about.items()]
     if key_path.exists() and not path.exists():
-        raise ValueError(f"{key_path} is there but {path} is not. Put it back, or move {key_path} away")
+        raise ValueError(f"{key_path} exists but {path} does not. Put it back, or move {key_path} away")
     authority_key = folder / "ca.key"
     if not authority_key.exists():
-        raise ValueError(f"{authority_key} is not there, and without it nothing can be signed. Bring it back for the moment")
+        raise ValueError(f"{authority_key} does not exist, and nothing can be signed without it. Put it back for this command")
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     signer = serialization.load_pem_private_key(authority_key.read_bytes(), password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
@@ -138,13 +138,13 @@ def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool)
 def _site(folder: Path, name: str) -> list[File]:
     path, public_path = folder / name, folder / f"{name}.pub"
     about = {
-        path: f"key of site {name}: goes there and nowhere else",
+        path: f"key of site {name}: for that site alone",
         public_path: f"public key of site {name}, to be registered",
     }
-    if public_path.exists():  # the private one may have gone to its site, and should have
+    if public_path.exists():  # the private one should have been moved to its site
         return [File(one, what, kept=True) for one, what in about.items() if one.exists()]
     if path.exists():
-        raise ValueError(f"{path} is there but {public_path} is not. 'ssh-keygen -y -f {path} > {public_path}' makes it again")
+        raise ValueError(f"{path} exists but {public_path} does not. 'ssh-keygen -y -f {path} > {public_path}' makes it again")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP384R1())
     no_password = serialization.NoEncryption()
@@ -158,7 +158,7 @@ def _site(folder: Path, name: str) -> list[File]:
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    """All that the CA's and the server's certificate have in common."""
+    """What the CA's and the server's certificate have in common."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -208,7 +208,7 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
-    """A new file, closed to others from its first byte on; an existing one is an error."""
+    """A new file with this mode from the start; an existing one is an error."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
 

@@ -1,4 +1,4 @@
-"""A site's reply, checked before it is used: what is wrong refuses that reply alone."""
+"""Checks of a site's reply before it is used. A reply that fails one is refused; other clients' replies are not affected."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 
 from fedfew.flower import wire
-from fedfew.flower.messages import FAILED, Letter, RefusedError, check_tree, specs
-from fedfew.flower.site_errors import WORDS
+from fedfew.flower.messages import FAILED, RefusedError, SiteMessage, check_tree, specs
+from fedfew.flower.site_errors import CATEGORIES
 from fedfew.methods import Reply
 from fedfew.methods.compression import Way
 from fedfew.stack import Tree, leaves, tree_map
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a client was asked for: an answer must be to this."""
+class Request:
+    """What a client was asked for: its reply must match this."""
 
     client: int
     run: str
@@ -28,48 +28,53 @@ class Asked:
 
 
 @dataclass
-class Answer:
-    """A checked answer of one client."""
+class CheckedReply:
+    """The checked reply of one client."""
 
-    asked: Asked
-    letter: Letter
+    request: Request
+    message: SiteMessage
     reply: Reply
     norm: float
-    began: int  # after which of its rounds the client's own state was that it began from
-    score: tuple[int, float, float] | None  # choice, accuracy and loss after training, where asked for and shared
+    started_from: int  # the round after which the client's private state was written that it started from
+    score: tuple[int, float, float] | None  # choice, accuracy and loss after training, where asked for and reported
 
 
-def check_answer(letter: Letter, asked: Asked) -> None:
-    """Is this an answer to what was asked?"""
-    if letter.kind == FAILED:
-        why = letter.values.get("why")
-        raise RefusedError(f"the site failed: {why}" if why in WORDS else "the site failed")
-    if letter.kind != asked.kind:
-        raise RefusedError("it answers something else")
-    if letter.whole("client") != asked.client or letter.text("run") != asked.run or letter.whole("round") != asked.round:
-        raise RefusedError("it is another client's, run's or round's")
+def check_matches(message: SiteMessage, request: Request) -> None:
+    """Refuse a message that is not the reply to this request."""
+    check_not_failed(message)
+    if message.kind != request.kind:
+        raise RefusedError(f"it does not answer a {request.kind} request")
+    found = message.integer("client"), message.text("run"), message.integer("round")
+    if found != (request.client, request.run, request.round):
+        raise RefusedError("it names another client, run or round than it was asked for")
 
 
-def check_reply(letter: Letter, asked: Asked, like: Reply, how: Way) -> Answer:
-    """The update and losses in an answer; ``like`` is a reply with the right names, shapes and types."""
-    check_answer(letter, asked)
-    if letter.whole("samples", 1) != asked.samples:
+def check_not_failed(message: SiteMessage) -> None:
+    if message.kind == FAILED:
+        category = message.values.get("error")
+        raise RefusedError(f"the site failed: {category}" if category in CATEGORIES else "the site failed")
+
+
+def check_reply(message: SiteMessage, request: Request, like: Reply, compression: Way) -> CheckedReply:
+    """The update and losses in a reply; ``like`` is a reply with the right names, shapes and types."""
+    check_matches(message, request)
+    if message.integer("samples", 1) != request.samples:
         raise RefusedError("it was trained on another number of samples than the site joined with")
-    losses = torch.tensor([letter.numbers("losses", like.losses.shape[1])], dtype=like.losses.dtype)
+    losses = torch.tensor([message.numbers("losses", like.losses.shape[1])], dtype=like.losses.dtype)
     expected = tree_map(lambda t: t[0], like.update)
-    check_tree(letter.tree, wire.expected(expected, how))
-    update = wire.incoming(letter.tree, expected, how)
+    check_tree(message.tree, wire.expected(expected, compression))
+    update = wire.incoming(message.tree, expected, compression)
     check_tree(update, specs(expected))
     stacked = tree_map(lambda t: t[None], update)
-    reply = Reply(stacked, losses, torch.tensor([asked.samples]))
-    return Answer(asked, letter, reply, norm(update), letter.whole("began"), check_score(letter))
+    reply = Reply(stacked, losses, torch.tensor([request.samples]))
+    return CheckedReply(request, message, reply, norm(update), message.integer("started_from"), check_score(message))
 
 
-def check_score(letter: Letter) -> tuple[int, float, float] | None:
-    """Choice, accuracy and loss; None where the site keeps them to itself."""
-    if "accuracy" not in letter.values:
+def check_score(message: SiteMessage) -> tuple[int, float, float] | None:
+    """Choice, accuracy and loss; None where the site does not report them."""
+    if "accuracy" not in message.values:
         return None
-    choice, accuracy, loss = letter.whole("choice", 0, 1000), letter.number("accuracy"), letter.number("loss")
+    choice, accuracy, loss = message.integer("choice", 0, 1000), message.number("accuracy"), message.number("loss")
     if not 0 <= accuracy <= 1 or loss < 0:
         raise RefusedError("its scores are out of bounds")
     return choice, accuracy, loss
@@ -80,23 +85,23 @@ def norm(update: Tree) -> float:
     return sum(float(t.double().square().sum()) for t in leaves(update) if t.is_floating_point()) ** 0.5
 
 
-def absurd(answers: Mapping[int, Answer], ratio: float) -> dict[int, str]:
-    """Clients whose update is so many times longer than the round's median that it is not believed, and why."""
-    if ratio == 0 or len(answers) < 3:
+def outliers(replies: Mapping[int, CheckedReply], ratio: float) -> dict[int, str]:
+    """Clients whose update is more than ``ratio`` times longer than the round's median, and how much longer it is."""
+    if ratio == 0 or len(replies) < 3:
         return {}
-    median = statistics.median_low(answer.norm for answer in answers.values())
+    median = statistics.median_low(reply.norm for reply in replies.values())
     return {
-        client: f"its update is {answer.norm / median:.3g} times as long as the round's median"
-        for client, answer in answers.items()
-        if median > 0 and answer.norm > ratio * median
+        client: f"its update is {reply.norm / median:.3g} times as long as the round's median"
+        for client, reply in replies.items()
+        if median > 0 and reply.norm > ratio * median
     }
 
 
-def clip(answer: Answer, longest: float) -> bool:
-    """Shorten an update to a norm; was there anything to shorten?"""
-    if longest == 0 or answer.norm <= longest:
+def clip(reply: CheckedReply, max_norm: float) -> bool:
+    """Shorten an update to ``max_norm`` (0: leave it); returns whether it was longer."""
+    if max_norm == 0 or reply.norm <= max_norm:
         return False
-    scale = longest / answer.norm
-    answer.reply.update = tree_map(lambda t: t * scale if t.is_floating_point() else t, answer.reply.update)
-    answer.norm = longest
+    scale = max_norm / reply.norm
+    reply.reply.update = tree_map(lambda t: t * scale if t.is_floating_point() else t, reply.reply.update)
+    reply.norm = max_norm
     return True

@@ -1,4 +1,4 @@
-"""The ClientApp: Flower's messages in, a site's answers out."""
+"""The ClientApp: Flower's messages in, a site's replies out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedfew.flower import audit_log, records, site_errors
-from fedfew.flower.messages import FAILED, Letter
+from fedfew.flower.messages import FAILED, SiteMessage
 from fedfew.flower.site import Model, Site
 from fedfew.flower.site_data import SiteConfig
-from fedfew.flower.site_errors import TroubleError, failing_as
+from fedfew.flower.site_errors import SiteError, fails_as
 
 
 def client_app(model: Model | None = None) -> ClientApp:
@@ -21,38 +21,36 @@ def client_app(model: Model | None = None) -> ClientApp:
     """
     app = ClientApp()
 
-    def answer(message: Message, context: Context) -> Message:
-        return Message(records.to_records(answered(message, context, model)), reply_to=message)
+    def reply(flower_message: Message, context: Context) -> Message:
+        return Message(records.to_records(handle(flower_message, context, model)), reply_to=flower_message)
 
-    app.query()(answer)
-    app.train()(answer)
-    app.evaluate()(answer)
+    app.query()(reply)
+    app.train()(reply)
+    app.evaluate()(reply)
     return app
 
 
-def answered(message: Message, context: Context, model: Model | None = None) -> Letter:
-    """A site's answer to a message, written down before it leaves. Of a failure only one word does."""
-    folder = Path.cwd() / "fedfew-site"  # until the configuration has told a better one
+def handle(flower_message: Message, context: Context, model: Model | None = None) -> SiteMessage:
+    """A site's reply to a message, written to the audit log first. Of a failure the reply holds the category alone."""
+    folder = Path.cwd() / "fedfew-site"  # where errors are logged until the configuration is read
     try:
-        with failing_as("configuration"):
+        with fails_as("configuration"):
             config = SiteConfig.read(context.node_config, context.run_config)
-            named = model if model is not None else _named_model(str(context.run_config.get("model", "mlp")))
-            site = Site(config, named)
+            site = Site(config, model if model is not None else _named_model(str(context.run_config.get("model", "mlp"))))
             folder = site.folder
-        with failing_as("request"):
-            letter = records.to_letter(message.content)
-        reply = site.answer(letter)
-        with failing_as("state"):
-            audit_log.note(folder, reply)
+        with fails_as("request"):
+            message = records.from_records(flower_message.content)
+        reply = site.handle(message)
+        with fails_as("state"):
+            audit_log.append(folder, reply)
         return reply
     except (Exception, SystemExit) as error:
-        site_errors.note(folder, error)
-        word = error.word if isinstance(error, TroubleError) else "request"
-        reply = Letter(FAILED, {"why": word})
+        site_errors.append(folder, error)
+        reply = SiteMessage(FAILED, {"error": error.category if isinstance(error, SiteError) else "request"})
         try:
-            audit_log.note(folder, reply)
+            audit_log.append(folder, reply)
         except OSError as unwritable:
-            site_errors.note(folder, unwritable)
+            site_errors.append(folder, unwritable)
         return reply
 
 

@@ -1,8 +1,8 @@
-"""A gate before the SuperLink: sites reach the paths that ask for their key, and no other.
+"""A reverse proxy in front of the SuperLink: sites reach the paths that require their key, and no others.
 
-A SuperLink has one port for all: /v1/fleet/ is for SuperNodes and asks for a registered key, but whoever reaches /v1/control/ may
-register keys and start runs, which is to run code at every site. So the SuperLink is kept to its own machine, and the gate, in
-front of it, passes on what SuperNodes post to /v1/fleet/ and answers everything else with 403.
+A SuperLink has one port for everything: /v1/fleet/ is for SuperNodes and requires a registered key, but whoever reaches
+/v1/control/ may register keys and start runs, which runs code at every site. So the SuperLink listens on its own machine only,
+and the gate forwards what SuperNodes post to /v1/fleet/ and answers everything else with 403.
 """
 
 from __future__ import annotations

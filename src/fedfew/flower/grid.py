@@ -1,4 +1,4 @@
-"""Flower's grid as a network for the server's post."""
+"""Flower's grid as the network of a :class:`~fedfew.flower.dispatcher.Dispatcher`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedfew.flower import records
-from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter, RefusedError, Specs
+from fedfew.flower.dispatcher import LATE, Received
+from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN, RefusedError, SiteMessage, Specs
 
 TYPES = {JOIN: MessageType.QUERY, TRAIN: MessageType.TRAIN, SCORE: MessageType.EVALUATE}
-TYPES |= dict.fromkeys((SHARE, MASK, REVEAL), MessageType.TRAIN)
-LATE = "no answer within the deadline"
-REASONS = {1: "its app cannot be loaded", 2: "its app raised an error", 3: LATE, 4: LATE, 5: "the node is gone"}
-REASONS[8] = "its process died"
+TYPES |= dict.fromkeys((SHARE_KEYS, MASK, REVEAL), MessageType.TRAIN)
+ERRORS = {  # by Flower's error codes
+    1: "its app cannot be loaded",
+    2: "its app raised an error",
+    3: str(LATE),
+    4: str(LATE),
+    5: "the node is gone",
+    8: "its process died",
+}
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -28,33 +34,35 @@ class FlowerNetwork:
     def nodes(self) -> set[int]:
         return set(self.grid.get_node_ids())
 
-    def send(self, letters: Mapping[int, Letter], seconds: float) -> dict[str, int]:
-        contents: dict[int, object] = {}  # letters to many nodes often share their tensors: these are written once
-        messages, nodes = [], []
-        for node, letter in letters.items():
-            content = records.to_records(Letter(letter.kind, letter.values))
-            key = id(letter.tree)
-            if key not in contents:
-                contents[key] = records.to_records(letter)[records.ARRAYS]
-            content[records.ARRAYS] = contents[key]  # type: ignore[assignment]  # an ArrayRecord, as above
-            messages.append(Message(content, node, TYPES[letter.kind], ttl=seconds, group_id=str(letter.values.get("round", 0))))
+    def send(self, messages: Mapping[int, SiteMessage], seconds: float) -> dict[str, int]:
+        arrays: dict[int, object] = {}  # messages to many nodes often share their tensors: these are serialised once
+        flower_messages, nodes = [], []
+        for node, message in messages.items():
+            content = records.to_records(SiteMessage(message.kind, message.values))
+            key = id(message.tree)
+            if key not in arrays:
+                arrays[key] = records.to_records(message)[records.ARRAYS]
+            content[records.ARRAYS] = arrays[key]  # type: ignore[assignment]  # an ArrayRecord, as above
+            group = str(message.values.get("round", 0))
+            flower_messages.append(Message(content, node, TYPES[message.kind], ttl=seconds, group_id=group))
             nodes.append(node)
-        ids = list(self.grid.push_messages(messages))
+        ids = list(self.grid.push_messages(flower_messages))
         return {number: node for number, node in zip(ids, nodes, strict=True) if number}
 
-    def receive(self, waiting: Mapping[str, Specs]) -> list[tuple[str, Letter | RefusedError]]:
-        answers: list[tuple[str, Letter | RefusedError]] = []
-        for message in self.grid.pull_messages(list(waiting)):
-            number = message.metadata.reply_to_message_id
+    def receive(self, waiting: Mapping[str, Specs]) -> list[tuple[str, Received]]:
+        replies: list[tuple[str, Received]] = []
+        for flower_message in self.grid.pull_messages(list(waiting)):
+            number = flower_message.metadata.reply_to_message_id
             if number not in waiting:
                 continue
             try:
-                if message.has_error():  # its text may hold anything, so only the code is looked at
-                    raise RefusedError(REASONS.get(message.error.code, f"Flower reports error {message.error.code}"))
-                answers.append((number, records.to_letter(message.content, waiting[number])))
+                if flower_message.has_error():  # the error's text may contain private data, so only its code is used
+                    code = flower_message.error.code
+                    raise RefusedError(ERRORS.get(code, f"Flower reports error {code}"))
+                replies.append((number, records.from_records(flower_message.content, waiting[number])))
             except RefusedError as reason:
-                answers.append((number, reason))
-        return answers
+                replies.append((number, reason))
+        return replies
 
     def pause(self, waited: float) -> None:
         time.sleep(min(LONGEST_PAUSE, max(SHORTEST_PAUSE, waited / 10)))

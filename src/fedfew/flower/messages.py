@@ -1,4 +1,4 @@
-"""Letters: what the server and a site write to each other, and the words for what can be wrong with one."""
+"""The messages between the server and a site, and checks of what is in them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedfew.stack import Tree, count_bytes, named_leaves
 Value: TypeAlias = bool | int | float | str | list[int] | list[float]
 
 JOIN, TRAIN, SCORE = "join", "train", "score"
-SHARE, MASK, REVEAL = "share", "mask", "reveal"  # the further steps of a round under masks
-FAILED = "failed"  # a site's answer where it could not do what it was asked
+SHARE_KEYS, MASK, REVEAL = "share-keys", "mask", "reveal"  # the further steps of a round with masked aggregation
+FAILED = "failed"  # a site's reply where it could not do what was asked
 
 
 class RefusedError(ValueError):
-    """A letter that cannot be used, and why in a few words; what it holds is never quoted."""
+    """A message that cannot be used, and why in a few words; its contents are never quoted."""
 
 
 @dataclass
-class Letter:
-    """A kind, some values by name, and a tree of tensors (without the axis of clients: a letter is of or for one)."""
+class SiteMessage:
+    """A kind, some values by name, and a tree of tensors of one client (without a leading client axis)."""
 
     kind: str
     values: dict[str, Value] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class Letter:
         """Bytes of its tensors."""
         return count_bytes(self.tree)
 
-    def whole(self, name: str, least: int = 0, most: int | None = None) -> int:
-        """A whole number of this name within bounds."""
+    def integer(self, name: str, least: int = 0, most: int | None = None) -> int:
+        """The integer of this name, which must be within bounds."""
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
             bounds = f"from {least}" + ("" if most is None else f" to {most}")
@@ -44,11 +44,12 @@ class Letter:
         return value
 
     def number(self, name: str) -> float:
-        """A finite number of this name."""
-        return self.numbers(name, 1)[0] if isinstance(self.values.get(name), list) else self._finite(name, self.values.get(name))
+        """The number of this name, which must be finite."""
+        value = self.values.get(name)
+        return self.numbers(name, 1)[0] if isinstance(value, list) else self._finite(name, value)
 
     def numbers(self, name: str, count: int) -> list[float]:
-        """So many finite numbers of this name."""
+        """The list of this name, which must hold ``count`` finite numbers."""
         values = self.values.get(name)
         if not isinstance(values, list) or len(values) != count:
             raise RefusedError(f"{name} is not a list of {count} numbers")
@@ -72,7 +73,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and type of a tensor that is expected."""
+    """The shape and type that a tensor must have."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -86,12 +87,12 @@ Specs: TypeAlias = Mapping[str, Spec]
 
 
 def specs(tree: Tree) -> dict[str, Spec]:
-    """What a tree looks like: shape and type by path."""
+    """Shape and type by path."""
     return {path: Spec.of(t) for path, t in named_leaves(tree)}
 
 
 def check_tree(tree: Tree, expected: Specs) -> None:
-    """Refuse a tree with other names, shapes or types than expected, or with a number that is not finite."""
+    """Refuse a tree with other names, shapes or types than expected, or with a value that is not finite."""
     found = dict(named_leaves(tree))
     check_names(found, expected)
     for path, tensor in found.items():

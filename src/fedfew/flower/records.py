@@ -1,7 +1,7 @@
-"""Letters as Flower's records and back: arrays in an ArrayRecord, numbers in a MetricRecord, words in a ConfigRecord.
+"""Messages as Flower's records and back: arrays in an ArrayRecord, numbers in a MetricRecord, texts in a ConfigRecord.
 
-Nothing is ever unpickled: arrays travel in numpy's own format, which is read with ``allow_pickle=False`` and only after names and
-sizes have proved right.
+Nothing is ever unpickled: arrays are sent in numpy's own format, which is read with ``allow_pickle=False`` and only after names
+and sizes have been checked.
 """
 
 from __future__ import annotations
@@ -14,58 +14,59 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedfew.flower.messages import FAILED, Letter, RefusedError, Specs, check_names, check_tree
+from fedfew.flower.messages import FAILED, RefusedError, SiteMessage, Specs, check_names, check_tree
 from fedfew.stack import from_named, named_leaves
 
-ARRAYS, NUMBERS, WORDS = "arrays", "numbers", "words"
-HEADER = 4096  # bytes that numpy's format may take besides the numbers
-MOST_VALUES = 1000  # of one name: a letter's lists are short
+ARRAYS, NUMBERS, TEXTS = "arrays", "numbers", "texts"
+MAX_HEADER = 4096  # bytes that numpy's format may take besides the numbers
+MAX_LIST = 1000  # values of one name
+NOT_OURS = "it is not one of fedfew's messages"
 
 
-def to_records(letter: Letter) -> RecordDict:
-    numbers = {name: value for name, value in letter.values.items() if _is_number(value)}
-    words = {name: value for name, value in letter.values.items() if name not in numbers}
-    arrays = {path: Array(t.detach().cpu().contiguous().numpy()) for path, t in named_leaves(letter.tree)}
+def to_records(message: SiteMessage) -> RecordDict:
+    numbers = {name: value for name, value in message.values.items() if _is_number(value)}
+    texts = {name: value for name, value in message.values.items() if name not in numbers}
+    arrays = {path: Array(t.detach().cpu().contiguous().numpy()) for path, t in named_leaves(message.tree)}
     return RecordDict(
         {
             ARRAYS: ArrayRecord(arrays),
             NUMBERS: MetricRecord(numbers),  # type: ignore[arg-type]  # _is_number saw to it
-            WORDS: ConfigRecord({"kind": letter.kind, **words}),
+            TEXTS: ConfigRecord({"kind": message.kind, **texts}),
         }
     )
 
 
-def to_letter(content: RecordDict, expected: Specs | None = None) -> Letter:
-    """The letter in a message.
+def from_records(content: RecordDict, expected: Specs | None = None) -> SiteMessage:
+    """The message in Flower's records.
 
-    expected: what its arrays must look like (checked before they are read, and again after); None: whatever they are, which is
-    for a site that reads the server it has chosen to work with.
+    expected: shapes and types of its arrays, checked before they are read and again after. None: not checked, for a site
+    that reads a message of the server it has chosen to work with.
     """
     try:
-        arrays, numbers, words = content[ARRAYS], content[NUMBERS], content[WORDS]
+        arrays, numbers, texts = content[ARRAYS], content[NUMBERS], content[TEXTS]
     except KeyError as missing:
-        raise RefusedError("it is not one of fedfew's letters") from missing
-    if not (isinstance(arrays, ArrayRecord) and isinstance(numbers, MetricRecord) and isinstance(words, ConfigRecord)):
-        raise RefusedError("it is not one of fedfew's letters")
-    values: dict[str, Any] = {**numbers, **words}
+        raise RefusedError(NOT_OURS) from missing
+    if not (isinstance(arrays, ArrayRecord) and isinstance(numbers, MetricRecord) and isinstance(texts, ConfigRecord)):
+        raise RefusedError(NOT_OURS)
+    values: dict[str, Any] = {**numbers, **texts}
     kind = values.pop("kind", None)
-    if not isinstance(kind, str) or any(isinstance(v, list) and len(v) > MOST_VALUES for v in values.values()):
-        raise RefusedError("it is not one of fedfew's letters")
+    if not isinstance(kind, str) or any(isinstance(v, list) and len(v) > MAX_LIST for v in values.values()):
+        raise RefusedError(NOT_OURS)
     if kind == FAILED and expected is not None:
-        expected = {}  # a site that failed sends nothing but the word why
+        expected = {}  # a site that failed sends the category of its error and no arrays
     if expected is not None:
         check_names(arrays, expected)
         for name, spec in expected.items():
-            if len(arrays[name].data) > math.prod(spec.shape) * spec.dtype.itemsize + HEADER:
+            if len(arrays[name].data) > math.prod(spec.shape) * spec.dtype.itemsize + MAX_HEADER:
                 raise RefusedError(f"{name} is larger than it should be")
-    letter = Letter(kind, values, from_named({name: torch.from_numpy(_read(name, array)) for name, array in arrays.items()}))
+    tree = from_named({name: torch.from_numpy(_read(name, array)) for name, array in arrays.items()})
     if expected is not None:
-        check_tree(letter.tree, expected)
-    return letter
+        check_tree(tree, expected)
+    return SiteMessage(kind, values, tree)
 
 
 def _read(name: str, array: Array) -> np.ndarray[Any, Any]:
-    """The numbers in numpy's format; no more memory is taken than the bytes that are there."""
+    """The numbers in numpy's format; this never allocates more memory than the bytes received."""
     stream = BytesIO(array.data)
     try:
         version = np.lib.format.read_magic(stream)

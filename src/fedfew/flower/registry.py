@@ -1,21 +1,21 @@
-"""Who is who: which node is which client. A site that was restarted comes back as another node, but as the same client."""
+"""The registry of sites: which node is which client. A restarted site comes back as another node, but as the same client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from fedfew.flower.messages import FAILED, JOIN, Letter, RefusedError
-from fedfew.flower.site_errors import WORDS
+from fedfew.flower.checks import check_not_failed
+from fedfew.flower.messages import JOIN, RefusedError, SiteMessage
 
 
 @dataclass(frozen=True)
 class Member:
-    """A site as it introduced itself."""
+    """A site as it described itself when it joined."""
 
     client: int
     samples: int
-    test_samples: int  # 0 where the site does not say
+    test_samples: int  # 0 where the site does not report it
     classes: int
     shape: tuple[int, ...]
     vocabulary: int
@@ -23,31 +23,33 @@ class Member:
     name: str
 
 
-class Roster:
+class Registry:
     """The sites that have joined, by node."""
 
     def __init__(self, clients: int, max_samples: int) -> None:
         self.clients = clients
         self.max_samples = max_samples
         self.members: dict[int, Member] = {}
-        self.waiting: dict[int, Member] = {}  # nodes that say they are a client which another node is, as far as we know
-        self.turned_away: dict[int, str] = {}  # nodes that cannot take part, and why; asked again if they leave and come back
+        self.waiting: dict[int, Member] = {}  # nodes that claim a client number which another node already has
+        self.rejected: dict[int, str] = {}  # nodes that cannot take part, and why; asked again if they leave and come back
 
-    def strangers(self, nodes: set[int]) -> set[int]:
-        """Those of the nodes that have to be asked who they are."""
-        self.turned_away = {node: why for node, why in self.turned_away.items() if node in nodes}
-        return nodes - self.members.keys() - self.waiting.keys() - self.turned_away.keys()
+    def unknown(self, nodes: set[int]) -> set[int]:
+        """Those of the nodes that still have to be asked which client they are."""
+        self.rejected = {node: reason for node, reason in self.rejected.items() if node in nodes}
+        return nodes - self.members.keys() - self.waiting.keys() - self.rejected.keys()
 
-    def welcome(self, node: int, member: Member) -> bool:
-        """Note down who a node is. Where another node is this client already, it has to wait until that one is gone (a site that
-        was restarted is known twice for a minute); did it not have to?"""
+    def register(self, node: int, member: Member) -> bool:
+        """Register a node as a client; False where another node is this client already.
+
+        The second node then waits until the first is gone: for up to a minute after a restart, Flower lists a site twice.
+        """
         taken = any(known.client == member.client for known in self.members.values())
         (self.waiting if taken else self.members)[node] = member
         return not taken
 
-    def succeed(self, nodes: set[int]) -> list[int]:
-        """Let nodes that wait take the place of those that cannot be reached any more; the clients that this concerns."""
-        back = []
+    def replace_lost(self, nodes: set[int]) -> list[int]:
+        """Let waiting nodes replace those that cannot be reached any more; returns the clients concerned."""
+        replaced = []
         for node, member in list(self.waiting.items()):
             holders = [other for other, known in self.members.items() if known.client == member.client]
             if node not in nodes:
@@ -56,41 +58,39 @@ class Roster:
                 for other in holders:
                     del self.members[other]
                 self.members[node] = self.waiting.pop(node)
-                back.append(member.client)
-        return back
+                replaced.append(member.client)
+        return replaced
 
     def present(self, nodes: set[int]) -> dict[int, int]:
-        """Node by client, of those who can be reached, in the order of clients."""
-        there = {member.client: node for node, member in self.members.items() if node in nodes}
-        return dict(sorted(there.items()))
+        """Node by client, of those that can be reached, in the order of clients."""
+        reachable = {member.client: node for node, member in self.members.items() if node in nodes}
+        return dict(sorted(reachable.items()))
 
-    def read(self, letter: Letter) -> Member:
-        """A site's introduction, checked."""
-        if letter.kind == FAILED:
-            why = letter.values.get("why")
-            raise RefusedError(f"the site failed: {why}" if why in WORDS else "the site failed")
-        if letter.kind != JOIN:
-            raise RefusedError("it answers something else")
-        shape = letter.values.get("shape")
+    def read(self, message: SiteMessage) -> Member:
+        """The checked contents of a site's join message."""
+        check_not_failed(message)
+        if message.kind != JOIN:
+            raise RefusedError("it does not answer a join request")
+        shape = message.values.get("shape")
         if not isinstance(shape, list) or len(shape) > 8 or not all(isinstance(n, int) and 0 < n < 2**31 for n in shape):
             raise RefusedError("shape is not a list of sizes")
-        pixels, name = letter.text("pixels"), letter.text("name")[:80]
+        pixels, name = message.text("pixels"), message.text("name")[:80]
         if pixels not in ("symmetric", "unit"):
             raise RefusedError("pixels is neither symmetric nor unit")
         return Member(
-            client=letter.whole("client", 0, self.clients - 1),
-            samples=letter.whole("samples", 1, self.max_samples),
-            test_samples=letter.whole("test_samples", 1, self.max_samples) if "test_samples" in letter.values else 0,
-            classes=letter.whole("classes", 1, 10_000_000),
+            client=message.integer("client", 0, self.clients - 1),
+            samples=message.integer("samples", 1, self.max_samples),
+            test_samples=message.integer("test_samples", 1, self.max_samples) if "test_samples" in message.values else 0,
+            classes=message.integer("classes", 1, 10_000_000),
             shape=tuple(int(n) for n in shape),
-            vocabulary=letter.whole("vocabulary", 0, 2**31),
+            vocabulary=message.integer("vocabulary", 0, 2**31),
             pixels=pixels,
             name=name,
         )
 
 
-def agreed(members: list[Member]) -> dict[str, Any]:
-    """What all sites' data have in common: the shape of a sample, how many classes; or an error that names who differs."""
+def common_data(members: list[Member]) -> dict[str, Any]:
+    """What all sites' data have in common (sample shape, number of classes), or an error that names the sites that differ."""
     first = members[0]
     for member in members:
         for what in ("shape", "vocabulary", "pixels"):

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedfew.flower.plan import Plan
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.strategy import FedFewStrategy
 from fedfew.training.run import ModelFactory
 
@@ -16,13 +16,14 @@ def server_app(model: ModelFactory | None = None, **changes: Any) -> ServerApp:
     """The app that the server runs.
 
     model: a function that makes your own ``nn.Module``, the same as the sites' (:func:`fedfew.flower.client_app`); unless given,
-    the run's configuration names one. changes: settings of :class:`~fedfew.flower.plan.Plan` that no configuration changes.
+    the run's configuration names one. changes: settings of
+    :class:`~fedfew.flower.deployment_config.DeploymentConfig` that override the run's configuration.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = {**context.run_config, **{name.replace("_", "-"): value for name, value in changes.items()}}
-        FedFewStrategy(Plan.read(config), model).start(grid)
+        FedFewStrategy(DeploymentConfig.read(config), model).start(grid)
 
     return app

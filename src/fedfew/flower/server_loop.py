@@ -1,12 +1,12 @@
-"""The course of a run over a network: who is asked, how long the server waits, what becomes of the answers.
+"""The server's loop over rounds: which clients are asked, how long the server waits, what is done with the replies.
 
-A round is one wave of letters: models out; updates, losses and (where the round is scored) the scores of the trained models
-back. It ends when all who were asked have answered or the deadline has passed, and counts where a quorum has; weights are over
-those who answered. Scoring the models served afterwards is a second wave, every ``score-every`` rounds and after the last, when
-each site also chooses and keeps the model that it will use.
+A round is one exchange of messages: models out; updates, losses and (where the round is scored) the scores of the trained
+models back. It ends when all clients asked have replied or the deadline has passed, and counts if a quorum has replied;
+aggregation weights are over the clients that replied. Scoring the aggregated models is a second exchange, every
+``score-every`` rounds and after the last round, when each site also chooses and saves the model that it will use.
 
-Only a completed round changes the state, and the state is what a checkpoint holds: a server that is killed loses the round that
-is under way, and no other (where ``checkpoint-every`` is 1).
+Only a completed round changes the state, and the state is what a checkpoint holds: a server that is killed loses only the round
+that is running (where ``checkpoint-every`` is 1).
 """
 
 from __future__ import annotations
@@ -22,274 +22,285 @@ from torch import Tensor
 
 from fedfew import random_streams
 from fedfew.flower import checks, wire
-from fedfew.flower.checks import Answer, Asked
-from fedfew.flower.dispatcher import Network, Post
-from fedfew.flower.messages import SCORE, TRAIN, Letter, RefusedError
-from fedfew.flower.plan import Plan
-from fedfew.flower.registry import Member, Roster
-from fedfew.flower.server_state import Factory, Standing
+from fedfew.flower.checks import CheckedReply, Request
+from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.dispatcher import Dispatcher, Network
+from fedfew.flower.messages import SCORE, TRAIN, RefusedError, SiteMessage
+from fedfew.flower.registry import Member, Registry
+from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.stack import tree_map
 from fedfew.training.aggregation import Aggregation, PerClient
 from fedfew.training.loop import DivergedError
 from fedfew.training.run import Run
 
 if TYPE_CHECKING:
-    from fedfew.flower.masked_server import MaskedRound
+    from fedfew.flower.masked_round import MaskedRound
 
-log = logging.getLogger("flwr.fedfew")  # Flower's logger prints it and sends it to whoever follows the run
+log = logging.getLogger("flwr.fedfew")  # below Flower's logger, so that `flwr run --stream` shows it
 
 
 class TooFewError(RuntimeError):
-    """Too few sites answer; the state after the last complete round is kept."""
+    """Too few sites reply; the state after the last complete round is kept."""
 
 
-class Course:
-    """A run under way on a network."""
+class ServerLoop:
+    """The server of one run."""
 
     def __init__(
         self,
-        plan: Plan,
+        config: DeploymentConfig,
         network: Network,
-        factory: Factory,
+        make_factory: MakeFactory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan = plan
-        self.roster = Roster(plan.clients, plan.max_samples)
-        self.post = Post(network, self.roster, plan.deadline, self._note, clock)
-        self._factory = factory
+        self.config = config
+        self.registry = Registry(config.clients, config.max_samples)
+        self.dispatcher = Dispatcher(network, self.registry, config.deadline, self._log_event, clock)
+        self._make_factory = make_factory
         self._clock = clock
-        self._early: list[str] = []  # what happened before there was a state to note it in
-        self.standing: Standing | None = None
+        self._early_events: list[str] = []  # events before there is a state to record them in
+        self.server_state: ServerState | None = None
 
     def run(self) -> Run:
-        """Begin, or go on from the newest checkpoint in the folder, to the last round."""
+        """Train to the last round, from the newest checkpoint in the folder if there is one."""
         self.begin()
-        return self.go_on()
+        return self.train()
 
     def begin(self) -> None:
-        """Wait for the sites, and make the first state or read the newest checkpoint's."""
-        self._gather()
-        standing = Standing(self.plan, [self._member(node) for node in self.post.present().values()], self._factory)
-        self.standing = standing
-        standing.state.events += self._early
-        self.post.admit_only(standing.check_fits)
-        for event in standing.events:
-            self._note(event)
-        if self.plan.aggregation == "masked":
-            log.warning("aggregation = 'masked' is experimental: read docs/private-aggregation.md on what it hides and what not")
+        """Wait for the sites, then initialise the state or read the newest checkpoint."""
+        self._wait_for_sites()
+        members = [self._member(node) for node in self.dispatcher.present().values()]
+        state = ServerState(self.config, members, self._make_factory)
+        self.server_state = state
+        state.state.events += self._early_events
+        self.dispatcher.admit_only(state.check_fits)
+        for event in state.events:
+            self._log_event(event)
+        if self.config.aggregation == "masked":
+            log.warning("aggregation = 'masked' is experimental: docs/private-aggregation.md says what it hides and what not")
 
-    def go_on(self) -> Run:
-        """From the state there is to the last round."""
+    def train(self) -> Run:
+        """Run the remaining rounds."""
         try:
-            while self._run.state.round < self.plan.rounds:
-                self._round(self._run.state.round + 1)
+            while self._state.state.round < self.config.rounds:
+                self._round(self._state.state.round + 1)
         except (TooFewError, DivergedError):  # raised before a round has changed anything
             self._write()
             raise
-        return self._run.result()
+        return self._state.result()
 
-    # -- beginning -----------------------------------------------------------------------------------------------------------
-
-    def _gather(self) -> None:
-        """Wait for all sites; after a while begin without the missing, if there are enough."""
+    def _wait_for_sites(self) -> None:
+        """Wait for all sites; after ``gather`` seconds a quorum is enough."""
         begin = self._clock()
-        while len(present := self.post.present()) < self.plan.clients:
+        needed = self._quorum(self.config.clients)
+        while len(present := self.dispatcher.present()) < self.config.clients:
             waited = self._clock() - begin
-            if waited >= self.plan.gather and len(present) >= self._needed(self.plan.clients):
+            if waited >= self.config.gather and len(present) >= needed:
                 break
-            if waited >= self.plan.gather + self.plan.deadline:
+            if waited >= self.config.gather + self.config.deadline:
                 raise TooFewError(
-                    f"{len(present)} of {self.plan.clients} clients have joined in {waited:.0f} seconds, but the quorum is "
-                    f"{self._needed(self.plan.clients)} (quorum is {self.plan.quorum:g}): {self._missing(list(present))}"
+                    f"{len(present)} of {self.config.clients} clients have joined in {waited:.0f} seconds, but the quorum is "
+                    f"{needed} (quorum is {self.config.quorum:g}): missing {self._missing(list(present))}"
                 )
-            self.post.pause(waited)
-        if len(present) < self.plan.clients:
-            self._note(f"begun without {self._missing(list(present))}")
+            self.dispatcher.pause(waited)
+        if len(present) < self.config.clients:
+            self._log_event(f"started without {self._missing(list(present))}")
 
     # -- a round -------------------------------------------------------------------------------------------------------------
 
     def _round(self, number: int) -> None:
-        state, plan = self._run.state, self.plan
-        scored = number % plan.score_every == 0 or number == plan.rounds
+        state, config = self._state.state, self.config
+        scored = number % config.score_every == 0 or number == config.rounds
         begin = self._clock()
-        collected, drawn = self._trained(number, scored)
-        server = collected.result()
+        aggregation, sampled = self._train_with_quorum(number, scored)
+        server = aggregation.result()
         if server is None:
             raise DivergedError(
-                f"training diverged in round {number}: the server's models are not finite any more. Lower lr (it is {plan.lr:g}; "
-                f"try {plan.lr / 10:g}) or set clip-norm. The state after round {state.round} is kept.",
-                self._run.result(),
+                f"training diverged in round {number}: the server's models are not finite any more. Lower lr (it is "
+                f"{config.lr:g}; try {config.lr / 10:g}) or set clip-norm. The state after round {state.round} is kept.",
+                self._state.result(),
             )
         seconds = self._clock() - begin
-        self._run.complete(number, server, len(drawn), collected.answered.tolist())
+        self._state.complete(number, server, len(sampled), aggregation.answered.tolist())
         if scored:
-            served = self._served(number)
-            collected.record(state, served, seconds)
-        if number % plan.checkpoint_every == 0 or number == plan.rounds:
+            aggregation.record(state, self._score_clients(number), seconds)
+        if number % config.checkpoint_every == 0 or number == config.rounds:
             self._write()
-        self._tell(number, collected, seconds, scored)
+        self._log_round(number, aggregation, seconds, scored)
 
-    def _trained(self, number: int, scored: bool) -> tuple[Aggregation, Tensor]:
-        """Ask for a round until a quorum has answered; what the clients drawn sent, put together."""
-        for attempt in range(1, self.plan.attempts + 1):
-            drawn, nodes = self._drawn(number)
-            if len(drawn):
-                masks = self._masks(number, nodes)
-                answers, share, bytes_down = self._ask(number, scored, drawn, nodes, masks)
-                needed = self._needed(round(self.plan.participation * self.plan.clients))
-                usable = len(answers)
+    def _train_with_quorum(self, number: int, scored: bool) -> tuple[Aggregation, Tensor]:
+        """Repeat a round's training until a quorum has replied; the aggregated replies, and the clients sampled."""
+        for attempt in range(1, self.config.attempts + 1):
+            sampled, nodes = self._sample_clients(number)
+            if len(sampled):
+                masked = self._masked_round(number, nodes)
+                replies, sample_shares, bytes_down = self._train_clients(number, scored, sampled, nodes, masked)
+                needed = self._quorum(round(self.config.participation * self.config.clients))
+                usable = len(replies)
                 if usable >= needed:
-                    collected = self._combined(answers, share, scored, bytes_down, masks)
-                    usable = len(collected.answered)  # under masks not all may be left
+                    aggregation = self._aggregate(replies, sample_shares, scored, bytes_down, masked)
+                    usable = len(aggregation.answered)  # masked: some may have dropped out since
                     if usable >= needed:
-                        return collected, drawn
-                self._note(f"round {number}: {usable} of {len(drawn)} clients asked gave a usable answer, {needed} are needed")
-            if attempt < self.plan.attempts:
-                self._note(f"round {number}: asked for again ({attempt + 1} of {self.plan.attempts})")
+                        return aggregation, sampled
+                self._log_event(
+                    f"round {number}: {usable} of {len(sampled)} clients asked gave a usable reply, {needed} are needed"
+                )
+            if attempt < self.config.attempts:
+                self._log_event(f"round {number}: repeated (attempt {attempt + 1} of {self.config.attempts})")
         raise TooFewError(
-            f"round {number} has no quorum after {self.plan.attempts} attempts (quorum is {self.plan.quorum:g}). The state after "
-            f"round {number - 1} is kept: run the app again with the same folder to go on."
+            f"round {number} has no quorum after {self.config.attempts} attempts (quorum is {self.config.quorum:g}). The state "
+            f"after round {number - 1} is kept: run the app again with the same folder to continue."
         )
 
-    def _drawn(self, number: int) -> tuple[Tensor, dict[int, int]]:
-        """The clients of a round, drawn from those who are there; waits for enough of them until the deadline."""
+    def _sample_clients(self, number: int) -> tuple[Tensor, dict[int, int]]:
+        """The clients of a round, sampled from those present, and their nodes; waits for enough of them until the deadline."""
         begin = self._clock()
+        needed = self._quorum(self.config.clients)
         while True:
-            nodes = self.post.present()
+            nodes = self.dispatcher.present()
             waited = self._clock() - begin
-            if len(nodes) >= self._needed(self.plan.clients) or waited >= self.plan.deadline:
+            if len(nodes) >= needed or waited >= self.config.deadline:
                 break
-            self.post.pause(waited)
-        for client in self.post.busy():
-            self._note(f"round {number}: client {client} is not asked: it has not answered an earlier letter yet")
-        there = torch.tensor(list(nodes), dtype=torch.int64)
-        if len(there) < self._needed(self.plan.clients):
-            self._note(f"round {number}: {len(there)} clients are there, {self._needed(self.plan.clients)} are needed")
-            return there[:0], nodes
-        return there[random_streams.participants(self.plan.seed, number, there, self.plan.participation)], nodes
+            self.dispatcher.pause(waited)
+        for client in self.dispatcher.busy():
+            self._log_event(f"round {number}: client {client} is not asked: it has not answered an earlier message yet")
+        present = torch.tensor(list(nodes), dtype=torch.int64)
+        if len(present) < needed:
+            self._log_event(f"round {number}: {len(present)} clients are present, {needed} are needed")
+            return present[:0], nodes
+        return present[random_streams.participants(self.config.seed, number, present, self.config.participation)], nodes
 
-    def _ask(
-        self, number: int, scored: bool, drawn: Tensor, nodes: dict[int, int], masks: MaskedRound | None
-    ) -> tuple[dict[int, Answer], Tensor, int]:
-        """One wave: the usable answers by client, the share each client was told, and the bytes sent out."""
-        counts = torch.tensor([self._member(nodes[i]).samples for i in drawn.tolist()])
-        share = torch.zeros(self.plan.clients)
-        share[drawn] = counts / counts.sum()
-        letters, asked = {}, {}
-        for client, tree in self._run.dispatched(drawn).items():
-            values = self._run.values(client, number) | {"share": float(share[client]), "scored": scored}
-            values |= masks.opening() if masks else {}
-            letters[nodes[client]] = Letter(TRAIN, values, tree)
-            asked[nodes[client]] = Asked(client, self._run.token, number, TRAIN, self._member(nodes[client]).samples)
-        like = replace(self._run.like, update={}) if masks else self._run.like  # under masks updates come later
-        expected = wire.expected(tree_map(lambda t: t[0], like.update), self.plan.compression)
-        came = self.post.wave(letters, expected)
-        answers: dict[int, Answer] = {}
-        for node, what in asked.items():
+    def _train_clients(
+        self, number: int, scored: bool, sampled: Tensor, nodes: dict[int, int], masked: MaskedRound | None
+    ) -> tuple[dict[int, CheckedReply], Tensor, int]:
+        """One exchange: the usable replies by client, n_i / Σ_j n_j of every client, and the bytes sent out."""
+        counts = torch.tensor([self._member(nodes[i]).samples for i in sampled.tolist()])
+        sample_shares = torch.zeros(self.config.clients)
+        sample_shares[sampled] = counts / counts.sum()
+        messages, requests = {}, {}
+        for client, tree in self._state.dispatched(sampled).items():
+            values = self._state.values(client, number) | {"sample_share": float(sample_shares[client]), "scored": scored}
+            values |= masked.opening() if masked else {}
+            messages[nodes[client]] = SiteMessage(TRAIN, values, tree)
+            samples = self._member(nodes[client]).samples
+            requests[nodes[client]] = Request(client, self._state.token, number, TRAIN, samples)
+        like = replace(self._state.like, update={}) if masked else self._state.like  # masked updates come in a later step
+        expected = wire.expected(tree_map(lambda t: t[0], like.update), self.config.compression)
+        received = self.dispatcher.exchange(messages, expected)
+        replies: dict[int, CheckedReply] = {}
+        for node, request in requests.items():
+            message = received[node]
             try:
-                letter = came.get(node, RefusedError("no answer within the deadline"))
-                if isinstance(letter, RefusedError):
-                    raise letter
-                answer = checks.check_reply(letter, what, like, self.plan.compression)
-                answers[what.client] = answer
-                if (began := answer.began) != self._run.sites["last"][what.client]:
-                    self._note(
-                        f"round {number}: client {what.client} had lost its own state and began from that of round {began}"
-                    )
+                if isinstance(message, RefusedError):
+                    raise message
+                replies[request.client] = checks.check_reply(message, request, like, self.config.compression)
             except RefusedError as reason:
-                self._note(f"round {number}: client {what.client} is left out: {reason}")
-        for client, why in checks.absurd(answers, self.plan.refuse_ratio).items():
-            self._note(f"round {number}: client {client} is left out: {why}")
-            del answers[client]
-        for client, answer in answers.items():
-            before = answer.norm
-            if checks.clip(answer, self.plan.clip_norm):
-                self._note(f"round {number}: client {client}'s update is shortened from {before:.3g} to {self.plan.clip_norm:g}")
-        return dict(sorted(answers.items())), share, sum(letter.bytes for letter in letters.values())
+                self._log_event(f"round {number}: client {request.client} is left out: {reason}")
+        for client, outlier in checks.outliers(replies, self.config.refuse_ratio).items():
+            self._log_event(f"round {number}: client {client} is left out: {outlier}")
+            del replies[client]
+        for client, reply in replies.items():
+            self._check_state_and_clip(number, client, reply)
+        return dict(sorted(replies.items())), sample_shares, sum(message.bytes for message in messages.values())
 
-    def _masks(self, number: int, nodes: dict[int, int]) -> MaskedRound | None:
-        """What hides this attempt's updates; None where the aggregation is plain."""
-        if self.plan.aggregation == "plain":
+    def _check_state_and_clip(self, number: int, client: int, reply: CheckedReply) -> None:
+        if reply.started_from != self._state.sites["last"][client]:
+            self._log_event(
+                f"round {number}: client {client} had lost its private state and started from that of round {reply.started_from}"
+            )
+        before = reply.norm
+        if checks.clip(reply, self.config.clip_norm):
+            self._log_event(
+                f"round {number}: client {client}'s update is shortened from {before:.3g} to {self.config.clip_norm:g}"
+            )
+
+    def _masked_round(self, number: int, nodes: dict[int, int]) -> MaskedRound | None:
+        """The masked aggregation of this attempt; None where the aggregation is plain."""
+        if self.config.aggregation == "plain":
             return None
-        from fedfew.flower.masked_server import MaskedRound  # brings in cryptography
+        from fedfew.flower.masked_round import MaskedRound  # imports cryptography
 
-        return MaskedRound(
-            self._run.like, Asked(0, self._run.token, number, TRAIN, 0), self.plan.mask_clip, nodes, self.post, self._note
-        )
+        request = Request(0, self._state.token, number, TRAIN, 0)
+        return MaskedRound(self._state.like, request, self.config.mask_clip, nodes, self.dispatcher, self._log_event)
 
-    def _combined(
-        self, answers: dict[int, Answer], share: Tensor, scored: bool, bytes_down: int, masks: MaskedRound | None
+    def _aggregate(
+        self,
+        replies: dict[int, CheckedReply],
+        sample_shares: Tensor,
+        scored: bool,
+        bytes_down: int,
+        masked: MaskedRound | None,
     ) -> Aggregation:
-        """The answers put together, in the order of clients; under masks after further waves, which may leave nobody."""
-        collected = Aggregation(self._run.method, self._run.state.server, share)
-        if masks:
-            masks.finish(collected, answers)
-            answers = {client: answers[client] for client in collected.answered.tolist()}
-        for client, answer in answers.items():
-            if not masks:
-                collected.add(torch.tensor([client]), answer.reply)
+        """The replies aggregated in the order of clients; masked, after further exchanges, which may leave no client."""
+        aggregation = Aggregation(self._state.method, self._state.state.server, sample_shares)
+        if masked:
+            masked.finish(aggregation, replies)
+            replies = {client: replies[client] for client in aggregation.answered.tolist()}
+        for client, reply in replies.items():
+            if not masked:
+                aggregation.add(torch.tensor([client]), reply.reply)
             if scored:
-                _put_score(collected.adapted, client, answer.score)
-        collected.bytes_down = bytes_down + (masks.bytes_down if masks else 0)
-        losses = sum(answer.reply.losses.numel() * answer.reply.losses.element_size() for answer in answers.values())
-        collected.bytes_up = losses + sum(answer.letter.bytes for answer in answers.values()) + (masks.bytes_up if masks else 0)
-        return collected
+                _put_score(aggregation.adapted, client, reply.score)
+        aggregation.bytes_down = bytes_down + (masked.bytes_down if masked else 0)
+        losses = sum(reply.reply.losses.numel() * reply.reply.losses.element_size() for reply in replies.values())
+        updates = sum(reply.message.bytes for reply in replies.values()) + (masked.bytes_up if masked else 0)
+        aggregation.bytes_up = losses + updates
+        return aggregation
 
-    def _served(self, number: int) -> PerClient:
-        """A wave to everyone who is there: which of the models served now each would use, and how well it does."""
-        scores, nodes = PerClient(self.plan.clients), self.post.present()
-        letters = {}
-        final = number == self.plan.rounds
-        for client, tree in self._run.dispatched(torch.tensor(list(nodes), dtype=torch.int64)).items():
-            letters[nodes[client]] = Letter(SCORE, self._run.values(client, number) | {"final": final}, tree)
-        came = self.post.wave(letters, {})
+    def _score_clients(self, number: int) -> PerClient:
+        """An exchange with all clients present: which of the aggregated models each would use, and how well it scores."""
+        scores, nodes = PerClient(self.config.clients), self.dispatcher.present()
+        messages = {}
+        final = number == self.config.rounds
+        for client, tree in self._state.dispatched(torch.tensor(list(nodes), dtype=torch.int64)).items():
+            messages[nodes[client]] = SiteMessage(SCORE, self._state.values(client, number) | {"final": final}, tree)
+        received = self.dispatcher.exchange(messages, {})
         for client, node in nodes.items():
+            message = received[node]
             try:
-                letter = came.get(node, RefusedError("no answer within the deadline"))
-                if isinstance(letter, RefusedError):
-                    raise letter
-                checks.check_answer(letter, Asked(client, self._run.token, number, SCORE, 0))
-                _put_score(scores, client, checks.check_score(letter))
+                if isinstance(message, RefusedError):
+                    raise message
+                checks.check_matches(message, Request(client, self._state.token, number, SCORE, 0))
+                _put_score(scores, client, checks.check_score(message))
             except RefusedError as reason:
-                self._note(f"round {number}: client {client} is not scored: {reason}")
+                self._log_event(f"round {number}: client {client} is not scored: {reason}")
         return scores
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
 
-    def _needed(self, clients: int) -> int:
+    def _quorum(self, clients: int) -> int:
         """How many of so many clients are a quorum."""
-        return max(1, -int(-self.plan.quorum * clients // 1))
+        return max(1, -int(-self.config.quorum * clients // 1))
 
     def _missing(self, present: list[int]) -> str:
-        missing = [i for i in range(self.plan.clients) if i not in present]
+        missing = [i for i in range(self.config.clients) if i not in present]
         names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
         return f"clients {names}" if len(missing) > 1 else f"client {names}"
 
     def _member(self, node: int) -> Member:
-        return self.roster.members[node]
+        return self.registry.members[node]
 
     @property
-    def _run(self) -> Standing:
-        assert self.standing is not None, "the run has not begun"
-        return self.standing
+    def _state(self) -> ServerState:
+        assert self.server_state is not None, "begin() comes first"
+        return self.server_state
 
-    def _note(self, event: str) -> None:
-        """An event worth a line: in the log, and in the run's history."""
+    def _log_event(self, event: str) -> None:
+        """Log an event and record it in the run's state."""
         log.warning(event)
-        (self._early if self.standing is None else self.standing.state.events).append(event)
+        (self._early_events if self.server_state is None else self.server_state.state.events).append(event)
 
-    def _tell(self, number: int, collected: Aggregation, seconds: float, scored: bool) -> None:
-        line = (
-            f"round {number} of {self.plan.rounds}: {len(collected.answered)} clients, loss {collected.loss:.4f}, {seconds:.1f} s"
-        )
+    def _log_round(self, number: int, aggregation: Aggregation, seconds: float, scored: bool) -> None:
+        line = f"round {number} of {self.config.rounds}: {len(aggregation.answered)} clients, loss {aggregation.loss:.4f}, "
+        line += f"{seconds:.1f} s"
         if scored:
-            served = self._run.state.history.last("served_accuracy")
+            served = self._state.state.history.last("served_accuracy")
             known = served[served == served]
             line += f", served {100 * known.mean():.1f} %" if len(known) else ""
         log.info(line)
 
     def _write(self) -> None:
-        self._run.write(self.roster.members.values())
+        self._state.write(self.registry.members.values())
 
 
 def _put_score(scores: PerClient, client: int, score: tuple[int, float, float] | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a run on a network stands: the server's state, what the sites need to know of it, and its checkpoints."""
+"""The server's state in a run on a network: models, what it knows of the sites, and checkpoints of both."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedfew._version import __version__
 from fedfew.evaluation.costs import rehearsed
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
-from fedfew.flower.plan import Plan
-from fedfew.flower.registry import Member, agreed
+from fedfew.flower.registry import Member, common_data
 from fedfew.stack import Tree, leaves, take
 from fedfew.training import batch_norm_policy, checkpoint
 from fedfew.training.api import fresh_models
@@ -23,37 +23,37 @@ from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.run import ModelFactory, Run
 
-Factory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
+MakeFactory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
 _TRAINING = ("model", "local_epochs", "batch_size", "lr", "momentum", "weight_decay", "batch_norm", "augment")
 COMPARED = (*_TRAINING, "participation", "seed", "score_every")
 
 
-class Standing:
-    """A run's state, fresh or read from the newest checkpoint in the plan's folder.
+class ServerState:
+    """A run's state, new or read from the newest checkpoint in the folder.
 
-    ``state.sites`` is what the server remembers of the sites: the run's name at the sites, samples, and for every client the last
-    round in which its answer counted (``last``) and that at the checkpoint before the newest (``keep``: no older own state of the
-    client will be asked for).
+    ``state.sites`` is what the server knows of the sites: the run's identifier at the sites (``run``), numbers of samples, and
+    per client the last round in which its reply was used (``last``) and the value of ``last`` at the second newest checkpoint
+    (``keep``: no older private state of the client will be needed).
     """
 
-    def __init__(self, plan: Plan, members: list[Member], factory: Factory) -> None:
-        self.plan = plan
-        self.folder = Path(plan.folder)
-        self.events: list[str] = []  # how it began
+    def __init__(self, config: DeploymentConfig, members: list[Member], make_factory: MakeFactory) -> None:
+        self.config = config
+        self.folder = Path(config.folder)
+        self.events: list[str] = []  # what happened when it was read
         found = checkpoint.checkpoints(self.folder)
-        self.state, data = self._resumed() if found else _fresh(plan.clients, members)
-        self.factory, self.method = batch_norm_policy.with_policy(plan.batch_norm, factory(data), plan.make_method())
-        server, own = self.method.init(fresh_models(self.factory, plan.seed, torch.device("cpu")), plan.clients)
-        self.like = rehearsed(self.method, self.factory(), server, own)  # what a client's reply looks like
+        self.state, data = self._resumed() if found else _new(config.clients, members)
+        self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, make_factory(data), config.make_method())
+        server, own = self.method.init(fresh_models(self.factory, config.seed, torch.device("cpu")), config.clients)
+        self.like = rehearsed(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:
             self.state.server = server
-        about = {"name": data["name"], "clients": plan.clients, "test_samples": self.sites["test_samples"]}
+        about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}
         self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels")}
-        more = {"rounds": plan.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
+        more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
         self.state.settings = self._comparable() | {"federation": self.data} | more
         self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
-        shown = {name: self.data[name] for name in ("shape", "classes", "vocabulary")}
-        self._for_sites = json.dumps(plan.for_sites() | shown)
+        data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary")}
+        self._site_settings = json.dumps(config.for_sites() | data_settings)
 
     @property
     def sites(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Standing:
 
     @property
     def token(self) -> str:
-        """The run's name at the sites; it stays the same when the server is started again."""
+        """The run's identifier at the sites; it stays the same when the server is restarted."""
         token: str = self.sites["run"]
         return token
 
@@ -82,19 +82,19 @@ class Standing:
         return {client: take(received, row) for row, client in enumerate(clients.tolist())}
 
     def values(self, client: int, number: int) -> dict[str, Any]:
-        """What a letter to a client about a round says besides its models."""
+        """The values of a message to a client in a round, besides its models."""
         last, keep = self.sites["last"][client], self.sites["keep"][client]
-        return {"run": self.token, "round": number, "last": last, "keep": keep, "settings": self._for_sites}
+        return {"run": self.token, "round": number, "last": last, "keep": keep, "settings": self._site_settings}
 
     def complete(self, number: int, server: Tree, drawn: int, answered: list[int]) -> None:
-        """A round is done."""
+        """Record that a round is complete."""
         self.state.server, self.state.round = server, number
         self.state.left_out += drawn - len(answered)
         for client in answered:
             self.sites["last"][client] = number
 
     def write(self, members: Iterable[Member]) -> None:
-        """A checkpoint; sites then need no own state older than that of the checkpoint before it."""
+        """Write a checkpoint; sites then need no private state older than that of the checkpoint before it."""
         for member in members:
             self.sites["samples"][member.client] = member.samples
             self.sites["test_samples"][member.client] = member.test_samples
@@ -109,20 +109,20 @@ class Standing:
 
     def _resumed(self) -> tuple[State, dict[str, Any]]:
         state, refused = checkpoint.read_newest(self.folder, self._comparable())
-        if state.round >= self.plan.rounds:
+        if state.round >= self.config.rounds:
             raise ValueError(
-                f"rounds is {self.plan.rounds}, but the run in {self.folder} has done {state.round}: choose more, or another "
-                "folder"
+                f"rounds is {self.config.rounds}, but the run in {self.folder} has done {state.round}: set more rounds or "
+                "another folder"
             )
         self.events = [*(f"refused: {reason}" for reason in refused), f"resumed after round {state.round}"]
         return state, state.settings["federation"]
 
     def _comparable(self) -> dict[str, Any]:
         """The settings that a checkpoint must have been made with."""
-        return {"method": self.plan.make_method().settings()} | {name: getattr(self.plan, name) for name in COMPARED}
+        return {"method": self.config.make_method().settings()} | {name: getattr(self.config, name) for name in COMPARED}
 
 
-def _fresh(clients: int, members: list[Member]) -> tuple[State, dict[str, Any]]:
+def _new(clients: int, members: list[Member]) -> tuple[State, dict[str, Any]]:
     sites: dict[str, Any] = {"run": uuid.uuid4().hex}
     sites |= {name: [0] * clients for name in ("last", "keep", "samples", "test_samples")}
-    return State(0, {}, {}, History(), {}, sites=sites), agreed(members)
+    return State(0, {}, {}, History(), {}, sites=sites), common_data(members)

@@ -1,9 +1,10 @@
-"""A site's work: it trains on its own data, keeps its own state, and writes down what leaves it.
+"""A site's work: it trains on its own data and keeps its private state.
 
-STATE/client-N/left.jsonl            every letter that left: names, shapes, bytes and norms
-STATE/client-N/trouble.log           what went wrong, in full; the server learns one word of it
-STATE/client-N/RUN/own-R.safetensors the client's private state after round R of a run
-STATE/client-N/RUN/model.safetensors the model that the client chose when the run ended, and choice.json beside it
+STATE/client-N/audit.jsonl            every message that left the site: names, shapes, bytes and norms
+STATE/client-N/errors.log             errors in full; the server learns their category alone
+STATE/client-N/RUN/own-R.safetensors  the client's private state after round R of a run
+STATE/client-N/RUN/masked/            an update that waits to be masked (:mod:`fedfew.flower.pending_update`)
+STATE/client-N/RUN/model.safetensors  the model that the client chose when the run ended, and choice.json beside it
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from fedfew.engines import Engine, LocalTraining
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
 from fedfew.flower import site_data, wire
-from fedfew.flower.client_state import Generations
-from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE, TRAIN, Letter
+from fedfew.flower.client_state import ClientStates
+from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN, SiteMessage
 from fedfew.flower.site_data import SiteConfig
-from fedfew.flower.site_errors import failing_as
+from fedfew.flower.site_errors import fails_as
 from fedfew.local import Local, best_model
 from fedfew.methods import Method
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
@@ -37,26 +38,30 @@ from fedfew.training.api import device_named, fresh_models
 from fedfew.training.run import ModelFactory
 
 if TYPE_CHECKING:
-    from fedfew.flower.masked_site import Aside
+    from fedfew.flower.pending_update import PendingUpdate
 
 Model = str | Callable[[], nn.Module]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What a letter about a run asks for, ready to be worked on."""
+    """What a message of a run asks for: settings read, data loaded, model and engine made."""
 
     run: str
     round: int
     method: Method
     factory: ModelFactory
     engine: Engine
-    here: Federation
+    data: Federation  # of this one client
     settings: dict[str, Any]
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.train.y.device
 
 
 class Site:
-    """One client of a federation, at home."""
+    """One client of a federation."""
 
     def __init__(self, config: SiteConfig, model: Model) -> None:
         self.config = config
@@ -66,22 +71,22 @@ class Site:
     def folder(self) -> Path:
         return self.config.state / f"client-{self.config.client}"
 
-    def answer(self, letter: Letter) -> Letter:
-        """Do what a letter asks for."""
-        with failing_as("request"):
-            work = {
+    def handle(self, message: SiteMessage) -> SiteMessage:
+        """Do what a message asks for; the reply."""
+        with fails_as("request"):
+            handler = {
                 JOIN: self._join,
                 TRAIN: self._train,
                 SCORE: self._score,
-                **dict.fromkeys((SHARE, MASK, REVEAL), self._under_masks),
-            }[letter.kind]
-        return work(letter)
+                **dict.fromkeys((SHARE_KEYS, MASK, REVEAL), self._masked_step),
+            }[message.kind]
+        return handler(message)
 
-    # -- what can be asked for -----------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------------
 
-    def _join(self, letter: Letter) -> Letter:
-        """Who this is, and how many samples it has."""
-        with failing_as("data"):
+    def _join(self, message: SiteMessage) -> SiteMessage:
+        """Report which client this is, and the size and shape of its data."""
+        with fails_as("data"):
             federation = site_data.load(self.config)
             values: dict[str, Any] = {
                 "client": self.config.client,
@@ -95,81 +100,81 @@ class Site:
             }
             if self.config.share_scores:
                 values["test_samples"] = int(federation.test.count[0])
-        return Letter(JOIN, values)
+        return SiteMessage(JOIN, values)
 
-    def _train(self, letter: Letter) -> Letter:
-        """A round of the method, begun from the state after the last round of this client that counted."""
-        task = self._task(letter)
-        last, keep = letter.whole("last"), letter.whole("keep")
-        kept, found = self._own(task, last)
-        with failing_as("training"):
-            received = to(tree_map(lambda t: t[None], letter.tree), task.here.train.y.device)
-            share = torch.tensor([letter.number("share")], device=task.here.train.y.device)
-            local = Local(task.engine, task.here.train, task.here.ids, task.round, share)
-            own = to(branch(kept, "own"), task.here.train.y.device)
-            outcome = task.method.client(received, own, local)
+    def _train(self, message: SiteMessage) -> SiteMessage:
+        """Train one round, from the private state after the last round in which this client's reply was used."""
+        task = self._task(message)
+        last, keep = message.integer("last"), message.integer("keep")
+        state, started_from = self._private_state(task, last)
+        with fails_as("training"):
+            received = to(tree_map(lambda t: t[None], message.tree), task.device)
+            sample_share = torch.tensor([message.number("sample_share")], device=task.device)
+            local = Local(task.engine, task.data.train, task.data.ids, task.round, sample_share)
+            outcome = task.method.client(received, to(branch(state, "own"), task.device), local)
             reply = outcome.reply
-            sent, wire_kept = wire.outgoing(to(take(reply.update, 0), "cpu"), branch(kept, "wire"), task.settings["compression"])
-            values: dict[str, Any] = self._about(task) | {
+            update = to(take(reply.update, 0), "cpu")
+            sent, residual = wire.outgoing(update, branch(state, "wire"), task.settings["compression"])
+            values: dict[str, Any] = self._header(task) | {
                 "losses": [float(loss) for loss in reply.losses[0]],
                 "samples": int(reply.samples[0]),
-                "began": found,
+                "started_from": started_from,
             }
-            if letter.flag("scored") and self.config.share_scores:
-                values |= dict(zip(("choice", "accuracy", "loss"), self._scored(task, outcome.adapted), strict=True))
-        with failing_as("state"):
-            state: Tree = {"own": outcome.own, "wire": wire_kept}
-            if leaves(state):
-                self._generations(task.run).write(task.round, state, keep_from=min(keep, last))
-            if task.settings["aggregation"] == "masked":  # the update stays at home for now
-                aside, longest = self._aside(task.run), task.settings["clip_norm"]
-                values["keys"], sent = aside.begin(self.config.client, letter.text("session"), sent, longest), {}
-        return Letter(TRAIN, values, sent)
+            if message.flag("scored") and self.config.share_scores:
+                values |= dict(zip(("choice", "accuracy", "loss"), self._score_candidates(task, outcome.adapted), strict=True))
+        with fails_as("state"):
+            new_state: Tree = {"own": outcome.own, "wire": residual}
+            if leaves(new_state):
+                self._states(task.run).write(task.round, new_state, keep_from=min(keep, last))
+            if task.settings["aggregation"] == "masked":  # the update stays here until it is masked
+                pending, max_norm = self._pending_update(task.run), task.settings["clip_norm"]
+                values["keys"], sent = pending.begin(self.config.client, message.text("session"), sent, max_norm), {}
+        return SiteMessage(TRAIN, values, sent)
 
-    def _under_masks(self, letter: Letter) -> Letter:
-        """A further step of a round under masks, with the update that training has put aside."""
-        with failing_as("request"):
-            sent = self._aside(_run(letter)).answer(letter, self.config.most_weight)
-            about: dict[str, Any] = {"client": self.config.client, "run": _run(letter), "round": letter.whole("round", 1)}
-        return Letter(letter.kind, about, sent)
+    def _masked_step(self, message: SiteMessage) -> SiteMessage:
+        """A further step of masked aggregation, with the update that waits since training."""
+        with fails_as("request"):
+            sent = self._pending_update(_run(message)).handle(message, self.config.most_weight)
+            header: dict[str, Any] = {"client": self.config.client, "run": _run(message), "round": message.integer("round", 1)}
+        return SiteMessage(message.kind, header, sent)
 
-    def _score(self, letter: Letter) -> Letter:
-        """Choose among the models served now by this client's own data, and score the choice; at the end, keep it."""
-        task = self._task(letter)
-        kept, _ = self._own(task, letter.whole("last"))
-        with failing_as("training"):
-            received = to(tree_map(lambda t: t[None], letter.tree), task.here.train.y.device)
-            candidates = task.method.serve(received, to(branch(kept, "own"), task.here.train.y.device))
-            choice, accuracy, loss = self._scored(task, candidates)
-        values: dict[str, Any] = self._about(task)
-        if letter.flag("final"):
-            with failing_as("state"):
-                self._keep_model(task, take(take(candidates, 0), choice), choice, accuracy, loss)
+    def _score(self, message: SiteMessage) -> SiteMessage:
+        """Choose among the aggregated models by this client's own data and score the choice; after the last round, save it."""
+        task = self._task(message)
+        state, _ = self._private_state(task, message.integer("last"))
+        with fails_as("training"):
+            received = to(tree_map(lambda t: t[None], message.tree), task.device)
+            candidates = task.method.serve(received, to(branch(state, "own"), task.device))
+            choice, accuracy, loss = self._score_candidates(task, candidates)
+        values: dict[str, Any] = self._header(task)
+        if message.flag("final"):
+            with fails_as("state"):
+                self._save_model(task, take(take(candidates, 0), choice), choice, accuracy, loss)
         if self.config.share_scores:
             values |= {"choice": choice, "accuracy": accuracy, "loss": loss}
-        return Letter(SCORE, values)
+        return SiteMessage(SCORE, values)
 
-    # -- how -----------------------------------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------------------
 
-    def _task(self, letter: Letter) -> _Task:
-        with failing_as("data"):
+    def _task(self, message: SiteMessage) -> _Task:
+        with fails_as("data"):
             device = device_named(self.config.device)
-            here = site_data.load(self.config).to(device)
-        with failing_as("settings"):
-            run = _run(letter)
-            settings: dict[str, Any] = json.loads(letter.text("settings"))
+            data = site_data.load(self.config).to(device)
+        with fails_as("settings"):
+            run = _run(message)
+            settings: dict[str, Any] = json.loads(message.text("settings"))
             if self.config.masked_only and settings["aggregation"] != "masked":
                 raise ValueError(f"masked-only is set here, but the run's aggregation is {settings['aggregation']}")
             method = methods.make(**settings["method"])
             factory = self._factory(settings)
-            batch_norm_policy.check(settings["batch_norm"], factory(), method, here, settings["batch_size"])
-            check_augment(settings["augment"], here.train)
+            batch_norm_policy.check(settings["batch_norm"], factory(), method, data, settings["batch_size"])
+            check_augment(settings["augment"], data.train)
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             names = ("lr", "batch_size", "local_epochs", "momentum", "weight_decay", "augment")
             training = LocalTraining(*(settings[name] for name in names))
             module = factory().to(device)
-            engine = engines.make(self.config.engine, module, training, settings["seed"], here.train, method.replicas)
-            return _Task(run, letter.whole("round", 1), method, factory, engine, here, settings)
+            engine = engines.make(self.config.engine, module, training, settings["seed"], data.train, method.replicas)
+            return _Task(run, message.integer("round", 1), method, factory, engine, data, settings)
 
     def _factory(self, settings: dict[str, Any]) -> ModelFactory:
         if not isinstance(self.model, str):
@@ -177,29 +182,28 @@ class Site:
         name, shape = self.model, tuple(settings["shape"])
         return lambda: models.build(name, shape, settings["classes"], settings["vocabulary"] or None)
 
-    def _own(self, task: _Task, last: int) -> tuple[Tree, int]:
-        """The client's state after round ``last``, or the newest there is before this round; and after which it was."""
-        with failing_as("state"):
-            generations = self._generations(task.run)
-            older = [g for g in reversed(generations.rounds()) if g < task.round and g != last]
-            for generation in [last, *older] if last else []:
-                state = generations.read(generation)
+    def _private_state(self, task: _Task, last: int) -> tuple[Tree, int]:
+        """The client's state after round ``last``, or else the newest before this round or the initial one; and its round."""
+        with fails_as("state"):
+            states = self._states(task.run)
+            older = [number for number in reversed(states.rounds()) if number < task.round and number != last]
+            for number in [last, *older] if last else []:
+                state = states.read(number)
                 if state is not None:
-                    return state, generation
-            device = task.here.train.y.device
-            fresh = fresh_models(task.factory, task.settings["seed"], device)
+                    return state, number
+            fresh = fresh_models(task.factory, task.settings["seed"], task.device)
             _, own = task.method.init(fresh, task.settings["clients"])
-            return {"own": take(own, torch.tensor([self.config.client], device=device))}, 0 if leaves(own) else last
+            return {"own": take(own, torch.tensor([self.config.client], device=task.device))}, 0 if leaves(own) else last
 
-    def _scored(self, task: _Task, candidates: Tree) -> tuple[int, float, float]:
-        """Which of the candidates ``[1, S, …]`` fits this client's own data best; that one's test accuracy and loss."""
+    def _score_candidates(self, task: _Task, candidates: Tree) -> tuple[int, float, float]:
+        """Which of the candidates ``[1, S, …]`` has the least loss on this client's data, and its test accuracy and loss."""
         choice = 0
         if leaves(candidates)[0].shape[1] > 1:
-            choice = int(best_model(task.engine.losses(candidates, task.here.val or task.here.train))[0])
-        scores = task.engine.score(candidates, task.here.test)
+            choice = int(best_model(task.engine.losses(candidates, task.data.val or task.data.train))[0])
+        scores = task.engine.score(candidates, task.data.test)
         return choice, float(scores.accuracy[0, choice]), float(scores.loss[0, choice])
 
-    def _keep_model(self, task: _Task, model: Tree, choice: int, accuracy: float, loss: float) -> None:
+    def _save_model(self, task: _Task, model: Tree, choice: int, accuracy: float, loss: float) -> None:
         folder = self.folder / task.run
         folder.mkdir(parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {name: t.detach().cpu().contiguous().clone() for name, t in named_leaves(model)}
@@ -207,21 +211,21 @@ class Site:
         about = {"choice": choice, "accuracy": accuracy, "loss": loss, "round": task.round, "settings": task.settings}
         (folder / "choice.json").write_text(json.dumps(about, indent=1))
 
-    def _aside(self, run: str) -> Aside:
-        from fedfew.flower.masked_site import Aside  # brings in cryptography
+    def _pending_update(self, run: str) -> PendingUpdate:
+        from fedfew.flower.pending_update import PendingUpdate  # imports cryptography
 
-        return Aside(self.folder / run)
+        return PendingUpdate(self.folder / run)
 
-    def _generations(self, run: str) -> Generations:
-        return Generations(self.folder / run)
+    def _states(self, run: str) -> ClientStates:
+        return ClientStates(self.folder / run)
 
-    def _about(self, task: _Task) -> dict[str, Any]:
+    def _header(self, task: _Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
 
 
-def _run(letter: Letter) -> str:
-    """The run's token, which becomes a folder's name."""
-    run = letter.text("run")
+def _run(message: SiteMessage) -> str:
+    """The run's identifier, which becomes a folder's name."""
+    run = message.text("run")
     if not re.fullmatch("[0-9a-f]{32}", run):
-        raise ValueError("run is not a token")
+        raise ValueError("run is not an identifier of 32 hexadecimal digits")
     return run

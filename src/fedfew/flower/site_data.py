@@ -1,4 +1,4 @@
-"""A site's data and its other particulars, from ``flower-supernode --node-config``."""
+"""A site's configuration (``flower-supernode --node-config``) and its data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedfew.federation import Federation
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
 
-STATE = "FEDFEW_SITES"  # environment: where sites keep their state unless they say so
+STATE = "FEDFEW_SITES"  # environment variable: where sites keep their state unless configured
 KNOWN = (
     "client",
     "data",
@@ -35,30 +35,30 @@ KNOWN = (
     "masked-only",
     "most-weight",
 )
-FLOWER = ("partition-id", "num-partitions")  # what a simulated node has in place of a configuration
+FLOWER = ("partition-id", "num-partitions")  # what Flower configures in a simulation
 
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """Who a site is and what it has. Nothing of this leaves the site but its client number."""
+    """A site's configuration. Nothing of it is sent but the client number."""
 
     client: int  # which client of the federation this is, 0 … M − 1
     data: str  # a data set's name, a path (.npz, .fed), or module:factory
-    clients: int | None = None  # for a name: dealt to so many clients
+    clients: int | None = None  # for a data set's name: partitioned among so many clients
     partition: str | None = None
     data_seed: int = 0
-    classes: int | None = None  # for an .npz: how many, where this site has not seen all
+    classes: int | None = None  # for an .npz: the number of classes, where this site has not all of them
     state: Path = Path("~/.fedfew/sites")
     engine: str = "sequential"
     device: str = "auto"
-    share_scores: bool = True  # does the server learn this site's test scores and which model it uses?
-    masked_only: bool = False  # refuse runs in which the server would see this site's own update?
-    most_weight: float = 1.0  # under masks: refuse to be more than this share of a sum, in which nobody else would hide it
-    given: tuple[tuple[str, Any], ...] = ()  # all of it, for a factory
+    share_scores: bool = True  # report this site's test scores and chosen model to the server?
+    masked_only: bool = False  # refuse runs in which the server would see this site's update?
+    most_weight: float = 1.0  # masked: refuse to be a larger fraction of a sum
+    given: tuple[tuple[str, Any], ...] = ()  # the whole configuration, for a data factory
 
     @classmethod
     def read(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> SiteConfig:
-        """From the node's configuration. A node of a simulation has none: then the run's says what the data is."""
+        """From the node's configuration. A node of a simulation has none: then the run's names the data."""
         simulated = "data" not in node and "num-partitions" in node
         from_run = {key: run[key] for key in ("data", "partition", "data-seed", "clients") if simulated and key in run}
         merged = from_run | {key: value for key, value in node.items() if key not in FLOWER}
@@ -69,7 +69,7 @@ class SiteConfig:
                 raise unknown("setting of a site called", key, KNOWN)
         for needed in ("client", "data"):
             if merged.get(needed) in (None, ""):
-                raise ValueError(f"--node-config says nothing of {needed}: it needs e.g. 'client=0 data=\"mine.npz\"'")
+                raise ValueError(f"--node-config lacks {needed}: it needs e.g. 'client=0 data=\"mine.npz\"'")
         state = merged.get("state") or os.environ.get(STATE) or cls.state
         return cls(
             client=_whole(merged, "client"),
@@ -83,7 +83,7 @@ class SiteConfig:
             device=convert(merged.get("device", cls.device), str, "device"),
             share_scores=convert(merged.get("share-scores", True), bool, "share-scores"),
             masked_only=convert(merged.get("masked-only", False), bool, "masked-only"),
-            most_weight=_share(merged, "most-weight", cls.most_weight),
+            most_weight=_fraction(merged, "most-weight", cls.most_weight),
             given=tuple(merged.items()),
         )
 
@@ -103,7 +103,7 @@ def load(config: SiteConfig) -> Federation:
 def _load(config: SiteConfig) -> Federation:
     module, colon, factory = config.data.partition(":")
     if colon and not Path(config.data).exists() and module != "hub":
-        return _made(module, factory, dict(config.given))
+        return _from_factory(module, factory, dict(config.given))
     if config.data.endswith(".npz"):
         return from_npz(Path(config.data).expanduser(), config.classes)
     return _named(config.data, config.clients, config.partition, config.data_seed)
@@ -132,10 +132,10 @@ def from_npz(path: Path, classes: int | None) -> Federation:
         train_pair, test_pair = splits["train"], splits["test"]
     else:
         raise ValueError(f"{path} must hold the arrays x and y, or x_train, y_train, x_test and y_test")
-    return Federation.from_arrays([train_pair], [test_pair], classes=classes)  # the file's name is nobody else's business
+    return Federation.from_arrays([train_pair], [test_pair], classes=classes)  # without the file's name, which is not to be sent
 
 
-def _made(module: str, name: str, given: dict[str, Any]) -> Federation:
+def _from_factory(module: str, name: str, given: dict[str, Any]) -> Federation:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     factory = getattr(importlib.import_module(module), name, None)
@@ -154,7 +154,7 @@ def _whole(values: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _share(values: Mapping[str, Any], key: str, default: float) -> float:
+def _fraction(values: Mapping[str, Any], key: str, default: float) -> float:
     value: float = convert(values.get(key, default), float, key)
     if not 0 < value <= 1:
         raise ValueError(f"{key} must be in (0, 1], not {value}")

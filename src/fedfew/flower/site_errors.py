@@ -1,4 +1,4 @@
-"""What went wrong at a site: in full in the site's own log, one word of it to the server."""
+"""Errors at a site: the full text goes to the site's own log, and only a category goes to the server."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WORDS = ("configuration", "data", "settings", "training", "state", "request")  # all that ever travels
+CATEGORIES = ("configuration", "data", "settings", "training", "state", "request")  # all that the server ever learns
 
 
-class TroubleError(Exception):
+class SiteError(Exception):
     """A failure at a site, by the part of its work that failed."""
 
-    def __init__(self, word: str) -> None:
-        assert word in WORDS
-        super().__init__(word)
-        self.word = word
+    def __init__(self, category: str) -> None:
+        assert category in CATEGORIES
+        super().__init__(category)
+        self.category = category
 
 
 @contextmanager
-def failing_as(word: str) -> Iterator[None]:
-    """Any failure within is called by this word."""
+def fails_as(category: str) -> Iterator[None]:
+    """Give any error raised within this category; the original error is its cause."""
     try:
         yield
-    except TroubleError:
+    except SiteError:
         raise
     except Exception as error:
-        raise TroubleError(word) from error
+        raise SiteError(category) from error
 
 
-def note(folder: Path, trouble: BaseException) -> None:
-    """Write a failure down at the site; without a place to write to it is told on stderr alone."""
-    text = "".join(traceback.format_exception(trouble))
+def append(folder: Path, error: BaseException) -> None:
+    """Append an error's traceback to errors.log and print it to stdout, which Flower sends to the SuperNode's own log."""
+    text = "".join(traceback.format_exception(error))
     print(text, flush=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "trouble.log", "a", encoding="utf-8") as log:
+        with open(folder / "errors.log", "a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n{text}\n")
-    except OSError as error:
-        print(f"the site's log cannot be written: {error}", flush=True)
+    except OSError as unwritable:
+        print(f"{folder / 'errors.log'} cannot be written: {unwritable}", flush=True)

@@ -8,32 +8,32 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedfew import models
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.grid import FlowerNetwork
-from fedfew.flower.plan import Plan
-from fedfew.flower.server_loop import Course
+from fedfew.flower.server_loop import ServerLoop
 from fedfew.training.run import ModelFactory, Run
 from fedfew.training.settings import find_model
 from fedfew.util.files import folder_locked
 
 
 class FedFewStrategy:
-    """Trains the plan's method over a grid.
+    """Trains a method over a grid.
 
-    Flower's own strategies wait for nodes without end and know no quorum; this one keeps its own deadline, checks every reply and
-    writes checkpoints, and :meth:`start` returns the run.
+    Flower's own strategies wait for nodes without a time limit and have no quorum; this one has a deadline, checks every reply
+    and writes checkpoints, and :meth:`start` returns the run.
     """
 
-    def __init__(self, plan: Plan, model: ModelFactory | None = None) -> None:
-        self.plan = plan
+    def __init__(self, config: DeploymentConfig, model: ModelFactory | None = None) -> None:
+        self.config = config
         self.model = model
 
     def start(self, grid: Grid) -> Run:
-        """Train to the last round; goes on from the newest checkpoint in the plan's folder."""
-        with folder_locked(Path(self.plan.folder)):
-            return Course(self.plan, FlowerNetwork(grid), self._factory).run()
+        """Train to the last round, from the newest checkpoint in the folder if there is one."""
+        with folder_locked(Path(self.config.folder)):
+            return ServerLoop(self.config, FlowerNetwork(grid), self._factory).run()
 
     def _factory(self, data: dict[str, Any]) -> ModelFactory:
-        found = self.model or find_model(self.plan.model)
+        found = self.model or find_model(self.config.model)
         if not isinstance(found, str):
             return found
         shape, classes, vocabulary = tuple(data["shape"]), data["classes"], data["vocabulary"]

@@ -1,4 +1,4 @@
-"""An app to start from: what ``fedfew flower init`` writes, and what lies in ``examples/flower``."""
+"""The app that ``fedfew flower init`` writes, which is also in ``examples/flower``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from fedfew.flower.plan import Plan
+from fedfew.flower.deployment_config import DeploymentConfig
 
-HERE = {"method": "fedfew:models=3", "batch_size": 10, "lr": 0.1}  # what suits the digits that the app begins with
+DEFAULTS = {"method": "fedfew:models=3", "batch_size": 10, "lr": 0.1}  # settings that suit the digits, the app's first data
 PYPROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -17,7 +17,7 @@ build-backend = "hatchling.build"
 [project]
 name = "{name}"
 version = "1.0.0"
-description = "Few models for many clients, trained by sites that keep their data"
+description = "Few models for many clients, trained at sites that keep their data"
 license = "Apache-2.0"
 dependencies = []  # torch, flwr and fedfew come with the environments of the server and of every site
 
@@ -39,14 +39,14 @@ partition = "rotation"
 data-seed = 0
 """
 CLIENT = '''\
-"""What every site runs. Its number and its data come from ``flower-supernode --node-config``."""
+"""What every site runs. Its client number and data are set by ``flower-supernode --node-config``."""
 
 from fedfew.flower import client_app
 
 app = client_app()  # client_app(make) for a model of your own; make() returns an nn.Module that gives logits
 '''
 SERVER = '''\
-"""What the server runs, as the configuration in pyproject.toml says."""
+"""What the server runs, configured in pyproject.toml."""
 
 from fedfew.flower import server_app
 
@@ -55,7 +55,7 @@ app = server_app()  # server_app(make) for a model of your own, the same as the 
 README = """\
 # {name}
 
-A federation of sites that keep their data, trained by fedfew on Flower. Settings are in `pyproject.toml`; `flwr run` changes them
+Federated training with fedfew on Flower, at sites that keep their data. Settings are in `pyproject.toml`; `flwr run` changes them
 with `--run-config`.
 
 ## On one machine, simulated
@@ -71,21 +71,21 @@ flower-superlink --insecure                                                     
 flower-supernode --insecure --superlink SERVER:8000 --node-config 'client=0 data="mine.npz" classes=10'   # site 0, and so on
 flwr run . SUPERLINK --stream                                                            # a connection of `flwr config list`
 ```
-`--insecure` is for a first try: `fedfew flower certs` writes keys and certificates, and says how to use them.
+`--insecure` is for a first try on one machine: `fedfew flower certs` writes keys and certificates, and prints how to use them.
 
 A site's data is a file (`.npz` with x and y, or x_train, y_train, x_test and y_test; a prepared `.fed`), a data set's name, or
-`module:function` of your own, which gets the node's configuration as a dict and returns a `fedfew.Federation` of one client.
-`fedfew flower check 'client=0 data="mine.npz"'` says whether it can be used. `~/.fedfew/sites` (or `state=` in the configuration)
-holds what a site keeps: its own models, the log of what left it, and the model it chose in the end.
+`module:function` of your own, which receives the node's configuration as a dict and returns a `fedfew.Federation` of one client.
+`fedfew flower check 'client=0 data="mine.npz"'` tries it. `~/.fedfew/sites` (or `state=` in the configuration)
+holds a site's private state: its own models, the audit log of what was sent, and the model it chose after training.
 
-The server writes the run to `folder`; if it is stopped, run the app again and it goes on. `fedfew show runs/flower` shows it.
+The server writes the run to `folder`; if it is stopped, run the app again and it continues. `fedfew show runs/flower` shows it.
 """
 
 
 def write(folder: Path) -> list[Path]:
-    """Write an app into a folder that is not there yet, or empty; returns its files."""
+    """Write an app into a folder that does not exist yet or is empty; returns its files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already and not empty: choose another folder")
+        raise ValueError(f"{folder} exists and is not empty: choose another folder")
     paths = []
     for name, text in files(folder.resolve().name).items():
         path = folder / name
@@ -96,7 +96,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def files(name: str) -> dict[str, str]:
-    """The app's files by path; ``name`` is what it is called."""
+    """The files of an app of this name, by path."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "app"
     plain = plain if plain[0].isalpha() else f"app-{plain}"
     package = f"{plain.replace('-', '_')}_app"
@@ -110,11 +110,11 @@ def files(name: str) -> dict[str, str]:
 
 
 def settings() -> str:
-    """Every setting of a plan with its value and what it means, in TOML."""
+    """Every setting of a deployment with its value and meaning, in TOML."""
     lines = []
-    for one in fields(Plan):
-        value = HERE.get(one.name, one.default)
-        lines.append((f"{one.name.replace('_', '-')} = {_toml(value)}", one.metadata["about"]))
+    for setting in fields(DeploymentConfig):
+        value = DEFAULTS.get(setting.name, setting.default)
+        lines.append((f"{setting.name.replace('_', '-')} = {_toml(value)}", setting.metadata["about"]))
     width = max(len(line) for line, _ in lines)
     return "\n".join(f"{line:<{width}}  # {about}" for line, about in lines)
 

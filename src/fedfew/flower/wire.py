@@ -1,8 +1,8 @@
-"""The one way out of a site and the one way in to the server for an update.
+"""The one encoding of updates between a site and the server.
 
-``outgoing`` turns an update into what travels, ``incoming`` turns that back; ``expected`` is what the server lets in. ``kept`` is
-what a site remembers from one round to the next: what compression has lost so far. It is stored with the site's own state and
-goes back with it where a round is repeated.
+``outgoing`` encodes an update, ``incoming`` decodes it, and ``expected`` is what the server accepts. ``residual`` is what
+compression has lost so far (error feedback). It is stored with the site's private state, and is that of the round before where a
+round is repeated.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from fedfew.methods.compression import Way
 from fedfew.stack import Tree
 
 
-def outgoing(update: Tree, kept: Tree, how: Way = "none") -> tuple[Tree, Tree]:
-    """What travels, and what is kept for the next round."""
+def outgoing(update: Tree, residual: Tree, how: Way = "none") -> tuple[Tree, Tree]:
+    """The arrays to send, and the residual for the next round."""
     if how == "int8":
-        return compression.with_feedback(update, kept, how)
-    return compression.encode(update, how), {}  # bf16 loses too little to be worth a copy of the update on disk
+        return compression.with_feedback(update, residual, how)
+    return compression.encode(update, how), {}  # bf16 loses too little to be worth storing a residual
 
 
 def incoming(arrived: Tree, like: Tree, how: Way = "none") -> Tree:
-    """The update that a letter's checked arrays stand for; ``like`` has its names, shapes and types."""
+    """The update in a message's checked arrays; ``like`` has its names, shapes and types."""
     try:
         compression.check(arrived, like, how)
     except ValueError as error:
@@ -30,5 +30,5 @@ def incoming(arrived: Tree, like: Tree, how: Way = "none") -> Tree:
 
 
 def expected(like: Tree, how: Way = "none") -> dict[str, Spec]:
-    """Names, shapes and types of the arrays that an update looking ``like`` this travels as."""
+    """Names, shapes and types of the arrays that an update ``like`` this is sent as."""
     return specs(outgoing(like, {}, how)[0])

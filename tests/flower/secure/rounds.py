@@ -6,77 +6,87 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedfew.flower.secure.client import Party
-from fedfew.flower.secure.fixed_point import Whole
-from fedfew.flower.secure.server import Adder
+from fedfew.flower.secure.client import MaskingClient
+from fedfew.flower.secure.fixed_point import UInt64Array
+from fedfew.flower.secure.server import MaskingServer
+
+STEPS = ["share_keys", "mask", "reveal"]
 
 
 class Round:
-    """Clients 0, 1, …, each with whole numbers of its own; ``absent`` says after which step a client is gone.
+    """Clients 0, 1, …, each with integers of its own; ``absent`` says at which step a client drops out.
 
-    Steps are "share", "mask" and "reveal"; a client that is absent from one takes no later step. Parties are written down and
-    read back between any two steps, as they are at a site.
+    A client that is absent from a step takes no later one. Clients are serialised between any two steps, as they are at a site.
     """
 
-    def __init__(self, values: Mapping[int, Whole], absent: Mapping[int, str] | None = None) -> None:
+    def __init__(self, values: Mapping[int, UInt64Array], absent: Mapping[int, str] | None = None) -> None:
         self.values, self.absent = values, dict(absent or {})
-        self.adder = Adder(len(next(iter(values.values()))))
-        self._written: dict[int, str] = {}
-        self.uploads: dict[int, Whole] = {}
+        self.server = MaskingServer(len(next(iter(values.values()))))
+        self._saved: dict[int, str] = {}
+        self.uploads: dict[int, UInt64Array] = {}
 
-    def party(self, client: int) -> Party:
-        return Party.loads(self._written[client])
+    def client(self, number: int) -> MaskingClient:
+        return MaskingClient.loads(self._saved[number])
 
-    def keep(self, party: Party) -> None:
-        self._written[party.client] = party.dumps()
+    def save(self, client: MaskingClient) -> None:
+        self._saved[client.client] = client.dumps()
 
-    def there(self, step: str) -> list[int]:
-        steps = ["share", "mask", "reveal"]
-        gone = {client for client, at in self.absent.items() if steps.index(at) <= steps.index(step)}
+    def present(self, step: str) -> list[int]:
+        gone = {client for client, at in self.absent.items() if STEPS.index(at) <= STEPS.index(step)}
         return [client for client in self.values if client not in gone]
 
     def begin(self) -> None:
-        for client in self.values:
-            party = Party.begin(client, self.adder.session)
-            self.adder.join(client, party.public)
-            self.keep(party)
-        self.adder.close()
+        for number in self.values:
+            client = MaskingClient.begin(number, self.server.session)
+            self.server.join(number, client.public)
+            self.save(client)
+        self.server.close()
 
-    def share(self) -> None:
-        for client in self.there("share"):
-            party = self.party(client)
-            self.adder.share(client, party.share(self.adder.roster, self.adder.threshold))
-            self.keep(party)
+    def share_keys(self) -> None:
+        for number in self.present("share_keys"):
+            client = self.client(number)
+            self.server.add_shares(number, client.share_keys(self.server.participants, self.server.threshold))
+            self.save(client)
 
     def mask(self) -> None:
-        letters = self.adder.pass_on()
-        for client in self.there("mask"):
-            party = self.party(client)
-            self.uploads[client] = party.mask(self.values[client], letters[client])
-            self.adder.upload(client, self.uploads[client])
-            self.keep(party)
+        shares = self.server.forwarded_shares()
+        for number in self.present("mask"):
+            client = self.client(number)
+            self.uploads[number] = client.mask(self.values[number], shares[number])
+            self.server.upload(number, self.uploads[number])
+            self.save(client)
 
     def reveal(self) -> None:
-        survivors = self.adder.survivors
-        for client in self.there("reveal"):
-            party = self.party(client)
-            self.adder.reveal(client, party.reveal(survivors))
-            self.keep(party)
+        survivors = self.server.survivors
+        for number in self.present("reveal"):
+            client = self.client(number)
+            self.server.reveal(number, client.reveal(survivors))
+            self.save(client)
 
-    def run(self) -> Whole:
+    def run(self) -> UInt64Array:
         self.begin()
-        self.share()
+        self.share_keys()
         self.mask()
         self.reveal()
-        return self.adder.unmask()
+        return self.server.unmask()
 
 
-def random_values(clients: int, size: int, seed: int = 0) -> dict[int, Whole]:
+def after(step: str, clients: int = 4) -> Round:
+    round = Round(random_values(clients, 5))
+    round.begin()
+    for name in STEPS:
+        getattr(round, name)()
+        if name == step:
+            break
+    return round
+
+
+def random_values(clients: int, size: int, seed: int = 0) -> dict[int, UInt64Array]:
     draw = np.random.default_rng(seed)
     return {client: draw.integers(0, 2**64, size, dtype=np.uint64) for client in range(clients)}
 
 
-def plain_sum(values: Mapping[int, Whole], of: list[int]) -> Whole:
-    """By Python's own whole numbers."""
+def plain_sum(values: Mapping[int, UInt64Array], of: list[int]) -> UInt64Array:
+    """By Python's integers."""
     size = len(next(iter(values.values())))
     return np.array([sum(int(values[c][p]) for c in of) % 2**64 for p in range(size)], dtype=np.uint64)

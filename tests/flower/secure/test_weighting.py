@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("cryptography")
 
 from fedfew import methods
-from fedfew.flower.secure.fixed_point import Ring
+from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.flower.secure.weighting import Weights, check_method, numbers_in, scaled
 from fedfew.methods import IFCA, FedAMP, FedAvg, FedFew, FedProx, Method, Reply
 from fedfew.methods.local_norm import LocalNorm
@@ -17,7 +17,7 @@ from fedfew.stack import Tree, WeightedMean, leaves, named_leaves, take, tree_ma
 from tests.flower.secure.rounds import Round
 
 CLIENTS, MODELS = 6, 3
-RING = Ring(64.0, CLIENTS)
+FIXED_POINT = FixedPoint(64.0, CLIENTS)
 
 
 def replies(models_sent: int, seed: int = 0) -> Reply:
@@ -33,16 +33,16 @@ def replies(models_sent: int, seed: int = 0) -> Reply:
 def masked(method: Method, reply: Reply, absent: dict[int, str]) -> tuple[WeightedMean, list[int]]:
     """The mean as it comes out of a whole round under masks."""
     share = reply.samples / reply.samples.sum()
-    joined = [client for client in range(CLIENTS) if absent.get(client) != "share"]
+    joined = [client for client in range(CLIENTS) if absent.get(client) != "share_keys"]
     models = reply.losses.shape[1]
     weights = Weights.of(method, joined, reply.losses[joined], reply.samples[joined], share[joined])
     like = take(reply.update, 0)
     row = dict(zip(joined, weights.normalised.tolist(), strict=True))
-    values = {c: RING.encode(scaled(take(reply.update, c), row.get(c, [0.0] * models))) for c in range(CLIENTS)}
+    values = {c: FIXED_POINT.encode(scaled(take(reply.update, c), row.get(c, [0.0] * models))) for c in range(CLIENTS)}
     assert len(values[0]) == numbers_in(like, models)
     round = Round(values, absent)
-    total = RING.decode(round.run())
-    return weights.mean(total, round.adder.survivors, like, RING)
+    total = FIXED_POINT.decode(round.run())
+    return weights.mean(total, round.server.survivors, like, FIXED_POINT)
 
 
 def plain(method: Method, reply: Reply, who: list[int]) -> WeightedMean:
@@ -54,14 +54,14 @@ def plain(method: Method, reply: Reply, who: list[int]) -> WeightedMean:
     return mean
 
 
-@pytest.mark.parametrize("absent", [{}, {1: "share"}, {4: "mask"}, {0: "reveal"}, {1: "mask"}])
+@pytest.mark.parametrize("absent", [{}, {1: "share_keys"}, {4: "mask"}, {0: "reveal"}, {1: "mask"}])
 @pytest.mark.parametrize("method", [FedFew(mu=0.1), IFCA(), FedAvg(), FedProx()], ids=lambda m: m.name)
 def test_the_mean_is_that_of_plain_aggregation_over_those_who_remain(method: Method, absent: dict[int, str]) -> None:
     models = getattr(method, "models", 1)
     reply = replies(1 if method.name == "ifca" else models)
     reply.losses = reply.losses[:, :models]
     mean, lost = masked(method, reply, absent)
-    who = [client for client in range(CLIENTS) if absent.get(client) not in ("share", "mask")]
+    who = [client for client in range(CLIENTS) if absent.get(client) not in ("share_keys", "mask")]
     expected = plain(method, reply, who)
     assert lost == []
     torch.testing.assert_close(mean.log_total, expected.log_total)
@@ -80,7 +80,7 @@ def test_the_error_is_within_the_rings_bound_divided_by_the_weight_that_is_left(
     for a, b in zip(leaves(mean.mean()), leaves(expected.mean()), strict=True):
         off = (a - b).reshape(MODELS, -1).abs().amax(1)
         assert (off > 0).any()
-        assert (off <= RING.error / left + 1e-13).all()
+        assert (off <= FIXED_POINT.error / left + 1e-13).all()
 
 
 def test_a_model_that_nobody_gives_weight_to_stays() -> None:
@@ -98,7 +98,7 @@ def test_a_model_whose_weight_has_dropped_out_stays_and_is_named(little: float) 
     weights = Weights(list(range(3)), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, little], [0.0, 0.0, little]]).double())
     like: Tree = {"w": torch.ones(MODELS, 2)}
     total = sum(scaled(like, row) for row in weights.normalised.tolist()[1:])
-    mean, lost = weights.mean(np.asarray(total), {1, 2}, like, Ring(64.0, 3))
+    mean, lost = weights.mean(np.asarray(total), {1, 2}, like, FixedPoint(64.0, 3))
     assert lost == [2]
     torch.testing.assert_close(mean.mean()["w"], torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
     assert mean.log_total.tolist() == pytest.approx([np.log(2), np.log(2), -np.inf])
@@ -111,7 +111,7 @@ def test_normalised_weights_sum_to_one_over_clients() -> None:
 
 @pytest.mark.parametrize("method", [FedAMP(), LocalNorm(FedAMP(), ())], ids=["fedamp", "wrapped"])
 def test_methods_that_keep_single_updates_are_refused(method: Method) -> None:
-    with pytest.raises(ValueError, match="aggregation = 'masked' cannot be used with fedamp: its server keeps something"):
+    with pytest.raises(ValueError, match="aggregation = 'masked' cannot be used with fedamp: its server uses every client"):
         check_method(method)
 
 

@@ -1,10 +1,10 @@
 """A client in one round of masked aggregation.
 
-    begin → share → mask → reveal
+    begin → share_keys → mask → reveal
 
-Each step is taken once and in this order, whatever the server asks: what a step gives away is safe once, not twice. A client's
-process may be another one for each step, so a party can be written down (:meth:`Party.dumps`) and read back; it must be written
-down before the step's answer leaves.
+Each step is taken once and in this order, whatever the server asks: what a step discloses is safe to disclose once, not twice.
+Each step may run in another process, so a client can be serialised (:meth:`MaskingClient.dumps`); it must be saved before the
+step's reply is sent.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedfew.flower.secure import ProtocolError, TooFewError, keys, mask_stream, shamir
-from fedfew.flower.secure.fixed_point import FEWEST, Whole
+from fedfew.flower.secure.fixed_point import MIN_CLIENTS, UInt64Array
 
-STEPS = ("share", "mask", "reveal", "nothing")  # what may come next
+STEPS = ("share_keys", "mask", "reveal", "nothing")  # what may come next
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client tells everybody."""
+    """What a client makes known to all others."""
 
-    channel: bytes  # to seal letters to it
+    channel: bytes  # to encrypt messages to it
     mask: bytes  # to agree on a mask with it
-    commitment: bytes  # to the seed of its own mask, so that a wrong one is noticed
+    commitment: bytes  # to the seed of its own mask, so that a wrong seed is noticed
 
-    SIZE = 3 * keys.KEY
+    SIZE = 3 * keys.KEY_BYTES
 
     def dumps(self) -> bytes:
         return self.channel + self.mask + self.commitment
@@ -37,31 +37,33 @@ class PublicKeys:
     def loads(cls, data: bytes) -> PublicKeys:
         if len(data) != cls.SIZE:
             raise ProtocolError(f"public keys have {cls.SIZE} bytes, not {len(data)}")
-        return cls(*(data[i : i + keys.KEY] for i in range(0, cls.SIZE, keys.KEY)))
+        return cls(*(data[i : i + keys.KEY_BYTES] for i in range(0, cls.SIZE, keys.KEY_BYTES)))
 
 
 def usual_threshold(clients: int) -> int:
-    """More than two thirds: almost a third may drop out, and a server that tells clients different stories needs a third of them
-    on its side."""
+    """More than two thirds: almost a third may drop out, and a server that sends clients different lists of survivors
+    needs the help of a third of them."""
     return 2 * clients // 3 + 1
 
 
 @dataclass
-class Party:
+class MaskingClient:
     """The secrets of one client in one round, and which step comes next."""
 
     client: int
-    session: bytes  # the round's own name: keys and letters of another round do not fit
+    session: bytes  # of this attempt at a round: keys of another one do not fit
     channel_key: bytes
     mask_key: bytes
-    seed: bytes  # of the client's own mask, which outlasts the pairs' masks where the server gets those
-    step: str = "share"
+    seed: bytes  # of the client's own mask, which stays secret where the server learns the masks of pairs
+    step: str = "share_keys"
     threshold: int = 0
-    roster: dict[int, PublicKeys] = field(default_factory=dict)
-    shares: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # by client: of its own mask's seed, of its mask key
+    participants: dict[int, PublicKeys] = field(default_factory=dict)
+    shares: dict[int, tuple[bytes, bytes]] = field(
+        default_factory=dict
+    )  # per client: of its own mask's seed, and of its mask key
 
     @classmethod
-    def begin(cls, client: int, session: bytes) -> Party:
+    def begin(cls, client: int, session: bytes) -> MaskingClient:
         return cls(client, session, keys.fresh(), keys.fresh(), keys.fresh())
 
     @property
@@ -69,53 +71,53 @@ class Party:
         commitment = keys.commitment(self.seed, self.session)
         return PublicKeys(keys.public(self.channel_key), keys.public(self.mask_key), commitment)
 
-    def share(self, roster: Mapping[int, PublicKeys], threshold: int) -> dict[int, bytes]:
-        """This client's secrets in shares, sealed, for each of the others on the roster."""
-        self._take("share")
-        if roster.get(self.client) != self.public:
-            raise ProtocolError("the roster has other keys of this client than its own")
-        everything = [key for known in roster.values() for key in (known.channel, known.mask)]
-        if len(set(everything)) < len(everything):
-            raise ProtocolError("two keys on the roster are the same")
-        if len(roster) < FEWEST:
-            raise TooFewError(f"{len(roster)} clients are too few to hide among: {FEWEST} are wanted")
-        if not len(roster) < 2 * threshold <= 2 * len(roster):
-            raise ProtocolError(f"a threshold of {threshold} of {len(roster)} clients: it must be more than half of them, or the "
+    def share_keys(self, participants: Mapping[int, PublicKeys], threshold: int) -> dict[int, bytes]:
+        """Shares of this client's secrets, encrypted for each of the other participants."""
+        self._take("share_keys")
+        if participants.get(self.client) != self.public:
+            raise ProtocolError("the participants' keys do not contain this client's own")
+        all_keys = [key for known in participants.values() for key in (known.channel, known.mask)]
+        if len(set(all_keys)) < len(all_keys):
+            raise ProtocolError("two of the participants' keys are the same")
+        if len(participants) < MIN_CLIENTS:
+            raise TooFewError(f"{len(participants)} clients are too few to hide among: {MIN_CLIENTS} are needed")
+        if not len(participants) < 2 * threshold <= 2 * len(participants):
+            raise ProtocolError(f"the threshold of {threshold} of {len(participants)} clients must be more than half, or the "
                                 "server could get both secrets of a client from two halves")  # fmt: skip
-        self.roster, self.threshold = dict(roster), threshold
-        of_seed = shamir.split(self.seed, roster.keys(), threshold)
-        of_key = shamir.split(self.mask_key, roster.keys(), threshold)
+        self.participants, self.threshold = dict(participants), threshold
+        of_seed = shamir.split(self.seed, participants.keys(), threshold)
+        of_key = shamir.split(self.mask_key, participants.keys(), threshold)
         self.shares = {self.client: (of_seed[self.client], of_key[self.client])}
         return {
             other: keys.seal(self.channel_key, known.channel, self.session, self.client, other, of_seed[other] + of_key[other])
-            for other, known in roster.items()
+            for other, known in participants.items()
             if other != self.client
         }
 
-    def mask(self, values: Whole, sealed: Mapping[int, bytes]) -> Whole:
-        """The values under this client's own mask and those it has in common with each whose sealed shares came."""
+    def mask(self, values: UInt64Array, sealed: Mapping[int, bytes]) -> UInt64Array:
+        """The values plus this client's own mask and the pair masks with each client whose encrypted shares are given."""
         self._take("mask")
-        if not sealed.keys() <= self.roster.keys() - {self.client}:
-            raise ProtocolError("there are shares of clients that are not on the roster")
+        if not sealed.keys() <= self.participants.keys() - {self.client}:
+            raise ProtocolError("there are shares of clients that do not participate")
         if len(sealed) + 1 < self.threshold:
-            raise TooFewError(f"{len(sealed) + 1} of {len(self.roster)} clients have shared their secrets, "
+            raise TooFewError(f"{len(sealed) + 1} of {len(self.participants)} clients have shared their secrets, "
                               f"{self.threshold} are needed")  # fmt: skip
-        for other, letter in sealed.items():
-            peer = self.roster[other].channel
-            text = keys.unseal(self.channel_key, peer, self.session, other, self.client, letter)
-            if len(text) != 2 * shamir.SHARE:
-                raise ProtocolError(f"the sealed shares of client {other} are damaged")
-            self.shares[other] = (text[: shamir.SHARE], text[shamir.SHARE :])
+        for other, text in sealed.items():
+            peer = self.participants[other].channel
+            both = keys.unseal(self.channel_key, peer, self.session, other, self.client, text)
+            if len(both) != 2 * shamir.SHARE_BYTES:
+                raise ProtocolError(f"the encrypted shares of client {other} are damaged")
+            self.shares[other] = (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :])
         masked = values.copy()
         mask_stream.add(masked, self.seed)
         for other in sealed:
-            pair = keys.seed_of_pair(self.mask_key, self.roster[other].mask, self.session)
+            pair = keys.pair_seed(self.mask_key, self.participants[other].mask, self.session)
             mask_stream.add(masked, pair, subtract=other < self.client)
         return masked
 
     def reveal(self, survivors: Set[int]) -> dict[int, bytes]:
-        """For each client that has shared its secrets one of the two: of survivors the share of their own mask's seed, of those
-        who dropped out the share of their mask key. Never both: this is asked once, and a client is either the one or the other.
+        """One share per client that has shared its secrets: of survivors that of their own mask's seed, of drop-outs that of
+        their mask key. Never both of one client: this step is taken once, and a client is either a survivor or a drop-out.
         """
         self._take("reveal")
         if self.client not in survivors or not survivors <= self.shares.keys():
@@ -126,26 +128,28 @@ class Party:
 
     def _take(self, step: str) -> None:
         if self.step != step:
-            raise ProtocolError(f"'{step}' was asked for, but this client's next step is '{self.step}': each is taken once")
+            raise ProtocolError(f"the server asks for '{step}', but this client's next step is '{self.step}': each is taken once")
         self.step = STEPS[STEPS.index(step) + 1]
 
     def dumps(self) -> str:
-        """All of it as JSON: secrets, to be kept from everyone else."""
+        """All of it as JSON. It contains secrets."""
         document: dict[str, Any] = {"client": self.client, "step": self.step, "threshold": self.threshold}
         document |= {name: getattr(self, name).hex() for name in ("session", "channel_key", "mask_key", "seed")}
-        document["roster"] = {str(client): known.dumps().hex() for client, known in self.roster.items()}
+        document["participants"] = {str(client): known.dumps().hex() for client, known in self.participants.items()}
         document["shares"] = {str(client): [share.hex() for share in both] for client, both in self.shares.items()}
         return json.dumps(document)
 
     @classmethod
-    def loads(cls, text: str) -> Party:
+    def loads(cls, text: str) -> MaskingClient:
         document = json.loads(text)
         secrets = {name: bytes.fromhex(document[name]) for name in ("session", "channel_key", "mask_key", "seed")}
         return cls(
             client=document["client"],
             step=document["step"],
             threshold=document["threshold"],
-            roster={int(client): PublicKeys.loads(bytes.fromhex(known)) for client, known in document["roster"].items()},
+            participants={
+                int(client): PublicKeys.loads(bytes.fromhex(known)) for client, known in document["participants"].items()
+            },
             shares={int(client): (bytes.fromhex(a), bytes.fromhex(b)) for client, (a, b) in document["shares"].items()},
             **secrets,
         )

@@ -1,7 +1,7 @@
-"""Real numbers as whole numbers modulo 2⁶⁴.
+"""Real numbers as integers modulo 2⁶⁴.
 
-A number x in [−clip, clip] becomes round(x / step); sums of ``parties`` such numbers stay below 2⁶³ and cannot wrap around, so
-the decoded sum is the true sum but for the rounding: see :attr:`Ring.error`.
+A number x in [−clip, clip] becomes round(x / step); sums of ``clients`` such numbers stay below 2⁶³ and cannot wrap around, so
+the decoded sum is the true sum except for rounding: see :attr:`FixedPoint.error`.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Whole = NDArray[np.uint64]
-FEWEST = 3  # parties: of two, each would learn the other's numbers from the sum
-FINEST = 2**48  # levels on either side of 0: more would be lost in float64's 53 bits
+UInt64Array = NDArray[np.uint64]
+MIN_CLIENTS = 3  # of two, each would learn the other's numbers from the sum
+MAX_LEVELS = 2**48  # on either side of 0: more would not fit in float64's 53 bits
 
 
 @dataclass(frozen=True)
-class Ring:
-    """Fixed-point numbers that so many parties can add up."""
+class FixedPoint:
+    """Fixed-point numbers of which ``clients`` many can be added without overflow."""
 
-    clip: float  # larger numbers are cut to it
-    parties: int
+    clip: float  # larger numbers are clipped to it
+    clients: int
 
     def __post_init__(self) -> None:
         if not 1e-9 <= self.clip <= 1e9:
             raise ValueError(f"clip must be a number from 1e-9 to 1e9, not {self.clip}")
-        if not 1 <= self.parties < 2**31:
-            raise ValueError(f"parties must be a whole number from 1 to 2³¹ − 1, not {self.parties}")
+        if not 1 <= self.clients < 2**31:
+            raise ValueError(f"clients must be a whole number from 1 to 2³¹ − 1, not {self.clients}")
 
     @property
     def levels(self) -> int:
         """How many steps there are from 0 to ``clip``."""
-        return min(FINEST, (2**63 - 1) // self.parties)
+        return min(MAX_LEVELS, (2**63 - 1) // self.clients)
 
     @property
     def step(self) -> float:
@@ -41,14 +41,14 @@ class Ring:
 
     @property
     def error(self) -> float:
-        """The most by which a decoded sum is off the sum of the (clipped) numbers: half a step a party, and an eighth of a step
-        a party for what float64 rounds on the way in and out."""
-        return 0.625 * self.step * self.parties
+        """A bound on the error of a decoded sum of (clipped) numbers: half a step per client, and an eighth of a step per client
+        for rounding in float64."""
+        return 0.625 * self.step * self.clients
 
-    def encode(self, values: NDArray[Any]) -> Whole:
+    def encode(self, values: NDArray[Any]) -> UInt64Array:
         numbers = values.astype(np.float64, copy=False)
         if not np.isfinite(numbers).all():
-            raise ValueError("an update with numbers that are not finite cannot be masked")
+            raise ValueError("an update with values that are not finite cannot be masked")
         whole = np.rint(np.clip(numbers, -self.clip, self.clip) / self.step)
         return np.clip(whole, -self.levels, self.levels).astype(np.int64).view(np.uint64)
 
@@ -56,6 +56,6 @@ class Ring:
         """How many of the numbers are too large."""
         return int((np.abs(values) > self.clip).sum())
 
-    def decode(self, total: Whole) -> NDArray[np.float64]:
-        """The real numbers that a sum of encoded ones stands for."""
+    def decode(self, total: UInt64Array) -> NDArray[np.float64]:
+        """The real numbers that a sum of encoded numbers represents."""
         return total.view(np.int64).astype(np.float64) * self.step

@@ -1,8 +1,8 @@
-"""The server in one round of masked aggregation: it passes letters on, adds up, and unmasks the sum.
+"""The server in one round of masked aggregation: it forwards encrypted shares, adds masked updates, and unmasks the sum.
 
-    join, close → share, pass_on → upload, survivors → reveal, unmask
+    join, close → add_shares, forwarded_shares → upload, survivors → reveal, unmask
 
-Whoever is missing after a step has dropped out. With fewer left than the threshold the round is lost, and nothing is unmasked.
+A client that is missing after a step has dropped out. With fewer clients left than the threshold nothing is unmasked.
 """
 
 from __future__ import annotations
@@ -14,56 +14,58 @@ import numpy as np
 
 from fedfew.flower.secure import ProtocolError, TooFewError, keys, mask_stream, shamir
 from fedfew.flower.secure.client import PublicKeys, usual_threshold
-from fedfew.flower.secure.fixed_point import FEWEST, Whole
+from fedfew.flower.secure.fixed_point import MIN_CLIENTS, UInt64Array
 
-SEALED = keys.NONCE + 2 * shamir.SHARE + keys.TAG  # bytes of a sealed pair of shares
+SEALED_BYTES = keys.NONCE_BYTES + 2 * shamir.SHARE_BYTES + keys.TAG_BYTES  # of an encrypted pair of shares
 
 
-class Adder:
+class MaskingServer:
     """What the server knows in one round."""
 
     def __init__(self, size: int) -> None:
         self.session = secrets.token_bytes(16)
-        self.size = size  # how many numbers each client uploads
-        self.roster: dict[int, PublicKeys] = {}
+        self.size = size  # numbers that each client uploads
+        self.participants: dict[int, PublicKeys] = {}
         self.threshold = 0
         self.uploaded: set[int] = set()
-        self._total: Whole = np.zeros(size, dtype=np.uint64)
+        self._total: UInt64Array = np.zeros(size, dtype=np.uint64)
         self._sealed: dict[int, Mapping[int, bytes]] = {}
         self._revealed: dict[int, Mapping[int, bytes]] = {}
 
     def join(self, client: int, public: PublicKeys) -> None:
-        """A client's keys, in the first step; with bad ones no other client would go on."""
-        if client in self.roster:
+        """Add a client's public keys. Invalid ones are refused here, as every other client would refuse to continue."""
+        if client in self.participants:
             raise ProtocolError(f"client {client} has joined already")
-        taken = {key for known in self.roster.values() for key in (known.channel, known.mask)}
+        taken = {key for known in self.participants.values() for key in (known.channel, known.mask)}
         if public.channel == public.mask or taken & {public.channel, public.mask}:
-            raise ProtocolError("its keys are in use already")
+            raise ProtocolError("its keys are not new and different")
         for key in (public.channel, public.mask):
-            keys.seed_of_pair(keys.fresh(), key, self.session)  # raises where it is no key
-        self.roster[client] = public
+            keys.pair_seed(keys.fresh(), key, self.session)  # raises for an invalid key
+        self.participants[client] = public
 
     def close(self) -> None:
-        """No more clients: this is the roster."""
-        if len(self.roster) < FEWEST:
-            raise TooFewError(f"masked aggregation needs at least {FEWEST} clients in a round, {len(self.roster)} answered")
-        self.threshold = usual_threshold(len(self.roster))
+        """No client may join any more."""
+        if len(self.participants) < MIN_CLIENTS:
+            raise TooFewError(
+                f"masked aggregation needs at least {MIN_CLIENTS} clients in a round, {len(self.participants)} replied"
+            )
+        self.threshold = usual_threshold(len(self.participants))
 
-    def share(self, client: int, sealed: Mapping[int, bytes]) -> None:
-        """A client's shares for all others on the roster, which the server cannot read."""
-        if client not in self.roster or sealed.keys() != self.roster.keys() - {client}:
+    def add_shares(self, client: int, sealed: Mapping[int, bytes]) -> None:
+        """A client's shares for all other participants, which the server cannot read."""
+        if client not in self.participants or sealed.keys() != self.participants.keys() - {client}:
             raise ProtocolError(f"the shares of client {client} are not for all others")
-        if any(len(letter) != SEALED for letter in sealed.values()):
-            raise ProtocolError(f"the shares of client {client} have another size than shares have")
+        if any(len(text) != SEALED_BYTES for text in sealed.values()):
+            raise ProtocolError(f"the shares of client {client} have a wrong size")
         self._sealed[client] = dict(sealed)
 
-    def pass_on(self) -> dict[int, dict[int, bytes]]:
-        """For each client that has shared its secrets the letters of the others that did."""
+    def forwarded_shares(self) -> dict[int, dict[int, bytes]]:
+        """Per client that has shared its secrets, the encrypted shares of the others that have."""
         self._enough(len(self._sealed), "shared their secrets")
-        return {to: {by: letters[to] for by, letters in self._sealed.items() if by != to} for to in self._sealed}
+        return {to: {by: texts[to] for by, texts in self._sealed.items() if by != to} for to in self._sealed}
 
-    def upload(self, client: int, masked: Whole) -> None:
-        """Add a client's masked numbers to the sum; they are not kept."""
+    def upload(self, client: int, masked: UInt64Array) -> None:
+        """Add a client's masked numbers to the sum; they are not stored."""
         if client not in self._sealed or client in self.uploaded:
             raise ProtocolError(f"client {client} has uploaded already, or has not shared its secrets")
         if masked.shape != (self.size,) or masked.dtype != np.uint64:
@@ -75,34 +77,34 @@ class Adder:
 
     @property
     def survivors(self) -> set[int]:
-        """Those whose numbers are in the sum; checked to be enough."""
+        """The clients whose numbers are in the sum; too few are an error."""
         self._enough(len(self.uploaded), "uploaded")
         return set(self.uploaded)
 
     def reveal(self, client: int, shares: Mapping[int, bytes]) -> None:
-        """A surviving client's shares: of each survivor's own mask, of each drop-out's mask key."""
+        """A survivor's shares: of each survivor's own mask, of each drop-out's mask key."""
         if client not in self.uploaded or client in self._revealed:
             raise ProtocolError(f"client {client} has revealed already, or has not uploaded")
-        if shares.keys() != self._sealed.keys() or any(len(share) != shamir.SHARE for share in shares.values()):
+        if shares.keys() != self._sealed.keys() or any(len(share) != shamir.SHARE_BYTES for share in shares.values()):
             raise ProtocolError(f"client {client} has not revealed a share for each client")
         self._revealed[client] = dict(shares)
 
-    def unmask(self) -> Whole:
+    def unmask(self) -> UInt64Array:
         """The sum of the survivors' numbers."""
         survivors = self.survivors
         self._enough(len(self._revealed), "revealed their shares")
         total = self._total.copy()
         for client in survivors:
             seed = self._secret(client)
-            if keys.commitment(seed, self.session) != self.roster[client].commitment:
+            if keys.commitment(seed, self.session) != self.participants[client].commitment:
                 raise ProtocolError(f"the shares of client {client}'s own mask are wrong: nothing is unmasked")
             mask_stream.add(total, seed, subtract=True)
         for dropped in self._sealed.keys() - survivors:
             private = self._secret(dropped)
-            if keys.public(private) != self.roster[dropped].mask:
+            if keys.public(private) != self.participants[dropped].mask:
                 raise ProtocolError(f"the shares of client {dropped}'s mask key are wrong: nothing is unmasked")
-            for client in survivors:  # who added this mask, or took it away, in vain
-                pair = keys.seed_of_pair(private, self.roster[client].mask, self.session)
+            for client in survivors:  # whose uploads still contain this pair's mask
+                pair = keys.pair_seed(private, self.participants[client].mask, self.session)
                 mask_stream.add(total, pair, subtract=client < dropped)
         return total
 
@@ -110,12 +112,12 @@ class Adder:
         try:
             return shamir.combine({by: shares[client] for by, shares in self._revealed.items()}, self.threshold)
         except ValueError:
-            raise ProtocolError(f"the shares of client {client}'s secret do not belong together: nothing is unmasked") from None
+            raise ProtocolError(f"the shares of client {client}'s secret do not fit together: nothing is unmasked") from None
 
     def _enough(self, count: int, did: str) -> None:
         if not self.threshold:
-            raise ProtocolError("the roster is not closed yet")
+            raise ProtocolError("clients may still join")
         if count < self.threshold:
             raise TooFewError(
-                f"{count} of {len(self.roster)} clients {did}, but {self.threshold} are needed: nothing is unmasked"
+                f"{count} of {len(self.participants)} clients {did}, but {self.threshold} are needed: nothing is unmasked"
             )

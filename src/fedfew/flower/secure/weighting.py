@@ -1,8 +1,8 @@
-"""A method's weights under masks: clients scale their updates before they add up, the server divides by who remained.
+"""A method's weights with masked aggregation: clients scale their updates, the server divides the sum by the weights left.
 
-In plain aggregation the server takes the mean of the updates by ω[i, k]. Here it hands client i its ω[i, k], divided by their sum
-over clients for each model k, and the masked sum is the mean. Where clients drop out afterwards the weights of the others sum to
-less than one; the server knows them and divides by what is left.
+In plain aggregation the server takes the mean of the updates, weighted by ω[i, k]. Here it sends client i its ω[i, k], divided
+by the sum over clients for each model k, and the masked sum is the mean. Where clients drop out afterwards the weights of the
+others sum to less than one; the server knows them and divides by their sum.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.flower.secure.fixed_point import Ring
+from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.methods.base import Method, Reply
 from fedfew.stack import Tree, WeightedMean, from_named, leaves, named_leaves
 
-COARSEST = 1e-5  # a mean that may be off by more is not used
+MAX_ERROR = 1e-5  # a mean with a larger rounding error is not used
 
 
 def check_method(method: Method) -> None:
-    """Refuse a method that needs to see single updates."""
+    """Refuse a method whose server needs the single updates."""
     inner: object = method
-    while isinstance(inner, Method):  # a method may wrap another one, and pass on what it does not change
+    while isinstance(inner, Method):  # a method may wrap another one
         if not hasattr(inner, "method") and type(inner).absorb is not Method.absorb:
             raise ValueError(
-                f"aggregation = 'masked' cannot be used with {method.name}: its server keeps something of every client's update, "
-                "which masks are there to hide. Use aggregation = 'plain', or a method that needs the mean alone (as fedfew does)"
+                f"aggregation = 'masked' cannot be used with {method.name}: its server uses every client's update by itself, "
+                "which masks hide. Use aggregation = 'plain', or a method that needs the mean alone, such as fedfew"
             )
         inner = getattr(inner, "method", None)
 
 
 def numbers_in(like: Tree, models: int) -> int:
-    """How many numbers a client uploads: for every model all of an update that looks ``like`` this ``[K or 1, …]``."""
+    """How many numbers a client uploads: K times those of one model; ``like`` is an update ``[K or 1, …]``."""
     return sum(models * t[0].numel() for t in leaves(like))
 
 
 def scaled(update: Tree, weights: Sequence[float]) -> NDArray[np.float64]:
-    """ω[k] · update[k] for every model, as one row of numbers. ``update`` is ``[K, …]``, or ``[1, …]`` where every model takes
-    from the same."""
+    """ω[k] · update[k] for every model, as one vector. ``update`` is ``[K, …]``, or ``[1, …]`` where all models use the same
+    update."""
     omega = torch.tensor(weights, dtype=torch.float64)
     rows = []
     for _, t in sorted(named_leaves(update)):  # by name: server and site must agree on the order
@@ -52,32 +52,32 @@ def scaled(update: Tree, weights: Sequence[float]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Weights:
-    """ω of the clients that were told theirs."""
+    """ω of the clients that are sent theirs."""
 
     clients: list[int]
     log: Tensor  # [C, K]: log ω, without normalisation
-    whole: Tensor | None = None  # [C]: log of what ω are shares of; None: of their sum
+    whole: Tensor | None = None  # [C]: log of what ω are fractions of; None: of their sum
 
     @classmethod
-    def of(cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, share: Tensor) -> Weights:
-        """By the losses ``[C, K]``, numbers of samples ``[C]`` and shares ``[C]`` of these clients."""
-        of = Reply({}, losses, samples), share, torch.tensor(clients)
-        return cls(clients, method.log_weights(*of).double(), method.log_whole(*of))
+    def of(cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, sample_shares: Tensor) -> Weights:
+        """From the losses ``[C, K]``, numbers of samples ``[C]`` and n_i / Σ_j n_j ``[C]`` of these clients."""
+        given = Reply({}, losses, samples), sample_shares, torch.tensor(clients)
+        return cls(clients, method.log_weights(*given).double(), method.log_whole(*given))
 
     @property
     def normalised(self) -> Tensor:
-        """[C, K]; each model's sum to one over clients, or are all zero where nobody gives it weight."""
+        """[C, K]; each model's sum to one over clients, or are all zero where no client gives it weight."""
         return (self.log - _finite(self.log.logsumexp(0))).exp().clamp(max=1.0)
 
     def mean(
-        self, total: NDArray[np.float64], survivors: Collection[int], like: Tree, ring: Ring
+        self, total: NDArray[np.float64], survivors: Collection[int], like: Tree, fixed_point: FixedPoint
     ) -> tuple[WeightedMean, list[int]]:
-        """The weighted mean over the survivors, whose sum this is; and the models for which those who had nearly all the weight
-        dropped out, so that too little of the sum is left to divide by: they are given no mean."""
+        """The weighted mean over the survivors, whose sum is ``total``; and the models that get no mean, because the clients with
+        nearly all of their weight dropped out and dividing by the rest would amplify the rounding error."""
         at = torch.tensor([position for position, client in enumerate(self.clients) if client in survivors])
         remaining = self.normalised[at].sum(0)
         log_total = self.log[at].logsumexp(0)
-        lost = (log_total > -torch.inf) & (ring.error > COARSEST * remaining)
+        lost = (log_total > -torch.inf) & (fixed_point.error > MAX_ERROR * remaining)
         inverse = torch.where((remaining > 0) & ~lost, 1 / remaining, 0.0)
         mean = WeightedMean(len(remaining))
         whole = None if self.whole is None else self.whole[at]

@@ -4,24 +4,24 @@ import time
 
 from fedfew.flower import client, site
 from fedfew.flower.messages import MASK
-from fedfew.flower.site_errors import failing_as
+from fedfew.flower.site_errors import fails_as
 from fedfew.stack import tree_map
 
 SECRET = "patient 4711"
 _train = site.Site._train
-_under_masks = site.Site._under_masks
-_answered = client.answered
+_masked_step = site.Site._masked_step
+_handle = client.handle
 _faults: dict[tuple[int, int], str] = {}
 
 
-def faulty_train(self, letter):
-    fault = _faults.get((self.config.client, letter.values["round"]), "")
+def faulty_train(self, message):
+    fault = _faults.get((self.config.client, message.values["round"]), "")
     if fault == "raise":
-        with failing_as("training"):
+        with fails_as("training"):
             raise RuntimeError(f"{SECRET} has no label")
     if fault == "hang":
         time.sleep(600)
-    reply = _train(self, letter)
+    reply = _train(self, message)
     change = {
         "nan": lambda t: t * float("nan"),
         "shape": lambda t: t[..., None],
@@ -32,23 +32,23 @@ def faulty_train(self, letter):
     return reply
 
 
-def faulty_masks(self, letter):
-    """ "drop": trained, and then not to be heard of again in this round."""
-    fault = _faults.get((self.config.client, letter.values["round"]), "")
-    if fault == "drop" and letter.kind == MASK:
-        with failing_as("request"):
+def faulty_masks(self, message):
+    """ "drop": the site trains, then fails to upload."""
+    fault = _faults.get((self.config.client, message.values["round"]), "")
+    if fault == "drop" and message.kind == MASK:
+        with fails_as("request"):
             raise RuntimeError(SECRET)
-    return _under_masks(self, letter)
+    return _masked_step(self, message)
 
 
-def answered(message, context, model=None):
+def handle(flower_message, context, model=None):
     for fault in filter(None, str(context.run_config.get("test.faults", "")).split(",")):
         number, round, what = fault.split(":")
         _faults[int(number), int(round)] = what
-    return _answered(message, context, model)
+    return _handle(flower_message, context, model)
 
 
 site.Site._train = faulty_train
-site.Site._under_masks = faulty_masks
-client.answered = answered
+site.Site._masked_step = faulty_masks
+client.handle = handle
 app = client.client_app()

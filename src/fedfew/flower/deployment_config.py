@@ -1,4 +1,4 @@
-"""A run on a network as its configuration says it: ``[tool.flwr.app.config]`` and ``flwr run --run-config``."""
+"""The configuration of a run on a network: ``[tool.flwr.app.config]`` and ``flwr run --run-config``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 from fedfew import methods
-from fedfew.flower.secure.fixed_point import FEWEST
+from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
 from fedfew.methods.compression import WAYS, Way
@@ -18,7 +18,7 @@ from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
 
 T = TypeVar("T")
-SIMULATED = ("data", "partition", "data-seed")  # read by the sites of a simulation, which have no configuration of their own
+SIMULATED = ("data", "partition", "data-seed")  # read by the nodes of a simulation, which have no configuration of their own
 
 
 def _setting(default: T, about: str) -> T:
@@ -27,8 +27,8 @@ def _setting(default: T, about: str) -> T:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is trained, and how long the server waits for whom. A key of the configuration is a name here with hyphens."""
+class DeploymentConfig:
+    """What is trained, and how the server waits for sites. A key of the configuration is a name here with hyphens."""
 
     method: str = _setting("fedfew", "Method, its settings after a colon: fedfew:models=3,mu=0.01.")
     model: str = _setting("mlp", "A model's name, or module:factory in the app.")
@@ -43,22 +43,22 @@ class Plan:
     augment: str = _setting("none", "What happens to images in training: none, flip, or crop-flip.")
     participation: float = _setting(1.0, "Share of the clients that are there, drawn anew each round, that take part.")
     seed: int = _setting(0, "Seed of initial models and batches.")
-    score_every: int = _setting(10, "Score all clients every so many rounds (a second wave of messages) and after the last.")
+    score_every: int = _setting(10, "Score all clients every so many rounds (a second exchange) and after the last.")
     checkpoint_every: int = _setting(1, "Write a checkpoint every so many rounds.")
-    folder: str = _setting("runs/flower", "Where the server keeps the run; relative to where the SuperLink was started.")
-    quorum: float = _setting(0.5, "Share of a round's clients that must answer for it to count.")
-    deadline: float = _setting(600.0, "Seconds that a round waits for answers.")
-    attempts: int = _setting(3, "How often a round without a quorum is asked for before the run stops.")
-    gather: float = _setting(120.0, "Seconds to wait for all sites before beginning with those that are there.")
-    clip_norm: float = _setting(0.0, "Updates longer than this are shortened to it. 0: they are not.")
-    refuse_ratio: float = _setting(100.0, "Updates this many times longer than the round's median are refused. 0: they are not.")
-    max_samples: int = _setting(10_000_000, "The most training samples a site is believed to have.")
+    folder: str = _setting("runs/flower", "The run's folder at the server, relative to where the SuperLink was started.")
+    quorum: float = _setting(0.5, "Fraction of a round's clients that must reply for it to count.")
+    deadline: float = _setting(600.0, "Seconds that a round waits for replies.")
+    attempts: int = _setting(3, "How often a round without a quorum is tried before the run stops.")
+    gather: float = _setting(120.0, "Seconds to wait for all sites before starting with those that have joined.")
+    clip_norm: float = _setting(0.0, "Updates with a larger norm are shortened to it. 0: off.")
+    refuse_ratio: float = _setting(100.0, "Updates this many times longer than the round's median are refused. 0: off.")
+    max_samples: int = _setting(10_000_000, "A site that reports more training samples is refused.")
     compression: Way = _setting(  # noqa: RUF009  # it makes a field(), as for the others
-        "none", "How updates travel: none, bf16 (half the bytes) or int8 (a quarter)."
+        "none", "Compression of updates: none, bf16 (half the bytes) or int8 (a quarter)."
     )
 
-    aggregation: str = _setting("plain", "plain, or masked (experimental): the server learns the updates' sum alone.")
-    mask_clip: float = _setting(1024.0, "With masked: numbers of an update beyond this, times their weight, are cut to it.")
+    aggregation: str = _setting("plain", "plain, or masked (experimental): the server learns only the sum of updates.")
+    mask_clip: float = _setting(1024.0, "With masked: weighted values of an update beyond this are clipped to it.")
 
     def __post_init__(self) -> None:
         checks = {
@@ -92,12 +92,12 @@ class Plan:
             check_method(method)
             if self.compression != "none":
                 raise ValueError(f"compression must be none where aggregation is masked, not {self.compression!r}")
-            if self.clients < FEWEST:
-                raise ValueError(f"clients must be ≥ {FEWEST} where aggregation is masked, not {self.clients}")
+            if self.clients < MIN_CLIENTS:
+                raise ValueError(f"clients must be ≥ {MIN_CLIENTS} where aggregation is masked, not {self.clients}")
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Plan:
-        """The plan in a run's configuration. Keys with a dot (from tables of your own) are yours; others must be known."""
+    def read(cls, config: Mapping[str, Any]) -> DeploymentConfig:
+        """From a run's configuration. Keys with a dot (from tables of your own) are ignored; others must be known."""
         hints = get_type_hints(cls)
         known = {f.name.replace("_", "-"): f.name for f in fields(cls)}
         values = {}
@@ -113,7 +113,7 @@ class Plan:
         return _method(self.method)
 
     def for_sites(self) -> dict[str, Any]:
-        """What a site has to know to train, as plain values."""
+        """The settings that sites need to train, as JSON values."""
         names = ("local_epochs", "batch_size", "lr", "momentum", "weight_decay", "batch_norm", "augment", "seed", "clients")
         return {name: getattr(self, name) for name in (*names, "compression", "aggregation", "clip_norm")} | {
             "method": self.make_method().settings()
@@ -122,7 +122,7 @@ class Plan:
 
 @lru_cache(maxsize=32)  # a method's settings are read from its source, which takes a while
 def _method(spec: str) -> Method:
-    """The method that ``fedfew:models=3,mu=0.01`` says."""
+    """The method of a text such as ``fedfew:models=3,mu=0.01``."""
     name, _, rest = spec.partition(":")
     given: dict[str, Any] = {"name": name.strip()}
     for piece in filter(None, (p.strip() for p in rest.split(","))):

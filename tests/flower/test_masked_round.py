@@ -10,29 +10,29 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedfew.flower.messages import FAILED, MASK, REVEAL, SHARE, TRAIN, Letter
-from fedfew.flower.plan import Plan
-from fedfew.flower.site_errors import TroubleError
+from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.messages import FAILED, MASK, REVEAL, SHARE_KEYS, TRAIN, SiteMessage
+from fedfew.flower.site_errors import SiteError
 from fedfew.stack import named_leaves
-from tests.flower.small import PLAN, course, neighbourhood, site
+from tests.flower.support import SETTINGS, fake_network, server_loop, site
 
 QUANTISED = 1e-6  # mask-clip 1024 in 2⁴⁸ steps is far finer; float32 is what is left
 
 
 def lost(kind: str, client: int, number: int):
-    """Loses a client's answer to a letter of this kind in this round."""
+    """Loses a client's answer to a message of this kind in this round."""
 
-    def change(node, letter, reply):
-        gone = letter.kind == kind and node == 100 + client and letter.values["round"] == number
+    def change(node, message, reply):
+        gone = message.kind == kind and node == 100 + client and message.values["round"] == number
         return None if gone else reply
 
     return change
 
 
-def runs(tmp_path, masked_change=None, plain_change=None, **plan):
+def runs(tmp_path, masked_change=None, plain_change=None, **config):
     """The same run under masks and without."""
-    hidden = course(tmp_path / "m", neighbourhood(tmp_path / "m", change=masked_change), aggregation="masked", **plan).run()
-    open_ = course(tmp_path / "p", neighbourhood(tmp_path / "p", change=plain_change), **plan).run()
+    hidden = server_loop(tmp_path / "m", fake_network(tmp_path / "m", change=masked_change), aggregation="masked", **config).run()
+    open_ = server_loop(tmp_path / "p", fake_network(tmp_path / "p", change=plain_change), **config).run()
     return hidden, open_
 
 
@@ -60,65 +60,65 @@ def test_it_ends_as_a_plain_run_does(method, tmp_path):
     assert hidden.round == 3
 
 
-@pytest.mark.parametrize("kind", [SHARE, MASK])
+@pytest.mark.parametrize("kind", [SHARE_KEYS, MASK])
 def test_a_client_that_drops_out_between_the_phases_is_left_out_as_in_a_plain_run(kind, tmp_path):
-    plan = {"method": "fedfew:mu=0.1", "rounds": 2}
-    hidden, open_ = runs(tmp_path, lost(kind, 3, 2), lost(TRAIN, 3, 2), **plan)
+    config = {"method": "fedfew:mu=0.1", "rounds": 2}
+    hidden, open_ = runs(tmp_path, lost(kind, 3, 2), lost(TRAIN, 3, 2), **config)
     assert_same(hidden, open_)
-    assert [e for e in hidden.state.events if "left out" in e] == ["round 2: client 3 is left out: no answer within the deadline"]
+    assert [e for e in hidden.state.events if "left out" in e] == ["round 2: client 3 is left out: no reply within the deadline"]
 
 
 def test_a_client_that_drops_out_after_its_upload_still_counts(tmp_path):
-    def change(node, letter, reply):
-        return Letter(FAILED, {"why": "state"}) if letter.kind == REVEAL and node == 103 else reply
+    def change(node, message, reply):
+        return SiteMessage(FAILED, {"error": "state"}) if message.kind == REVEAL and node == 103 else reply
 
     hidden, open_ = runs(tmp_path, change, None, method="fedfew:mu=0.1", rounds=2)
     assert_same(hidden, open_)
     assert hidden.history["left_out"].tolist() == [0, 0]
 
 
-def test_too_many_drop_outs_lose_the_round_and_it_is_asked_for_again(tmp_path):
+def test_too_many_drop_outs_lose_the_round_and_it_is_repeated(tmp_path):
     """Of four clients three are needed; two fail in the first attempt."""
     failed = []
 
-    def change(node, letter, reply):
-        if letter.kind == MASK and letter.values["round"] == 2 and node in (101, 102) and node not in failed:
+    def change(node, message, reply):
+        if message.kind == MASK and message.values["round"] == 2 and node in (101, 102) and node not in failed:
             failed.append(node)
-            return Letter(FAILED, {"why": "request"})
+            return SiteMessage(FAILED, {"error": "request"})
         return reply
 
     hidden, open_ = runs(tmp_path, change, None, method="fedfew:mu=0.1", rounds=2)
     assert_same(hidden, open_)
     assert "round 2: 2 of 4 clients uploaded, but 3 are needed: nothing is unmasked" in hidden.state.events
-    assert "round 2: asked for again (2 of 3)" in hidden.state.events
+    assert "round 2: repeated (attempt 2 of 3)" in hidden.state.events
 
 
 def test_survivors_of_a_masked_round_must_be_a_quorum(tmp_path):
     """Three of four are enough to unmask, but not for a quorum of all."""
-    plan = {"method": "fedavg", "aggregation": "masked", "rounds": 1, "quorum": 1.0, "attempts": 1}
+    config = {"method": "fedavg", "aggregation": "masked", "rounds": 1, "quorum": 1.0, "attempts": 1}
     with pytest.raises(RuntimeError, match="round 1 has no quorum after 1 attempts"):
-        course(tmp_path, neighbourhood(tmp_path, change=lost(MASK, 3, 1)), **plan).run()
+        server_loop(tmp_path, fake_network(tmp_path, change=lost(MASK, 3, 1)), **config).run()
 
 
 def test_a_run_that_never_gets_enough_stops_and_keeps_what_it_has(tmp_path):
-    def change(node, letter, reply):
-        return None if letter.kind == SHARE and letter.values["round"] == 2 and node > 101 else reply
+    def change(node, message, reply):
+        return None if message.kind == SHARE_KEYS and message.values["round"] == 2 and node > 101 else reply
 
     with pytest.raises(RuntimeError, match="round 2 has no quorum after 3 attempts"):
-        course(tmp_path, neighbourhood(tmp_path, change=change), aggregation="masked").run()
+        server_loop(tmp_path, fake_network(tmp_path, change=change), aggregation="masked").run()
 
 
 def test_nothing_that_leaves_a_site_is_its_update(tmp_path):
     """All floating-point values that leave are losses and scores; the only array as large as the update looks like noise."""
     seen = []
 
-    def change(node, letter, reply):
+    def change(node, message, reply):
         seen.append(reply)
         return reply
 
-    course(tmp_path, neighbourhood(tmp_path, change=change), aggregation="masked", method="fedfew:mu=0.1", rounds=1).run()
+    server_loop(tmp_path, fake_network(tmp_path, change=change), aggregation="masked", method="fedfew:mu=0.1", rounds=1).run()
     arrays = [(reply.kind, path, t) for reply in seen for path, t in named_leaves(reply.tree)]
-    assert {(kind, path) for kind, path, _ in arrays} == {(SHARE, "sealed"), (MASK, "masked"), (REVEAL, "shares")}
+    assert {(kind, path) for kind, path, _ in arrays} == {(SHARE_KEYS, "sealed"), (MASK, "masked"), (REVEAL, "shares")}
     assert not any(t.is_floating_point() for _, _, t in arrays)
     uploads = np.concatenate([t.numpy() for _, path, t in arrays if path == "masked"]).view(np.uint8)
     assert abs(uploads.astype(float).mean() - 127.5) < 6 * 73.9 / len(uploads) ** 0.5
@@ -127,75 +127,75 @@ def test_nothing_that_leaves_a_site_is_its_update(tmp_path):
 def test_a_site_keeps_its_secrets_to_itself_and_deletes_them(tmp_path):
     modes = []
 
-    def change(node, letter, reply):
-        folder = tmp_path / "sites" / "client-0" / str(letter.values.get("run")) / "masked"
-        modes.append((node, letter.kind, sorted((path.name, oct(path.stat().st_mode)[-3:]) for path in folder.glob("*"))))
+    def change(node, message, reply):
+        folder = tmp_path / "sites" / "client-0" / str(message.values.get("run")) / "masked"
+        modes.append((node, message.kind, sorted((path.name, oct(path.stat().st_mode)[-3:]) for path in folder.glob("*"))))
         return reply
 
-    course(tmp_path, neighbourhood(tmp_path, change=change), aggregation="masked", rounds=1).run()
+    server_loop(tmp_path, fake_network(tmp_path, change=change), aggregation="masked", rounds=1).run()
     of_0 = {kind: files for node, kind, files in modes if node == 100}
-    assert of_0[TRAIN] == of_0[MASK] == [("party.json", "600"), ("update.safetensors", "600")]
+    assert of_0[TRAIN] == of_0[MASK] == [("client.json", "600"), ("update.safetensors", "600")]
     assert of_0[REVEAL] == []
-    log = (tmp_path / "sites" / "client-0" / "left.jsonl").read_text()
-    assert {json.loads(line)["kind"] for line in log.splitlines()} == {"join", "train", "share", "mask", "reveal", "score"}
+    log = (tmp_path / "sites" / "client-0" / "audit.jsonl").read_text()
+    assert {json.loads(line)["kind"] for line in log.splitlines()} == {"join", "train", "share-keys", "mask", "reveal", "score"}
 
 
-@pytest.mark.parametrize("kind", [SHARE, MASK, REVEAL])
+@pytest.mark.parametrize("kind", [SHARE_KEYS, MASK, REVEAL])
 def test_a_step_asked_for_again_is_refused_by_the_next_process(kind, tmp_path):
     seen = []
 
-    def change(node, letter, reply):
-        if letter.kind == kind and node == 100:
-            seen.append(site(tmp_path / "sites", 0).answer(letter) if not seen else reply)
+    def change(node, message, reply):
+        if message.kind == kind and node == 100:
+            seen.append(site(tmp_path / "sites", 0).handle(message) if not seen else reply)
         return reply
 
-    with pytest.raises(TroubleError) as caught:
-        course(tmp_path, neighbourhood(tmp_path, change=change), aggregation="masked", rounds=1).run()
-    words = "nothing is put aside here" if kind == REVEAL else "each is taken once"
+    with pytest.raises(SiteError) as caught:
+        server_loop(tmp_path, fake_network(tmp_path, change=change), aggregation="masked", rounds=1).run()
+    words = "no update is pending here" if kind == REVEAL else "each is taken once"
     assert words in str(caught.value.__cause__)
 
 
 def test_a_site_may_insist_on_masks(tmp_path):
-    network = neighbourhood(tmp_path)
+    network = fake_network(tmp_path)
     network.sites[103] = site(tmp_path / "sites", 3, **{"masked-only": True})
-    run = course(tmp_path, network, rounds=1).run()
+    run = server_loop(tmp_path, network, rounds=1).run()
     assert "round 1: client 3 is left out: the site failed: settings" in run.state.events
-    again = neighbourhood(tmp_path / "m")
+    again = fake_network(tmp_path / "m")
     again.sites[103] = site(tmp_path / "m" / "sites", 3, **{"masked-only": True})
-    assert course(tmp_path / "m", again, rounds=1, aggregation="masked").run().history["left_out"].tolist() == [0]
+    assert server_loop(tmp_path / "m", again, rounds=1, aggregation="masked").run().history["left_out"].tolist() == [0]
 
 
-def test_a_site_may_refuse_to_stand_alone_in_a_sum_and_the_server_says_who_would(tmp_path):
+def test_a_site_may_refuse_a_large_weight_and_the_server_logs_who_has_one(tmp_path):
     """A small μ puts nearly all weight of a model on one client."""
-    network = neighbourhood(tmp_path)
-    plan = {"aggregation": "masked", "rounds": 1, "method": "fedfew:mu=0.0001"}
-    run = course(tmp_path, network, **plan).run()
+    network = fake_network(tmp_path)
+    config = {"aggregation": "masked", "rounds": 1, "method": "fedfew:mu=0.0001"}
+    run = server_loop(tmp_path, network, **config).run()
     warned = [event for event in run.state.events if "of the weight of" in event]
     assert len(warned) == 1
     alone = int(warned[0].split("client ")[1].split()[0])
-    careful = neighbourhood(tmp_path / "c")
+    careful = fake_network(tmp_path / "c")
     careful.sites[100 + alone] = site(tmp_path / "c" / "sites", alone, **{"most-weight": 0.5})
-    run = course(tmp_path / "c", careful, **plan).run()
+    run = server_loop(tmp_path / "c", careful, **config).run()
     assert f"round 1: client {alone} is left out: the site failed: request" in run.state.events
     model = warned[0].split("model ")[1].split(",")[0]
-    assert f"round 1: model {model} stays as it is: those with nearly all of its weight dropped out" in run.state.events
+    assert f"round 1: model {model} stays as it is: the clients with nearly all of its weight dropped out" in run.state.events
 
 
-def test_a_client_with_keys_that_are_none_is_left_out(tmp_path):
-    def change(node, letter, reply):
-        if letter.kind == TRAIN and node == 101:
+def test_a_client_with_invalid_keys_is_left_out(tmp_path):
+    def change(node, message, reply):
+        if message.kind == TRAIN and node == 101:
             reply.values["keys"] = "00" * 96
         return reply
 
-    run = course(tmp_path, neighbourhood(tmp_path, change=change), aggregation="masked", rounds=1, method="fedavg").run()
-    assert run.state.events == ["round 1: client 1 is left out: its keys are in use already"]  # both are zero
+    run = server_loop(tmp_path, fake_network(tmp_path, change=change), aggregation="masked", rounds=1, method="fedavg").run()
+    assert run.state.events == ["round 1: client 1 is left out: its keys are not new and different"]  # both are zero
     assert run.history["left_out"].tolist() == [1]
 
 
-def test_norms_are_clipped_at_home(tmp_path):
+def test_norms_are_clipped_at_the_site(tmp_path):
     hidden, open_ = runs(tmp_path, method="fedavg", rounds=1, clip_norm=0.01)
     assert_same(hidden, open_)
-    free = course(tmp_path / "f", neighbourhood(tmp_path / "f"), method="fedavg", rounds=1).run()
+    free = server_loop(tmp_path / "f", fake_network(tmp_path / "f"), method="fedavg", rounds=1).run()
     assert any(
         not torch.equal(a, b)
         for (_, a), (_, b) in zip(named_leaves(free.state.server), named_leaves(hidden.state.server), strict=True)
@@ -214,9 +214,9 @@ def test_norms_are_clipped_at_home(tmp_path):
 )
 def test_what_cannot_be_masked_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        Plan(**(PLAN | {"aggregation": "masked"} | changes))
+        DeploymentConfig(**(SETTINGS | {"aggregation": "masked"} | changes))
 
 
 def test_a_method_without_updates_has_nothing_to_mask(tmp_path):
     with pytest.raises(ValueError, match="has nothing to mask"):
-        course(tmp_path, neighbourhood(tmp_path), aggregation="masked", method="local").run()
+        server_loop(tmp_path, fake_network(tmp_path), aggregation="masked", method="local").run()

@@ -1,0 +1,51 @@
+"""A run's configuration, the app that is written to begin with, and the command group."""
+
+import os
+
+import pytest
+
+from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.util.files import folder_locked
+
+
+def test_settings_are_read_from_a_configuration():
+    config = DeploymentConfig.read(
+        {"method": "fedfew:models=4, mu=0.003, published", "lr": 1, "score-every": 5, "mine.key": "kept"}
+    )
+    assert (config.lr, config.score_every) == (1.0, 5)
+    settings = config.make_method().settings()
+    assert (settings["models"], settings["mu"], settings["init_models"]) == (4, 0.003, "copies")
+    assert config.for_sites()["method"] == settings
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quorom": 1}, "there is no setting of a run called 'quorom'; did you mean 'quorum'"),
+        ({"rounds": 0}, "rounds must be ≥ 1, not 0"),
+        ({"rounds": "many"}, "rounds must be a whole number, not 'many'"),
+        ({"quorum": 1.5}, r"quorum must be in \(0, 1\], not 1.5"),
+        ({"deadline": 0}, "deadline must be a finite number > 0"),
+        ({"clip-norm": -1}, "clip-norm must be a finite number ≥ 0"),
+        ({"refuse-ratio": 0.5}, "refuse-ratio must be 0 or a finite number > 1"),
+        ({"lr": float("inf")}, "lr must be a finite number > 0"),
+        ({"participation": 0}, "participation must be in"),
+        ({"method": "fedfoo"}, "there is no method 'fedfoo'"),
+        ({"method": "fedavg:mu=1"}, "there is no setting 'mu'"),
+        ({"method": "fedfew:models=9"}, r"models must be at most the number of clients \(4\)"),
+    ],
+)
+def test_errors_name_the_setting_and_what_would_be_right(config, message):
+    with pytest.raises(ValueError, match=message):
+        DeploymentConfig.read(config)
+
+
+def test_one_server_at_a_time_in_a_folder(tmp_path):
+    with (
+        folder_locked(tmp_path / "run"),
+        pytest.raises(ValueError, match=rf"process {os.getpid()} on .* is using"),
+        folder_locked(tmp_path / "run", wait=0),
+    ):
+        pass
+    with folder_locked(tmp_path / "run", wait=0):
+        pass

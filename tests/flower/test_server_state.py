@@ -1,0 +1,105 @@
+"""Checkpoints of the server: stopping and continuing, and what the run's folder can be used for."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedfew
+from fedfew import models
+from fedfew.cli import app
+from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.messages import JOIN, SiteMessage
+from fedfew.flower.server_loop import ServerLoop
+from tests.flower.support import (
+    FEDERATION,
+    SETTINGS,
+    fake_network,
+    same_as_simulated,
+    server_loop,
+    simulated,
+    tiny,
+)
+
+
+class PowerCutError(Exception):
+    """The server is gone."""
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedamp", "fedfew"])
+@pytest.mark.parametrize("checkpoint_every", [1, 2])
+def test_a_killed_server_continues_from_its_checkpoint(method, checkpoint_every, tmp_path):
+    """In round 4, when sites have trained it already; with a checkpoint every other round, rounds 3 and 4 are done again."""
+
+    def cut(node, message, reply):
+        if message.kind == "train" and message.values["round"] == 4 and node == 103:
+            raise PowerCutError
+        return reply
+
+    settings = {"method": method, "rounds": 5, "checkpoint_every": checkpoint_every}
+    with pytest.raises(PowerCutError):
+        server_loop(tmp_path, fake_network(tmp_path, change=cut), **settings).run()
+    after = {1: 3, 2: 2}[checkpoint_every]
+    assert fedfew.load(tmp_path / "run", tiny).round == after
+    run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    assert run.state.events == [f"resumed after round {after}"]
+    same_as_simulated(run, simulated(method=method, rounds=5), tmp_path / "sites")
+
+
+def test_a_site_that_lost_its_state_says_so(tmp_path):
+    server_loop(tmp_path, fake_network(tmp_path), method="ditto", rounds=2).run()
+    shutil.rmtree(tmp_path / "sites" / "client-1")
+    run = server_loop(tmp_path, fake_network(tmp_path), method="ditto", rounds=3).run()
+    assert run.state.events == [
+        "resumed after round 2",
+        "round 3: client 1 had lost its private state and started from that of round 0",
+    ]
+
+
+def test_a_folder_with_another_or_a_finished_run_is_refused(tmp_path):
+    server_loop(tmp_path, fake_network(tmp_path), method="fedavg").run()
+    with pytest.raises(ValueError, match=r"rounds is 3, but the run in .* has done 3"):
+        server_loop(tmp_path, fake_network(tmp_path), method="fedavg").run()
+    with pytest.raises(ValueError, match=r"belongs to another run: its lr is 0\.1, not 0\.2"):
+        server_loop(tmp_path, fake_network(tmp_path), method="fedavg", lr=0.2, rounds=9).run()
+
+
+def test_a_site_that_changed_its_data_is_rejected_when_the_run_continues(tmp_path):
+    server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=2).run()
+
+    def wider(node, message, reply):
+        return SiteMessage(JOIN, reply.values | {"classes": 9}) if message.kind == JOIN and node == 101 else reply
+
+    run = server_loop(tmp_path, fake_network(tmp_path, change=wider), method="fedavg", rounds=3).run()
+    assert run.state.events == ["node 101 cannot take part: it has 9 classes, the run 3", "resumed after round 2"]
+    assert np.isnan(run.history.losses[-1]).any(1).tolist() == [False, True, False, False]
+
+
+def test_the_folder_can_be_shown_and_selected_from(tmp_path):
+    config = {"model": "mlp", "method": "fedfew", "rounds": 2}
+    network = fake_network(tmp_path)
+    for here in network.sites.values():
+        here.model = "mlp"
+    ServerLoop(DeploymentConfig(**(SETTINGS | config | {"folder": str(tmp_path / "run")})), network, mlp, network.clock).run()
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "run"), "--json"])
+    assert shown.exit_code == 0, shown.output
+    about = json.loads(shown.stdout)
+    assert [client["client"] for client in about["clients"]] == [0, 1, 2, 3]
+    assert about["data"]["train"] == FEDERATION.train.count.tolist()
+    x, y = FEDERATION.test.of(0)
+    np.savez(tmp_path / "mine.npz", x=x.numpy(), y=y.numpy())
+    chosen = CliRunner().invoke(app, ["select", str(tmp_path / "run"), "--data", str(tmp_path / "mine.npz"), "--json"])
+    assert json.loads(chosen.stdout)["samples"] == 6
+
+
+def mlp(data):
+    return lambda: models.build("mlp", tuple(data["shape"]), data["classes"])
+
+
+@pytest.mark.parametrize("method", ["ditto", "apfl", "fedrep", "local", "fedamp", "fedmtl"])
+def test_the_server_does_not_pretend_to_know_models_that_sites_keep(method, tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path), method=method, rounds=1).run()
+    with pytest.raises(ValueError, match="client 2 keeps a model of its own at its site"):
+        run.model_of(2)
