@@ -170,7 +170,7 @@ def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
     for t in leaves(reply.update):
         pairs = pairs & t.reshape(*t.shape[:2], -1).isfinite().all(2)  # [C, 1] where all models take from the same
     ok = pairs.any(1)
-    if outcome.own:
+    if leaves(outcome.own):  # a wrapped method may have an own state of empty branches
         ok = ok & finite(outcome.own)
     at = ok.nonzero()[:, 0]
     if not bool(pairs.all()):
