@@ -28,3 +28,11 @@ def test_methods_lists_all_and_explains_one() -> None:
         "published": False,
     }
     assert "did you mean 'ditto'?" in refused("methods", "dito")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_markup_of_docstrings_is_printed(name: str) -> None:
+    for out in (call("methods", name).stdout, call("methods", name, "--json").stdout):
+        assert "``" not in out
+        assert ":meth:" not in out
+        assert ":class:" not in out

@@ -91,8 +91,8 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_adapting_that_makes_it_worse_is_said_plainly(exported: str) -> None:
     words = ["select", exported, "--data", "mine.npz", "--adapt-epochs", "2", "--lr", "50"]
     out = " ".join(call(*words).stdout.split())
-    assert "Adapting made it worse: the loss on the samples held out did not fall. The model is used as it came." in out
-    assert "It is used all the same" in call(*words, "--keep-adapted").stdout
+    assert "Adapting made it worse: the loss on the samples held out did not fall. The model is used as received." in out
+    assert "It is used nevertheless" in call(*words, "--keep-adapted").stdout
     told = document(exported, "--adapt-epochs", "2", "--lr", "50", "-o", "m.safetensors")
     assert told["adapted"] is False
     as_it_came = export.read(exported).models[told["model"]].state_dict()
@@ -151,11 +151,11 @@ def test_select_takes_the_model_with_the_least_loss(finished: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "answer"),
     [
-        ({"x": np.zeros((2, 1, 8, 8))}, "the arrays x and y"),
+        ({"x": np.zeros((2, 1, 8, 8))}, "bad.npz holds ['x'], but x and y"),
         ({"x": np.zeros((2, 9)), "y": np.zeros(2, int)}, "samples of shape [1, 8, 8]"),
-        ({"x": np.zeros((0, 1, 8, 8)), "y": np.zeros(0, int)}, "samples of shape"),
+        ({"x": np.zeros((0, 1, 8, 8)), "y": np.zeros(0, int)}, "one label per sample is needed"),
         ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0, 10])}, "whole numbers from 0 to 9"),
-        ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0.5, 1])}, "whole numbers from 0 to 9"),
+        ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0.5, 1])}, "labels must be whole numbers or words, not float64"),
     ],
 )
 def test_select_refuses_data_that_do_not_fit(finished: Path, arrays: dict[str, np.ndarray], answer: str) -> None:
@@ -166,7 +166,7 @@ def test_select_refuses_data_that_do_not_fit(finished: Path, arrays: dict[str, n
 def test_select_needs_a_file_and_models(finished: Path) -> None:
     assert "there is no file nowhere.npz" in refused("select", str(finished), "--data", "nowhere.npz")
     Path("text.npz").write_text("not an archive")
-    assert "must be a .npz file" in refused("select", str(finished), "--data", "text.npz")
+    assert "text.npz cannot be read as .npz of plain arrays" in refused("select", str(finished), "--data", "text.npz")
     call("run", *SMALL, "--method", "local", "--folder", "r")
     np.savez("mine.npz", x=np.zeros((1, 1, 8, 8)), y=np.zeros(1, int))
     assert "local keeps no models on the server" in refused("select", "r", "--data", "mine.npz")

@@ -1,4 +1,4 @@
-"""Flips and crops: by hand, in both engines, from train to resume."""
+"""Flips and crops: by hand, in all engines, from train to resume."""
 
 import numpy as np
 import pytest

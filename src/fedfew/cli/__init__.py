@@ -20,6 +20,7 @@ from fedfew.cli import (
     errors,
     export,
     flower,
+    help_text,
     methods,
     report,
     run,
@@ -47,19 +48,19 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def main_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", hidden=True, help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error: fedfew --debug COMMAND …")] = False,
 ) -> None:
     """Personalised federated learning: few models for many clients.
 
     Start with [bold]fedfew demo[/bold] (half a minute), then train something of your own:
 
-    [cyan]fedfew run --method fedfew --models 4[/cyan]     one run, kept in a folder
+    [cyan]fedfew run --method fedfew --models 4[/cyan]     one run, saved in a folder
     [cyan]fedfew compare --methods all --seeds 3[/cyan]    a table and a plot
-    [cyan]fedfew show runs/digits-fedfew-0[/cyan]          what came out, client by client
-    [cyan]fedfew report runs/digits-fedfew-0[/cyan]        the same as a page to look at
-    [cyan]fedfew study run quick[/cyan]                    many runs at one command
+    [cyan]fedfew show runs/digits-fedfew-0[/cyan]          scores of every client
+    [cyan]fedfew report runs/digits-fedfew-0[/cyan]        the same as an HTML page
+    [cyan]fedfew study run quick[/cyan]                    a table and figures from many runs
     """
     errors.show_tracebacks(debug)
 
@@ -72,9 +73,10 @@ def version() -> None:
 
 for module in (run, compare, advise_k, show, report, watch, export, select, methods, demo, bench):
     module.add_to(app)
-app.add_typer(data.app, name="data")
-app.add_typer(flower.app, name="flower")
-app.add_typer(study.app, name="study")
+for name, group in {"data": data.app, "flower": flower.app, "study": study.app}.items():
+    app.add_typer(group, name=name)
+    help_text.tidy(group)
+help_text.tidy(app)
 
 
 def main() -> None:

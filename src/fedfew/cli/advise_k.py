@@ -21,8 +21,8 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew advise-k[/cyan]   K from 1 to 6 on rotated digits (four true groups)
 [cyan]fedfew advise-k --dataset digits --partition iid --ks 1-4[/cyan]
-[cyan]fedfew advise-k --ks 1,2,4,8 --seeds 5 --mu 0.003 -o advice.svg[/cyan]   with settings of FedFew's own
-[cyan]fedfew advise-k --resume --folder runs/advise-digits[/cyan]   go on after Ctrl-C
+[cyan]fedfew advise-k --ks 1,2,4,8 --seeds 5 --mu 0.003 -o advice.svg[/cyan]   hyperparameters of FedFew
+[cyan]fedfew advise-k --resume --folder runs/advise-digits[/cyan]   continue after Ctrl-C
 """
 DEFAULT_KS, DEFAULT_SEEDS, DEFAULT_HOLD_OUT = "1-6", 3, 0.2
 TEST_SHARE = 0.25  # of fedfew.data.load
@@ -31,8 +31,7 @@ OWN = ("ks", "seeds", "hold_out")  # in the folder's configuration, beside the s
 
 def add_to(app: typer.Typer) -> None:
     unknown_are_the_methods = {"allow_extra_args": True, "ignore_unknown_options": True}
-    about = flags.flowing(advise_k.__doc__)
-    app.command("advise-k", help=about, epilog=EXAMPLES, context_settings=unknown_are_the_methods)(advise_k)
+    app.command("advise-k", epilog=EXAMPLES, context_settings=unknown_are_the_methods)(advise_k)
 
 
 @flags.takes_settings("method")
@@ -41,24 +40,24 @@ def advise_k(
     context: typer.Context,
     ks: Annotated[str | None, typer.Option(help="Which K to try: 1-6, or 1,2,4,8.", show_default=DEFAULT_KS)] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Train each with so many seeds, from --seed on.", show_default=str(DEFAULT_SEEDS))
+        int | None, typer.Option(min=1, help="Number of seeds per K, starting with --seed.", show_default=str(DEFAULT_SEEDS))
     ] = None,
     hold_out: Annotated[
         float | None,
-        typer.Option(help="Share of each client's training data to validate on.", show_default=str(DEFAULT_HOLD_OUT)),
+        typer.Option(help="Fraction of each client's training data held out for validation.", show_default=str(DEFAULT_HOLD_OUT)),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plot goes (advice.png in the folder).")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File of the plot (advice.png in the folder).")] = None,
     config: flags.Config = None,
     folder: flags.Folder = None,
     resume: flags.Resume = False,
     json: flags.Json = False,
     **given: Any,
 ) -> None:
-    """How many models? Train FedFew for several K, and say which to take and why.
+    """Choose the number of models: train FedFew for several K and recommend one.
 
-    Each client's training data are cut in two: models are trained on one part and compared on the other. Test data are never
-    looked at. Advice: the fewest models whose mean validation loss is within one standard error of the least. Beside it, the two
-    terms of the theorem on K: how much clients differ (measured with models that each trains alone), and what samples cost.
+    Each client's training data are split in two: models are trained on one part and validated on the other. Test data are not
+    used. The recommendation is the smallest K whose mean validation loss is within one standard error of the lowest. Also shown
+    are the two terms of the theorem on K: heterogeneity of the clients (measured with models trained locally) and sample cost.
     """
     from fedfew.report import advice as report
     from fedfew.report import plots, tables

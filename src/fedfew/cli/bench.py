@@ -27,7 +27,7 @@ NAMES = "digits-mlp, cifar-cnn, text-cnn, resnet18"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(bench.__doc__), epilog=EXAMPLES)(bench)
+    app.command(epilog=EXAMPLES)(bench)
 
 
 @errors.readable

@@ -22,14 +22,14 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew compare[/cyan]   local, fedavg and fedfew on rotated digits
 [cyan]fedfew compare --methods all --seeds 3 -o comparison.png[/cyan]
-[cyan]fedfew compare --methods fedavg,fedfew:models=4,mu=0.003,fedfew:published[/cyan]   settings of a method after a colon
-[cyan]fedfew compare --resume --folder runs/compare-digits[/cyan]   go on after Ctrl-C
+[cyan]fedfew compare --methods fedavg,fedfew:models=4,mu=0.003,fedfew:published[/cyan]   hyperparameters after a colon
+[cyan]fedfew compare --resume --folder runs/compare-digits[/cyan]   continue after Ctrl-C
 """
 DEFAULT_METHODS, DEFAULT_SEEDS = "local,fedavg,fedfew", 1
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(compare.__doc__), epilog=EXAMPLES)(compare)
+    app.command(epilog=EXAMPLES)(compare)
 
 
 @flags.takes_settings("method")
@@ -38,16 +38,16 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods separated by commas, with settings after a colon: fedavg,fedfew:models=4,mu=0.003; or all.",
+            help="Methods separated by commas, hyperparameters after a colon: fedavg,fedfew:models=4,mu=0.003. Or all.",
             show_default=DEFAULT_METHODS,
             autocompletion=flags.complete_methods,
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Run each with so many seeds, from --seed on.", show_default=str(DEFAULT_SEEDS))
+        int | None, typer.Option(min=1, help="Number of seeds per method, starting with --seed.", show_default=str(DEFAULT_SEEDS))
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where the plot goes (comparison.png in the folder).")
+        Path | None, typer.Option("--output", "-o", help="File of the plot (default: comparison.png in the folder).")
     ] = None,
     config: flags.Config = None,
     folder: flags.Folder = None,
@@ -56,10 +56,10 @@ def compare(
     json: flags.Json = False,
     **given: Any,
 ) -> None:
-    """Train several methods on the same data, with several seeds: one table, one plot.
+    """Train several methods on the same data with several seeds: one table and one plot.
 
-    All clients are scored twice: served, with the model as the server would hand it over now, and adapted, after the round's
-    local training. Every run is kept in a folder of its own below --folder.
+    All clients are scored twice: served (the model as the server sends it) and adapted (after the round's local training). Every
+    run is saved in its own folder below --folder.
     """
     from fedfew import tracking
     from fedfew.report import plots, tables

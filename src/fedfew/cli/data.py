@@ -15,6 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedfew.cli import errors
+
 if TYPE_CHECKING:
     from fedfew.federation import Federation
 
@@ -176,5 +178,7 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
+        if errors.tracebacks_wanted():
+            raise
         Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)

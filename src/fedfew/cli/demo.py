@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(demo.__doc__))(demo)
+    app.command()(demo)
 
 
 @errors.readable
 def demo(
-    seed: Annotated[int, typer.Option(help="Deals the digits, and draws initial models and batches.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds, and count how often the groups are found.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of communication.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the partition, the initial models and the batches.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; counts how often the groups are found.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the plot goes.")] = Path("demo/demo.png"),
     json: flags.Json = False,
 ) -> None:
-    """Watch three ways of federated learning on rotated digits.
+    """Compare local training, FedAvg and FedFew on rotated digits.
 
-    Twenty clients in four groups; each group holds its paper turned by another quarter, so no one model can serve all. Local-only
-    training, FedAvg (one model for all) and FedFew (four models) are trained, scored twice and plotted.
+    Twenty clients in four groups. Each group sees digits rotated by another quarter turn, so no single model suits all clients.
+    Local-only training, FedAvg (one model) and FedFew (four models) are trained, scored as served and as adapted, and plotted.
     """
     from fedfew.report import plots, score_values, tables
     from fedfew.studies import demo as demonstration
@@ -42,7 +42,7 @@ def demo(
     plots.check_name(output)
     console = Console(stderr=json)
     numbers = range(seed, seed + seeds)
-    console.print("[bold]20 clients, 4 groups[/bold]: each group sees digits turned by 0°, 90°, 180° or 270°.\n", highlight=False)
+    console.print("[bold]20 clients, 4 groups[/bold]: each group sees digits rotated by 0, 90, 180 or 270°.\n", highlight=False)
     runs: dict[str, list[Run]] = {label: [] for label in demonstration.METHODS}
     found = []
     with progress.display(console, runs=len(runs) * seeds) as display:
@@ -73,7 +73,7 @@ def _watch(display: progress.Display, tail: str, label: str) -> Callable[[Told],
 def _who_uses_which(run: Run, groups: list[int]) -> Table:
     from fedfew.report import tables
 
-    table = tables.empty("FedFew: which model each client uses", "digits turned by", "clients", "models they use")
+    table = tables.empty("FedFew: which model each client uses", "digits rotated by", "clients", "models they use")
     choice = run.choice.tolist()
     for group in sorted(set(groups)):
         members = [i for i, g in enumerate(groups) if g == group]
@@ -84,7 +84,7 @@ def _who_uses_which(run: Run, groups: list[int]) -> Table:
 
 def _verdict(found: list[bool]) -> str:
     if len(found) > 1:
-        return f"The four groups were found, a model each, with {sum(found)} of {len(found)} seeds."
+        return f"The four groups were found, one model per group, with {sum(found)} of {len(found)} seeds."
     if found[0]:
-        return "[green]✓[/green] The four groups were found: a model each, though no one told the server of them."
+        return "[green]✓[/green] The four groups were found: one model per group, although the server was never given them."
     return "[yellow]✗[/yellow] The four groups were not found with this seed: some share a model. Try another --seed."

@@ -13,21 +13,21 @@ from fedfew.cli.show import OwnModel, RunFolder, load
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(export.__doc__))(export)
+    app.command()(export)
 
 
 @errors.readable
 def export(
     folder: RunFolder,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to make.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there already.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to create.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing export.")] = False,
     model: OwnModel = None,
     json: flags.Json = False,
 ) -> None:
-    """Write a run's models for others: safetensors, and a card with settings, scores and hashes.
+    """Export a run's models: safetensors files, and a model card with settings, scores and hashes.
 
-    The folder holds models/model-0.safetensors and so on, card.json, and README.md, the model card for people. It holds no
-    samples, and of the clients' data only counts. 'fedfew select' finds the model that fits new data.
+    The folder holds models/model-0.safetensors and so on, card.json, and README.md, the model card in prose. It holds no
+    samples, and only sample counts of the clients' data. 'fedfew select' chooses the model that fits new data.
 
     Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
     """
@@ -42,4 +42,4 @@ def export(
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{len(models)} models, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
-    console.print(f"SHA-256 of card.json, to pass on by another way: {sha256}")
+    console.print(f"SHA-256 of card.json, to be sent to recipients through another channel: {sha256}")

@@ -14,17 +14,17 @@ from fedfew.training.settings import RECOMMENDED, TYPES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-Config = Annotated[Path | None, typer.Option(help="A YAML file with the same names; flags win over it.")]
-Folder = Annotated[Path | None, typer.Option(help="Where checkpoints go (a fresh name below runs/).")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --folder; nothing else need be given.")]
+Config = Annotated[Path | None, typer.Option(help="YAML file with the same names; flags override it.")]
+Folder = Annotated[Path | None, typer.Option(help="Folder of the run (default: a new one below runs/).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --folder; no other flag is needed.")]
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        help="Show it in a tool while it goes: tensorboard, mlflow:URI or wandb:PROJECT. May be given several times.",
+        help="Log to a tracking tool: tensorboard, mlflow:URI or wandb:PROJECT. Can be repeated.",
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
 
 
 def takes_settings(*without: str) -> Callable[[Command], Command]:
@@ -42,11 +42,6 @@ def takes_settings(*without: str) -> Callable[[Command], Command]:
         return command
 
     return decorate
-
-
-def flowing(text: str | None) -> str:
-    """A docstring as help: each paragraph on one line, for the terminal to wrap."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (text or "").split("\n\n"))
 
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +98,7 @@ _COMPLETIONS = {"method": complete_method, "dataset": _complete_dataset, "model"
 
 def _option(name: str, panel: str, about: str) -> inspect.Parameter:
     default = getattr(Settings, name)
-    shown = "what suits the data set" if name in RECOMMENDED["digits"] else default
+    shown = "recommended for the data set" if name in RECOMMENDED["digits"] else default
     option = typer.Option(
         help=about if shown is None else f"{about} [dim](default: {shown})[/dim]",
         rich_help_panel=panel,

@@ -16,7 +16,7 @@ SUPERLINK, GATE = 8000, 8443  # ports
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(certs.__doc__))(certs)
+    app.command()(certs)
 
 
 @errors.readable

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedfew.cli import errors, flags
+from fedfew.cli import errors
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(gate.__doc__))(gate)
+    app.command()(gate)
 
 
 @errors.readable

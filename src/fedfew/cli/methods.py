@@ -10,22 +10,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedfew.cli import errors, flags
+from fedfew.cli import errors, flags, help_text
 
 if TYPE_CHECKING:
     from fedfew.methods.hyperparameters import Knob
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(methods.__doc__))(methods)
+    app.command()(methods)
 
 
 @errors.readable
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this one's settings.", autocompletion=flags.complete_method)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show the settings of this method.", autocompletion=flags.complete_method)
+    ] = None,
     json: flags.Json = False,
 ) -> None:
-    """List the methods, or the settings of one.
+    """List the federated methods, or the settings of one.
 
     Example: [cyan]fedfew methods fedfew[/cyan]
     """
@@ -65,7 +67,7 @@ def _show_one(name: str, knobs: list[Knob]) -> None:
     for column in ("flag", "value", "default", "published", "meaning"):
         table.add_column(column, no_wrap=column == "flag")
     for knob in knobs:
-        values = (in_words(knob.hint), str(knob.default), str(knob.published), knob.about)
+        values = (in_words(knob.hint), str(knob.default), str(knob.published), help_text.plain(knob.about))
         table.add_row(f"[bold]{knob.flag}[/bold]", *map(escape, values))
     console.print(table)
 
@@ -74,15 +76,20 @@ def _about(name: str) -> str:
     """A method's docstring, each paragraph on one line."""
     from fedfew.methods import METHODS
 
-    paragraphs = (inspect.getdoc(METHODS[name]) or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return help_text.paragraphs(inspect.getdoc(METHODS[name]))
 
 
 def _as_values(name: str, knobs: list[Knob]) -> dict[str, Any]:
     from fedfew.util.conversion import in_words
 
     settings = [
-        {"name": k.name, "value": in_words(k.hint), "default": k.default, "published": k.published, "about": k.about}
+        {
+            "name": k.name,
+            "value": in_words(k.hint),
+            "default": k.default,
+            "published": k.published,
+            "about": help_text.plain(k.about),
+        }
         for k in knobs
     ]
     return {"about": _about(name), "settings": settings}

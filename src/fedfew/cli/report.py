@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, runfiles, runfolder
+from fedfew.cli import errors, runfiles, runfolder
 from fedfew.training.settings import read_file
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MOST_NAMED = 8
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(report.__doc__), epilog=EXAMPLES)(report)
+    app.command(epilog=EXAMPLES)(report)
 
 
 @errors.readable

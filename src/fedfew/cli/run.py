@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew run[/cyan]   FedFew with three models on rotated digits
-[cyan]fedfew run --method fedfew --models 4 --mu 0.003[/cyan]   with settings of the method's own ('fedfew methods fedfew')
+[cyan]fedfew run --method fedfew --models 4 --mu 0.003[/cyan]   hyperparameters of the method ('fedfew methods fedfew')
 [cyan]fedfew run --dataset digits --partition dirichlet:0.5 --method fedavg --rounds 50[/cyan]
-[cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one of them changed
-[cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   go on after Ctrl-C
-[cyan]fedfew run --track tensorboard --track mlflow:http://localhost:5000[/cyan]   shown there while it goes
-[cyan]torchrun --nproc-per-node 2 -m fedfew run --dataset cifar10[/cyan]   the clients of a round split over two GPUs
+[cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one overridden
+[cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   continue after Ctrl-C
+[cyan]fedfew run --track tensorboard --track mlflow:http://localhost:5000[/cyan]   log to tracking tools
+[cyan]torchrun --nproc-per-node 2 -m fedfew run --dataset cifar10[/cyan]   split the clients of a round over two GPUs
 """
 
 
 def add_to(app: typer.Typer) -> None:
     unknown_are_the_methods = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(help=flags.flowing(run.__doc__), epilog=EXAMPLES, context_settings=unknown_are_the_methods)(run)
+    app.command(epilog=EXAMPLES, context_settings=unknown_are_the_methods)(run)
 
 
 @flags.takes_settings()
@@ -45,10 +45,10 @@ def run(
     json: flags.Json = False,
     **given: Any,
 ) -> None:
-    """Train once, and keep the run in a folder.
+    """Train one run and save it in a folder.
 
-    Flags carry the names of the arguments of fedfew.train. The method's own settings are flags as well: 'fedfew methods NAME'
-    lists them. What is not given is taken from --config, then from what suits the data set.
+    Flags have the names of the arguments of fedfew.train. The method's hyperparameters are flags as well: 'fedfew methods NAME'
+    lists them. A setting that is not given is read from --config; otherwise the recommended value for the data set is used.
     """
     from fedfew import tracking
     from fedfew.training import distributed

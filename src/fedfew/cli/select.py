@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, selection_files
+from fedfew.cli import errors, flags, selection
 from fedfew.cli.show import OwnModel
 
 if TYPE_CHECKING:
@@ -19,43 +19,42 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(select.__doc__))(select)
+    app.command()(select)
 
 
 @errors.readable
 def select(
     folder: Annotated[Path, typer.Argument(metavar="EXPORT_OR_RUN", help="The folder of an export, or of a run.")],
     data: Annotated[
-        Path, typer.Option(help="A .npz file with the arrays x (samples), y (labels), and perhaps groups (whose sample it is).")
+        Path,
+        typer.Option(help="A .npz file: arrays x (samples), y (labels) and, optionally, groups (e.g. patients)."),
     ],
-    validation: Annotated[
-        float, typer.Option(help="Share of the samples held out for the scores; 0: none, and no scores.")
-    ] = 0.2,
-    adapt_epochs: Annotated[int, typer.Option(min=0, help="Go on training the model chosen, for so many epochs.")] = 0,
-    lr: Annotated[float | None, typer.Option(help="Learning rate (that of the training).", show_default=False)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples in a step (as in the training).", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Draws what is held out, and the batches.")] = 0,
-    keep_adapted: Annotated[bool, typer.Option("--keep-adapted", help="Take the adapted model even where it is worse.")] = False,
+    validation: Annotated[float, typer.Option(help="Fraction of the samples held out for the scores. 0: no scores.")] = 0.2,
+    adapt_epochs: Annotated[int, typer.Option(min=0, help="Epochs of further training of the chosen model.")] = 0,
+    lr: Annotated[float | None, typer.Option(help="Learning rate (default: as in training).", show_default=False)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size (default: as in training).", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the hold-out split and of the batches.")] = 0,
+    keep_adapted: Annotated[bool, typer.Option("--keep-adapted", help="Use the adapted model even if it is worse.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the model to this file (.safetensors).", show_default=False)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file where there is one already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     model: OwnModel = None,
     json: flags.Json = False,
 ) -> None:
-    """Which model fits new data best, and how well: how a site that never took part gets its model.
+    """Choose the model that fits new data best: for a site that took no part in the training.
 
-    Works offline, and nothing leaves this machine. Some of the samples are held out (all samples of a group on one side, where
-    the file has groups); the others choose the model and, with --adapt-epochs, train it further. The scores are of those held
-    out. A model that adapting made worse is not used.
+    Works offline, and nothing leaves this machine. Part of the samples are held out; where the file has groups, all samples of a
+    group stay on one side. The others choose the model and, with --adapt-epochs, fine-tune it. Scores are computed on the samples
+    held out. An adapted model with a higher loss than before is not used.
 
     Example: [cyan]fedfew select digits-models --data mine.npz --adapt-epochs 3 -o model.safetensors[/cyan]
     """
     from fedfew.evaluation.selection import join
 
-    selection_files.check_output(output, force)
-    source = selection_files.find(folder, model)
-    x, y, groups = selection_files.read(data, source.about)
+    selection.check_output(output, force)
+    source = selection.find(folder, model)
+    x, y, groups = selection.read(data, source.about)
     training = source.training(adapt_epochs, lr, batch_size) if adapt_epochs else None
     console = Console(stderr=json, highlight=False, soft_wrap=True)
     with _progress(console, adapt_epochs) as on_epoch:
@@ -73,7 +72,7 @@ def select(
         )
     document = _document(joined, len(y)) | {"source": source.name, "training": None if training is None else asdict(training)}
     if output is not None:
-        selection_files.write(output, joined, source, document)
+        selection.write(output, joined, source, document)
     if json:
         from fedfew.report import tables
 
@@ -105,25 +104,25 @@ def _show(console: Console, joined: Joined, output: Path | None) -> None:
     console.print(f"Model {joined.model} fits best.")
     if joined.before is not None:
         scores = tables.empty(f"model {joined.model} on {joined.held_out} samples held out", "", "mean loss", "accuracy, %")
-        for label, score in (("as it came", joined.before), ("adapted", joined.after)):
+        for label, score in (("as received", joined.before), ("adapted", joined.after)):
             if score is not None:
                 scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.accuracy))
         console.print(scores)
         console.print(f"One sample is {100 / joined.held_out:.2g} points of accuracy here.")
     if joined.worse:
-        used = "It is used all the same (--keep-adapted)." if joined.adapted else "The model is used as it came."
+        used = "It is used nevertheless (--keep-adapted)." if joined.adapted else "The model is used as received."
         console.print(f"[yellow]Adapting made it worse[/yellow]: the loss on the samples held out did not fall. {used}")
     elif joined.before is not None and joined.after is not None:
         less = joined.after.accuracy < joined.before.accuracy
-        aside = " (its accuracy fell as well, but the loss decides)" if less else ""
-        console.print(f"Adapting lowered the loss{aside}: the adapted model is used.")
+        remark = " (its accuracy fell as well, but the loss decides)" if less else ""
+        console.print(f"Adapting lowered the loss{remark}: the adapted model is used.")
     if output is not None:
         console.print(f"The model: [bold]{output}[/bold]")
 
 
 @contextmanager
 def _progress(console: Console, epochs: int) -> Iterator[Callable[[int, Fit], None]]:
-    """A line an epoch, at most twenty; where the console is a terminal, a bar instead."""
+    """One line per epoch, at most twenty; on a terminal, a bar instead."""
     from rich.progress import Progress
 
     if not console.is_terminal or not epochs:

@@ -22,17 +22,17 @@ OwnModel = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(show.__doc__))(show)
+    app.command()(show)
 
 
 @errors.readable
 def show(
     folder: RunFolder,
-    png: Annotated[Path | None, typer.Option(help="Write learning curves (and weights) to this file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a plot of the learning curves (and weights) to this file.")] = None,
     model: OwnModel = None,
     json: flags.Json = False,
 ) -> None:
-    """Show a run: settings, scores, and every client.
+    """Show a run: settings, scores, and one row per client.
 
     Example: [cyan]fedfew show runs/digits-fedfew-0 --png curves.png[/cyan]
     """

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, report, runfiles
+from fedfew.cli import errors, report, runfiles
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -21,7 +21,7 @@ DEFAULT_PORT = 8765
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(help=flags.flowing(watch.__doc__), epilog=EXAMPLES)(watch)
+    app.command(epilog=EXAMPLES)(watch)
 
 
 @errors.readable

@@ -1,4 +1,4 @@
-"""Random flips and crops with counted randomness, so that both engines train on the same images.
+"""Random flips and crops with counted randomness, so that all engines train on the same images.
 
 The draw for an image is a hash of (the replica's key for this epoch, the image's position in the epoch).
 """

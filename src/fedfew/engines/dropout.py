@@ -1,4 +1,4 @@
-"""Dropout with counted randomness, so that both engines drop the same units.
+"""Dropout with counted randomness, so that all engines drop the same units.
 
 ``torch.nn.Dropout`` draws from a global generator, whose state depends on what ran before. Here the mask is a hash of (the
 replica's key for this step, the layer, the unit); four units share the 64 bits of one, for on a CPU hashing takes a fifth of a

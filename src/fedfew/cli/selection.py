@@ -1,4 +1,4 @@
-"""What ``fedfew select`` reads and writes: models of an export or a run, a newcomer's samples, and the model it takes."""
+"""What ``fedfew select`` reads and writes: the models of an export or a run, a new client's samples, and the chosen model."""
 
 from __future__ import annotations
 
