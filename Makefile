@@ -11,7 +11,7 @@ help:
 	@echo "make test-all     the same, then the slow tests: exhaustive grids, killing, fuzzing, browser; and coverage of both"
 	@echo "make test-deploy  tests with real servers and sites on this machine (some minutes)"
 	@echo "make deploy-demo  a federation of four sites on this machine: TLS, keys, one dies and comes back (under four minutes)"
-	@echo "make bench  seconds per round, sequential against stacked engine"
+	@echo "make bench  seconds per round of every engine on this machine (fedfew bench)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,7 +64,7 @@ types: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/fedfew bench
 
 clean:
 	rm -rf $(VENV) runs demo .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -40,7 +40,7 @@ def entry(note: str = "", **machine: Any) -> dict[str, Any]:
         "date": "2026-01-02",
         "note": note,
         "machine": MACHINE | machine,
-        "workloads": [workload | {"ways": [WAY, failed]}],
+        "workloads": [workload | {"variants": [WAY, failed]}],
     }
 
 
@@ -51,7 +51,7 @@ def test_the_table_says_every_figure_and_names_machines_once(tmp_path: Path) -> 
         history.append(file, written)
     table = history.table(history.read(file))
     lines = table.splitlines()
-    assert len(lines) == 2 + 3 + 1 + 2  # head, three measured ways, a blank line, two machines
+    assert len(lines) == 2 + 3 + 1 + 2  # head, three measured variants, a blank line, two machines
     assert lines[2].split(" | ")[-1] == "third |"
     cells = (
         "| B | digits-mlp 20 × 3, 1,340 samples | stacked | fp32 | 12.3 ms | 14.80 | 0.0096 | 10.2% | 400 MiB | 1e-06 | second |"

@@ -1,4 +1,4 @@
-"""Measuring: figures that fit together, ways that fail, results that are wrong."""
+"""Measuring: figures that fit together, variants that fail, results that are wrong."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedfew import engines
-from fedfew.bench import contender, memory
-from fedfew.bench.contender import ORACLE, Contender, Way, precisions, ways
+from fedfew.bench import memory, timed_engine
 from fedfew.bench.measure import measure
 from fedfew.bench.tables import figures, legend
+from fedfew.bench.timed_engine import ORACLE, TimedEngine, Variant, precisions, variants
 from fedfew.bench.workloads import find
 from fedfew.stack import from_named, named_leaves, take
 
@@ -22,14 +22,14 @@ TINY = find("digits-mlp", "cpu", clients=3, models=2, samples=12)
 
 @pytest.fixture
 def no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "of_a_process", lambda workload, way: 123)
+    monkeypatch.setattr(memory, "of_a_process", lambda workload, variant: 123)
 
 
 @pytest.mark.usefixtures("no_second_process")
 def test_figures_fit_together() -> None:
     told: list[str] = []
-    result = measure(TINY, [ORACLE, Way("stacked")], CPU, 2, told.append)
-    oracle, stacked = result["ways"]
+    result = measure(TINY, [ORACLE, Variant("stacked")], CPU, 2, told.append)
+    oracle, stacked = result["variants"]
     assert (oracle["engine"], stacked["engine"]) == ("sequential", "stacked")
     assert oracle["times_the_oracle"] == 1
     assert stacked["times_the_oracle"] == pytest.approx(oracle["seconds"] / stacked["seconds"])
@@ -47,7 +47,7 @@ def test_figures_fit_together() -> None:
 @pytest.mark.usefixtures("no_second_process")
 def test_repeats_are_chosen_where_none_are_given() -> None:
     result = measure(TINY, [ORACLE], CPU, None, lambda text: None)
-    assert 3 <= len(result["ways"][0]["all_seconds"]) <= 9
+    assert 3 <= len(result["variants"][0]["all_seconds"]) <= 9
 
 
 @pytest.mark.usefixtures("no_second_process")
@@ -56,7 +56,7 @@ def test_a_way_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatc
         raise engines.UnsupportedModuleError("cannot take this")
 
     monkeypatch.setattr(engines.Stacked, "_train", refuse)
-    oracle, stacked = measure(TINY, [ORACLE, Way("stacked")], CPU, 1, lambda text: None)["ways"]
+    oracle, stacked = measure(TINY, [ORACLE, Variant("stacked")], CPU, 1, lambda text: None)["variants"]
     assert stacked["error"] == "cannot take this"
     assert "seconds" not in stacked
     assert oracle["seconds"] > 0
@@ -69,20 +69,20 @@ def test_an_oracle_that_would_take_too_long_trains_some_of_the_clients(monkeypat
     monkeypatch.setattr(engines.Sequential, "_train", lambda self, *a: trained.append(len(a[1].count)) or original(self, *a))
     monkeypatch.setattr("fedfew.bench.measure.LONGEST", 0.0)
     unequal = dataclasses.replace(TINY, alpha=0.5)
-    oracle, stacked = measure(unequal, [ORACLE, Way("stacked")], CPU, 1, lambda text: None)["ways"]
+    oracle, stacked = measure(unequal, [ORACLE, Variant("stacked")], CPU, 1, lambda text: None)["variants"]
     assert set(trained) == {1}
     assert (oracle["clients_trained"], stacked["clients_trained"]) == (1, 3)
     assert 0 < stacked["difference"] < 1e-4  # of the one that both have trained
     assert figures(oracle, 3)[0].startswith("≈ ")
     assert not figures(stacked, 3)[0].startswith("≈")
-    assert "≈" in legend([{"clients": 3, "ways": [stacked]}, {"clients": 3, "ways": [oracle]}])
-    assert "≈" not in legend([{"clients": 3, "ways": [stacked]}])
+    assert "≈" in legend([{"clients": 3, "variants": [stacked]}, {"clients": 3, "variants": [oracle]}])
+    assert "≈" not in legend([{"clients": 3, "variants": [stacked]}])
 
 
 def test_seconds_are_reckoned_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Contender(dataclasses.replace(TINY, alpha=0.5), TINY.draw(), ORACLE)
+    one = TimedEngine(dataclasses.replace(TINY, alpha=0.5), TINY.draw(), ORACLE)
     clock = iter([10.0, 12.0, 20.0, 23.0, 30.0, 36.0])
-    monkeypatch.setattr(contender.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(timed_engine.time, "perf_counter", lambda: next(clock))
     assert (one.share, one.seconds()) == (1, 2)
     one.clients = 1  # twelve samples of thirty-six
     assert one.seconds() == pytest.approx(9)
@@ -92,7 +92,7 @@ def test_seconds_are_reckoned_by_samples(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_wrong_result_shows() -> None:
-    one = Contender(TINY, TINY.draw(), ORACLE)
+    one = TimedEngine(TINY, TINY.draw(), ORACLE)
     right = one.round(keep=True)
     assert one.difference(right, right) == 0
     initial = TINY.module().state_dict()
@@ -102,14 +102,14 @@ def test_a_wrong_result_shows() -> None:
 
 def test_distances_are_over_all_clients_and_models() -> None:
     stack = torch.tensor([[[3.0, 0.0]], [[0.0, 4.0]]])  # two clients, a model each
-    assert contender._distance(stack, torch.zeros(2, 1, 2)) == 5.0
+    assert timed_engine._distance(stack, torch.zeros(2, 1, 2)) == 5.0
     assert (
-        contender._distance(stack, torch.tensor([[[3.0, 0.0]]])) == 5.0
+        timed_engine._distance(stack, torch.tensor([[[3.0, 0.0]]])) == 5.0
     )  # one model for all: only the second is off, by (−3, 4)
 
 
 def test_clients_in_chunks_train_as_all_at_once() -> None:
-    one = Contender(TINY, TINY.draw(), Way("stacked"))
+    one = TimedEngine(TINY, TINY.draw(), Variant("stacked"))
     together = one.round(keep=True)
     one.chunk = 2
     assert one.difference(one.round(keep=True), together) < 1e-4
@@ -118,12 +118,12 @@ def test_clients_in_chunks_train_as_all_at_once() -> None:
 
 def test_a_cpu_has_fp32_alone() -> None:
     assert precisions(CPU) == ("fp32",)
-    assert ways(CPU, None, None)[0] == ORACLE
-    assert ways(CPU, "stacked", None) == [ORACLE, Way("stacked")]
+    assert variants(CPU, None, None)[0] == ORACLE
+    assert variants(CPU, "stacked", None) == [ORACLE, Variant("stacked")]
     with pytest.raises(ValueError, match="precision must be fp32 on this device, not 'bf16'"):
-        ways(CPU, None, "bf16")
+        variants(CPU, None, "bf16")
     with pytest.raises(ValueError, match="did you mean 'stacked'"):
-        ways(CPU, "stackd", None)
+        variants(CPU, "stackd", None)
 
 
 def test_precisions_are_offered_once_the_engines_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_precisions_are_offered_once_the_engines_know_them(monkeypatch: pytest.M
         "LocalTraining", [("precision", str, "fp32")], bases=(engines.LocalTraining,), frozen=True
     )
     monkeypatch.setattr(engines, "PRECISIONS", ("fp32", "bf16"), raising=False)
-    monkeypatch.setattr(contender, "LocalTraining", training)
+    monkeypatch.setattr(timed_engine, "LocalTraining", training)
     assert precisions(cuda) == ("fp32", "bf16")
-    assert ways(cuda, "stacked", None) == [ORACLE, Way("stacked"), Way("stacked", "bf16")]
+    assert variants(cuda, "stacked", None) == [ORACLE, Variant("stacked"), Variant("stacked", "bf16")]
 
 
 @pytest.mark.slow
@@ -142,4 +142,4 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     small = memory.of_a_process(TINY, ORACLE)
     assert small is not None
     assert small > 50 * 2**20  # torch alone takes more
-    assert memory.of_a_process(TINY, Way("nonsense")) is None
+    assert memory.of_a_process(TINY, Variant("nonsense")) is None

@@ -17,7 +17,7 @@ from tests import helpers
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(memory, "of_a_process", lambda workload, way: 100 * 2**20)  # a process each would take long
+    monkeypatch.setattr(memory, "of_a_process", lambda workload, variant: 100 * 2**20)  # a process each would take long
 
 
 call = partial(helpers.call, "bench")
@@ -43,10 +43,10 @@ def test_one_document_with_the_machine_described(tmp_path: Path) -> None:
         "times_the_oracle",
         "difference",
     }
-    for way in workload["ways"]:
-        assert way.keys() >= named
-        assert len(way["all_seconds"]) == 1
-    assert [way["engine"] for way in workload["ways"]][:2] == ["sequential", "stacked"]
+    for variant in workload["variants"]:
+        assert variant.keys() >= named
+        assert len(variant["all_seconds"]) == 1
+    assert [variant["engine"] for variant in workload["variants"]][:2] == ["sequential", "stacked"]
     assert json.loads((tmp_path / "kept.jsonl").read_text()) == document
 
 

@@ -6,7 +6,11 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+<<<<<<< HEAD
 from pathlib import Path
+=======
+from types import SimpleNamespace
+>>>>>>> 17631c9 (Studies, report and bench: names from the field; a worker process is a class of its own)
 
 import numpy as np
 import pytest
@@ -18,7 +22,6 @@ from torch import nn
 from fedfew import Federation, History, train
 from fedfew.evaluation.metrics import client_scores, evaluate, jain, last_and_best, summarise, weight_diagnostics
 from fedfew.methods import METHODS
-from fedfew.report import protocol
 
 NAN = float("nan")
 numbers = st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=25)
@@ -324,44 +327,7 @@ def test_an_empty_history_is_refused(function):
         function(History())
 
 
-# -- the page, and what importing costs --------------------------------------------------------------------------------------
-
-PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
-
-
-def test_the_page_on_scores_is_up_to_date():
-    page = PAGE.read_text(encoding="utf-8")
-    assert protocol.filled(page) == page, "run: python -m fedfew.report.protocol docs/scores.md"
-
-
-def test_the_table_has_every_method_and_both_scores(monkeypatch):
-    lines = protocol.scores_table().splitlines()[2:]
-    own = [m for m in METHODS.values() if m.__module__.startswith("fedfew.")]
-    assert [line.split(" | ") for line in lines] == [[f"| `{m.name}`", m.served, f"{m.adapted} |"] for m in own]
-    monkeypatch.setitem(METHODS, "theirs", type("Theirs", (METHODS["fedavg"],), {"name": "theirs", "__module__": "elsewhere"}))
-    assert len(protocol.scores_table().splitlines()) == len(lines) + 2
-
-
-def test_the_tables_replace_what_was_there(monkeypatch):
-    monkeypatch.setitem(protocol.TABLES, "costs", lambda: "| now |")
-    page = protocol.filled(PAGE.read_text(encoding="utf-8"))
-    assert "<!-- generated: costs -->\n| now |\n<!-- end: costs -->" in page
-    stale = page.replace("| `fedavg` | the global model |", "| stale |").replace("| now |", "| then |\n| before |")
-    assert stale != page
-    assert protocol.filled(stale) == page
-    with pytest.raises(ValueError, match="generated: costs"):
-        protocol.filled(page.replace("<!-- end: costs -->", ""))
-
-
-def test_a_page_is_written_in_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol, "TABLES", {"costs": lambda: "| Σ |"})
-    page = tmp_path / "page.md"
-    page.write_text("a <!-- generated: costs -->old<!-- end: costs --> z", encoding="utf-8")
-    protocol.write(page)
-    assert page.read_text(encoding="utf-8") == "a <!-- generated: costs -->\n| Σ |\n<!-- end: costs --> z"
-
-
 def test_scikit_learn_is_loaded_only_when_used():
-    modules = "sys, fedfew.evaluation.metrics, fedfew.evaluation.costs, fedfew.report.protocol"
+    modules = "sys, fedfew.evaluation.metrics, fedfew.evaluation.costs"
     code = f"import {modules}; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

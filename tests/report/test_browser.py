@@ -15,7 +15,7 @@ from fedfew.cli.run import train_in
 from fedfew.cli.runfiles import progress
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import page
-from fedfew.report.page.record import Beside, InMemory
+from fedfew.report.page.record import InMemory, SideFiles
 from fedfew.report.page.server import Watched, serving
 from fedfew.training.history import History
 from fedfew.training.settings import make_federation, resolve
@@ -27,10 +27,10 @@ __all__ = ["chromium"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
-def beside(clients: int, classes: int = 10) -> Beside:
+def beside(clients: int, classes: int = 10) -> SideFiles:
     rng = np.random.default_rng(0)
     about = {"train": [50] * clients, "test": [50] * clients, "groups": (np.arange(clients) % 3).tolist()}
-    return Beside(
+    return SideFiles(
         "synthetic", about, rng.integers(0, 9, (clients, classes)), config={"dataset": "x", "rounds": 30}, costs={"steps": 3}
     )
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import fedfew
-from fedfew.report.page import labels, pack, record, rows
+from fedfew.report.page import binning, labels, pack, record
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import as_data, page
-from fedfew.report.page.record import Beside, InMemory
+from fedfew.report.page.record import InMemory, SideFiles
 from fedfew.training.checkpoint import CheckpointError, State
 from fedfew.training.history import History
 from tests.helpers import federation
@@ -62,7 +62,7 @@ def by_hand() -> State:
     return State(6, {}, {}, history, settings(), events=["round 2: client 3 was late"])
 
 
-def made(beside: Beside | None = None) -> dict[str, Any]:
+def made(beside: SideFiles | None = None) -> dict[str, Any]:
     return of_run(InMemory(by_hand()), beside)
 
 
@@ -110,7 +110,7 @@ def test_a_client_that_was_not_scored_has_kept_its_model() -> None:
 
 
 def test_switches_between_drawn_rounds_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "ROUNDS", 2)
+    monkeypatch.setattr(binning, "ROUNDS", 2)
     document = made()
     assert document["rounds"] == [2, 6]
     assert document["curves"]["switches"] == [0, 2]
@@ -128,7 +128,7 @@ def test_weights_come_as_they_are_and_absent_clients_have_none() -> None:
 
 def test_rows_are_ordered_by_model_then_group_then_accuracy() -> None:
     assert made()["rows"]["order"] == [1, 0, 2, 3]  # models 0, 0, 1, 1; served 0.6 < 0.9, 0.7 < 0.8
-    grouped = made(Beside(about={"groups": [0, 1, 1, 0]}))
+    grouped = made(SideFiles(about={"groups": [0, 1, 1, 0]}))
     assert grouped["rows"]["order"] == [0, 1, 3, 2]
     assert grouped["groups"] == ["0", "1"]
     assert pack.unpacked(grouped["clients"]["group"]).tolist() == [0, 1, 1, 0]
@@ -138,7 +138,7 @@ def test_what_lies_beside_is_shown() -> None:
     counts = np.array([[1, 1, 2], [4, 0, 0], [0, 0, 0], [0, 3, 1]])
     about = {"train": [4, 4, 0, 4], "test": [10, 10, 10, 30], "class_names": ["a", "b", "c"]}
     final = {"macro_f1": [0.5, 0.25, None, 0.75], "auc": [None] * 4}
-    document = made(Beside("mine", about, counts, final, {"checkpoint_every": 7}, {"bytes_up": 5, "steps": 2.5}))
+    document = made(SideFiles("mine", about, counts, final, {"checkpoint_every": 7}, {"bytes_up": 5, "steps": 2.5}))
     shares = pack.unpacked(document["labels"]["clients"])
     assert shares == pytest.approx(np.array([[0.25, 0.25, 0.5], [1, 0, 0], [0, 0, 0], [0, 0.75, 0.25]]), abs=0.002)
     assert pack.unpacked(document["labels"]["all"]) == pytest.approx([5 / 12, 4 / 12, 3 / 12])
@@ -207,7 +207,7 @@ def test_settings_are_listed_in_groups() -> None:
 def test_how_to_repeat_it(config: dict[str, Any], sites: dict[str, Any], wanted: list[str]) -> None:
     state = by_hand()
     state.sites = sites
-    again = of_run(InMemory(state), Beside(config=config))["again"]
+    again = of_run(InMemory(state), SideFiles(config=config))["again"]
     texts = [step["text"] for step in again["steps"]]
     assert len(texts) == len(wanted)
     assert all(part in text for part, text in zip(wanted, texts, strict=True))
@@ -237,19 +237,19 @@ def test_packed_numbers_come_back() -> None:
 
 
 def test_rounds_are_thinned_evenly_and_the_last_is_kept() -> None:
-    assert rows.thinned(7, 10, 3).tolist() == list(range(7))
-    at = rows.thinned(2000, 200, 3)
-    assert (len(at), at[0], at[-1]) == (rows.ROUNDS, 0, 1999)
+    assert binning.thinned(7, 10, 3).tolist() == list(range(7))
+    at = binning.thinned(2000, 200, 3)
+    assert (len(at), at[0], at[-1]) == (binning.ROUNDS, 0, 1999)
     assert set(np.diff(at)) <= {10, 11}
-    assert len(rows.thinned(2000, 400, 50)) == 50  # 400 × 50 × 50 = a million
+    assert len(binning.thinned(2000, 400, 50)) == 50  # 400 × 50 × 50 = a million
 
 
 def test_many_clients_share_bins_of_one_model_and_group() -> None:
     rng = np.random.default_rng(0)
     choice, groups, served = rng.integers(0, 3, 1000), rng.integers(0, 2, 1000), rng.random(1000)
-    found = rows.arranged(choice, groups, served)
+    found = binning.arranged(choice, groups, served)
     assert found.binned
-    assert len(found) <= rows.BINS
+    assert len(found) <= binning.BINS
     assert found.size.sum() == 1000
     for row in range(len(found)):
         inside = found.of == row
@@ -266,16 +266,16 @@ def test_many_clients_share_bins_of_one_model_and_group() -> None:
 
 
 def test_bins_may_mix_where_there_are_too_many_kinds() -> None:
-    everyone_its_own = rows.arranged(np.arange(1000), np.full(1000, -1), np.linspace(0, 1, 1000))
-    assert len(everyone_its_own) == rows.BINS
-    of_one_model = rows.arranged(np.zeros(1000, dtype=np.int64), np.arange(1000), np.linspace(0, 1, 1000))
-    assert len(of_one_model) == rows.BINS
+    everyone_its_own = binning.arranged(np.arange(1000), np.full(1000, -1), np.linspace(0, 1, 1000))
+    assert len(everyone_its_own) == binning.BINS
+    of_one_model = binning.arranged(np.zeros(1000, dtype=np.int64), np.arange(1000), np.linspace(0, 1, 1000))
+    assert len(of_one_model) == binning.BINS
 
 
 def test_rare_classes_are_shown_as_one_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "CELLS", 8)
     counts = np.array([[5, 1, 0, 4], [5, 0, 1, 3], [2, 0, 0, 2], [1, 0, 0, 0]])
-    found = labels.distribution(counts, ["a", "b", "c", "d"], rows.arranged(np.zeros(4, int), np.zeros(4, int), np.zeros(4)))
+    found = labels.distribution(counts, ["a", "b", "c", "d"], binning.arranged(np.zeros(4, int), np.zeros(4, int), np.zeros(4)))
     assert found["classes"] == ["a", "d", "2 others"]
     assert pack.unpacked(found["clients"])[0] == pytest.approx([0.5, 0.4, 0.1], abs=0.002)
     assert found["rows"] is None
@@ -295,7 +295,7 @@ def test_the_page_stays_small_with_many_clients_and_rounds(clients: int, models:
         "groups": (np.arange(clients) % 5).tolist(),
     }
     final = {"macro_f1": rng.random(clients).tolist(), "auc": rng.random(clients).tolist()}
-    beside = Beside("big", about, rng.integers(0, 9, (clients, classes)), final, {"dataset": "x"}, {"steps": 1.0})
+    beside = SideFiles("big", about, rng.integers(0, 9, (clients, classes)), final, {"dataset": "x"}, {"steps": 1.0})
     begin = time.process_time()
     tracemalloc.start()
     text = page(of_run(Synthetic(clients, 2000, models), beside))
@@ -332,7 +332,7 @@ def nasty() -> dict[str, Any]:
     state.settings["federation"]["name"] = NASTY
     state.events = [NASTY]
     about = {"groups": [NASTY, "b", "b", "b"], "class_names": [NASTY, "<!--", "{{data}}"]}
-    return of_run(InMemory(state), Beside(NASTY, about, np.ones((4, 3)), config={"dataset": NASTY}))
+    return of_run(InMemory(state), SideFiles(NASTY, about, np.ones((4, 3)), config={"dataset": NASTY}))
 
 
 def test_text_from_settings_and_data_cannot_become_markup() -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.runner import Job
-from fedfew.studies.study import Study, parsed
+from fedfew.studies.study import Study, parse
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -42,7 +42,7 @@ def text(**changes: Any) -> str:
 
 
 def study(**changes: Any) -> Study:
-    return parsed(text(**changes), "tiny.yaml")
+    return parse(text(**changes), "tiny.yaml")
 
 
 class Heard:
@@ -52,7 +52,7 @@ class Heard:
         self.events: list[tuple[str, str]] = []
         self.stops = 0
 
-    def news(self, worker: int, job: Job, event: dict[str, Any]) -> None:
+    def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
         self.events.append((job.label, event["event"]))
 
     def stopping(self) -> None:

@@ -27,10 +27,10 @@ def test_what_is_left_and_for_how_long():
     told = tally()
     told.begun = time.monotonic() - 100
     assert (told.left, told.eta) == (3, None)
-    told.take_in(0, JOBS["a"], round_(5))
+    told.update(0, JOBS["a"], round_(5))
     assert told.eta == pytest.approx(100 * 95 / 5, rel=0.01)  # 5 of 100 estimated seconds took 100
-    told.take_in(0, JOBS["a"], {"event": "done"})
-    told.take_in(1, JOBS["b"], {"event": "failed", "error": "no"})
+    told.update(0, JOBS["a"], {"event": "done"})
+    told.update(1, JOBS["b"], {"event": "failed", "error": "no"})
     assert (told.done, told.failed, told.left, told.at_work) == (1, 1, 1, {})
     assert told.eta == pytest.approx(100 * 60 / 40, rel=0.01)
 
@@ -39,17 +39,17 @@ def shown(terminal: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, color_system=None)
     with display(console, tally()) as watcher:
         assert isinstance(watcher, Lines)
-        watcher.news(0, JOBS["a"], {"event": "loading"})
-        watcher.news(0, JOBS["a"], round_(5))
+        watcher.on_event(0, JOBS["a"], {"event": "loading"})
+        watcher.on_event(0, JOBS["a"], round_(5))
         if terminal:
             console.print(watcher)
-        watcher.news(0, JOBS["a"], {"event": "done"})
-        watcher.news(0, JOBS["b"], {"event": "busy"})
-        watcher.news(0, JOBS["b"], {"event": "busy"})
-        watcher.news(0, JOBS["b"], {"event": "done"})  # by the other
-        watcher.news(0, JOBS["c"], {"event": "failed", "error": "[lr] is too high"})
+        watcher.on_event(0, JOBS["a"], {"event": "done"})
+        watcher.on_event(0, JOBS["b"], {"event": "busy"})
+        watcher.on_event(0, JOBS["b"], {"event": "busy"})
+        watcher.on_event(0, JOBS["b"], {"event": "done"})  # by the other
+        watcher.on_event(0, JOBS["c"], {"event": "failed", "error": "[lr] is too high"})
         watcher.stopping()
-        watcher.news(0, JOBS["a"], {"event": "stopped"})
+        watcher.on_event(0, JOBS["a"], {"event": "stopped"})
     return console.file.getvalue()
 
 
@@ -72,6 +72,6 @@ def test_on_a_terminal_the_workers_can_be_seen():
     assert "to go" in text
     console = Console(file=io.StringIO(), force_terminal=True, width=140)
     with display(console, tally()) as watcher:
-        watcher.news(0, JOBS["a"], {"event": "loading"})
+        watcher.on_event(0, JOBS["a"], {"event": "loading"})
         console.print(watcher)
     assert "loading data" in console.file.getvalue()

@@ -87,4 +87,4 @@ def test_a_step_of_texts(tmp_path: Path):
     ("seconds", "words"), [(0.2, "1 s"), (80, "80 s"), (100, "2 min"), (3600, "60 min"), (7200, "2.0 h"), (4 * 86400, "4.0 days")]
 )
 def test_durations(seconds, words):
-    assert estimate.in_words(seconds) == words
+    assert estimate.format_duration(seconds) == words

@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from fedfew.studies import figures
-from fedfew.studies.figures.look import METHODS, along, of_lines, of_method, spread
 from fedfew.studies.figures.methods import ranked
+from fedfew.studies.figures.style import METHODS, line_styles, method_style, ordered_styles, spread
 from tests.studies import made_up
 from tests.studies.made_up import Book
 
@@ -365,18 +365,18 @@ def test_labels_never_lie_upon_each_other() -> None:
 
 
 def test_no_two_methods_look_alike_in_colour_or_in_grey() -> None:
-    styles = [of_method(row, 0) for row in METHODS]
+    styles = [method_style(row, 0) for row in METHODS]
     assert len({style["color"] for style in styles}) == len(METHODS)
     assert len({(str(style["ls"]), style["marker"]) for style in styles}) == len(METHODS)  # without any colour
-    assert of_method("FedFew", 7) == of_method("FedFew", 0)
-    assert of_method("FedFew", 0)["lw"] > of_method("FedAvg", 0)["lw"]
-    assert len({(str(of_method("", i)["ls"]), of_method("", i)["marker"]) for i in range(30)}) == 30
-    variants = of_lines(["FedFew", "FedAvg", "FedFew"])
+    assert method_style("FedFew", 7) == method_style("FedFew", 0)
+    assert method_style("FedFew", 0)["lw"] > method_style("FedAvg", 0)["lw"]
+    assert len({(str(method_style("", i)["ls"]), method_style("", i)["marker"]) for i in range(30)}) == 30
+    variants = line_styles(["FedFew", "FedAvg", "FedFew"])
     assert len({(str(style["ls"]), style["marker"]) for style in variants}) == 3
 
 
 def test_ordered_lines_grow_lighter() -> None:
-    grey = [to_rgb(style["color"]) @ np.array([0.299, 0.587, 0.114]) for style in along(10)]
+    grey = [to_rgb(style["color"]) @ np.array([0.299, 0.587, 0.114]) for style in ordered_styles(10)]
     assert (np.diff(grey) > 0.01).all()
     assert grey[-1] < 0.8  # still seen on white
 

@@ -210,7 +210,7 @@ def test_a_row_may_choose_its_own_form_under_published():
 
 
 def test_a_shift_survives_the_published_dealing():
-    settings, _ = protocol.stated("published", {"partition": "dirichlet:1+rotation", "method": {"name": "fedavg"}})
+    settings, _ = protocol.apply("published", {"partition": "dirichlet:1+rotation", "method": {"name": "fedavg"}})
     assert settings["partition"] == "dirichlet-published:0.1+rotation"
 
 

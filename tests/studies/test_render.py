@@ -13,7 +13,7 @@ from rich.console import Console
 from fedfew.studies import render, tables
 from fedfew.studies.render.as_csv import from_csv
 from fedfew.studies.render.as_latex import escaped
-from fedfew.studies.render.words import number
+from fedfew.studies.render.cell_text import number
 from fedfew.studies.tables import Cell, TableData
 from tests.studies import made_up
 
@@ -28,7 +28,7 @@ def table(*cells: Cell, **fields: object) -> TableData:
 
 @pytest.fixture(scope="module")
 def big() -> TableData:
-    return tables.made([{"kind": "methods", "protocols": ["fair"]}], made_up.table1().results(), "table1")[0]
+    return tables.make_tables([{"kind": "methods", "protocols": ["fair"]}], made_up.table1().results(), "table1")[0]
 
 
 def printed(t: TableData, width: int, styled: bool = False) -> str:
@@ -204,7 +204,7 @@ def test_csv_with_groups_and_odd_names() -> None:
 
 def test_every_kind_of_table_is_written_in_every_form() -> None:
     book = made_up.sweep("mu", [0.001, 0.1, 1.0], study="mu", seeds=3)
-    for t in tables.made([{"kind": kind} for kind in tables.KINDS], book.results(), "mu"):
+    for t in tables.make_tables([{"kind": kind} for kind in tables.KINDS], book.results(), "mu"):
         for form in render.FILES.values():
             assert "FedAvg" in form(t)
         assert balanced(render.latex(t))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedfew.studies import conduct, runner
+from fedfew.studies import execution, runner
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
@@ -24,18 +24,18 @@ from tests.studies.small import Heard, begun, command, outcome, study, text, unt
 LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
 
 
-def conducted(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[conduct.Prepared, runner.Report, Heard]:
+def run_study(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[execution.Prepared, runner.Report, Heard]:
     heard = Heard()
-    prepared = conduct.prepare(found, Options(), root, workers=workers, **options)
-    report, _ = prepared.conduct(heard)
+    prepared = execution.prepare(found, Options(), root, workers=workers, **options)
+    report, _ = prepared.run(heard)
     return prepared, report, heard
 
 
 def in_background(found: Study, root: Path) -> tuple[threading.Thread, list[runner.Report], Heard]:
     """A runner in a thread, to be watched and disturbed from here."""
     heard, reports = Heard(), []
-    prepared = conduct.prepare(found, Options(), root, workers=1)
-    thread = threading.Thread(target=lambda: reports.append(prepared.conduct(heard)[0]))
+    prepared = execution.prepare(found, Options(), root, workers=1)
+    thread = threading.Thread(target=lambda: reports.append(prepared.run(heard)[0]))
     thread.start()
     return thread, reports, heard
 
@@ -44,7 +44,7 @@ def in_background(found: Study, root: Path) -> tuple[threading.Thread, list[runn
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cell]:
     """A long run that nobody disturbed: what the disturbed ones must come to."""
     root = tmp_path_factory.mktemp("undisturbed")
-    prepared, report, _ = conducted(study(**LONG), root)
+    prepared, report, _ = run_study(study(**LONG), root)
     assert not report.failed
     return root, prepared.cells[0]
 
@@ -58,7 +58,7 @@ def in_the_middle(root: Path, key: str) -> int:
 
 def test_runs_are_made_once_and_never_again(tmp_path):
     found = study(seeds=2)
-    prepared, report, heard = conducted(found, tmp_path)
+    prepared, report, heard = run_study(found, tmp_path)
     keys = [cell.key for cell in prepared.cells]
     assert sorted(report.done) == sorted(keys)
     assert (report.failed, report.left, report.stopped) == ({}, [], False)
@@ -66,7 +66,7 @@ def test_runs_are_made_once_and_never_again(tmp_path):
     assert heard.count("round") >= 4
     assert not list(tmp_path.glob("runs/*/round-*"))  # checkpoints are large
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*")}
-    again, report, heard = conducted(found, tmp_path)
+    again, report, heard = run_study(found, tmp_path)
     assert (len(again.done), again.new, report.done, heard.events) == (4, {}, [], [])
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*")} == before
     assert all(len(begun(tmp_path, key)) == 1 for key in keys)
@@ -80,7 +80,7 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
         "works": {"method": "fedavg"},
     }
     found = study(rows=rows)
-    prepared, report, _ = conducted(found, tmp_path)
+    prepared, report, _ = run_study(found, tmp_path)
     keys = {cell.row: cell.key for cell in prepared.cells}
     assert report.done == [keys["works"]]
     assert "training diverged in round" in report.failed[keys["diverges"]]
@@ -89,9 +89,9 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     assert error["kind"] == "DivergedError"
     assert "Traceback" in error["trace"]
     # Not tried again, unless asked for.
-    again, report, _ = conducted(found, tmp_path)
+    again, report, _ = run_study(found, tmp_path)
     assert (set(again.failed), again.new) == ({keys["diverges"], keys["too many"]}, {})
-    once_more, report, _ = conducted(found, tmp_path, retry_failed=True)
+    once_more, report, _ = run_study(found, tmp_path, retry_failed=True)
     assert set(once_more.new) == set(report.failed) == {keys["diverges"], keys["too many"]}
     assert len(begun(tmp_path, keys["diverges"])) == 2
 
@@ -118,7 +118,7 @@ def test_a_runner_that_is_killed_leaves_what_the_next_one_goes_on_with(tmp_path,
     first.wait()
     until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2])
     assert not RunFolder.of(tmp_path, cell.key).finished  # the worker noticed, and stopped
-    prepared, report, _ = conducted(study(**LONG), tmp_path)
+    prepared, report, _ = run_study(study(**LONG), tmp_path)
     assert (list(prepared.new), report.done) == ([cell.key], [cell.key])
     assert outcome(tmp_path, cell.key) == outcome(root, cell.key)
 
@@ -136,7 +136,7 @@ def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbe
     assert "stopping: runs end with their round" in out
     assert f"Stopped, 1 runs are left. To go on: fedfew study run {file} --folder {tmp_path}" in err.replace("\n", " ")
     assert list((tmp_path / "runs" / cell.key).glob("round-*"))
-    conducted(study(**LONG), tmp_path)
+    run_study(study(**LONG), tmp_path)
     assert outcome(tmp_path, cell.key) == outcome(root, cell.key)
 
 
@@ -186,7 +186,7 @@ def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
     found = study(seeds=4, base={"rounds": 20})
     other = command(file, tmp_path, "--workers", "1")
     until(lambda: (tmp_path / "tiny" / "plan.json").exists())
-    _, report, _ = conducted(found, tmp_path)
+    _, report, _ = run_study(found, tmp_path)
     out, err = other.communicate(timeout=100)
     assert other.returncode == 0, err
     keys = [cell.key for cell in cells(found)]
@@ -215,13 +215,13 @@ def test_a_run_that_another_runner_holds_is_waited_for_and_picked_up(tmp_path, m
 def test_models_are_kept_where_asked_for_and_those_of_another_run_are_thrown_away(tmp_path):
     found = study(rows={"R": {"method": "fedavg"}})
     other = study(rows={"R": {"method": "fedavg", "lr": 0.5}})
-    prepared = conduct.prepare(other, Options(), tmp_path, workers=1)
-    prepared.conduct(Heard(), keep_models=True)
+    prepared = execution.prepare(other, Options(), tmp_path, workers=1)
+    prepared.run(Heard(), keep_models=True)
     assert (tmp_path / "runs" / prepared.cells[0].key / "round-000003" / "state.safetensors").is_file()
     key = cells(found)[0].key
     (tmp_path / "runs" / prepared.cells[0].key).rename(tmp_path / "runs" / key)
     (tmp_path / "runs" / key / "result.json").unlink()
-    _, report, _ = conducted(found, tmp_path)
+    _, report, _ = run_study(found, tmp_path)
     assert report.done == [key]
     assert "begun anew" in (tmp_path / "tiny" / "workers.log").read_text()
     assert RunFolder.of(tmp_path, key).result["run"]["lr"] == cells(found)[0].settings.lr != 0.5

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedfew
-from fedfew.studies import conduct, store
-from fedfew.studies.folder import Plan, RunFolder, write_plan
+from fedfew.studies import execution, store
+from fedfew.studies.folder import RunFolder, StoredPlan, write_plan
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.worker import Worker
 from fedfew.training.settings import make_federation, training_arguments
@@ -147,7 +147,7 @@ def test_where_there_is_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"there are no results in .*runs\.parquet is not there"):
         store.read(tmp_path)
     with pytest.raises(ValueError, match="the study tiny has not been run in"):
-        conduct.collected(tmp_path, "tiny")
+        execution.collect_results(tmp_path, "tiny")
 
 
 def test_pieces_of_a_study_are_shown_together_but_lengths_are_not_mixed(finished, tmp_path):
@@ -160,7 +160,7 @@ def test_pieces_of_a_study_are_shown_together_but_lengths_are_not_mixed(finished
     assert len(plan.cells) == 2
     plan, dropped = write_plan(tmp_path, found.text, "scale 0.5", first, {})
     assert ([entry["row"] for entry in plan.cells], dropped) == (["FedAvg"], "scale 1")
-    assert Plan.read(tmp_path) == plan
+    assert StoredPlan.read(tmp_path) == plan
 
 
 def test_half_written_lines_and_damaged_files(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfew.studies.study import StudyError, catalogue, parsed, read
+from fedfew.studies.study import StudyError, catalogue, parse, read
 from tests.studies.small import study, text
 
 PAPER_COLUMNS = [
@@ -92,7 +92,7 @@ MISTAKES = {
 def test_a_mistake_is_named_with_its_place_and_what_would_be_right(case):
     contents, message = MISTAKES[case]
     with pytest.raises(StudyError) as raised:
-        parsed(contents, "tiny.yaml")
+        parse(contents, "tiny.yaml")
     assert message in str(raised.value)
 
 
@@ -100,13 +100,13 @@ def test_a_wrong_kind_of_table_or_figure_is_refused_with_its_place(monkeypatch):
     def refuse(kind: str, spec: dict[str, str]) -> None:
         raise ValueError(f"there is no kind of {kind} {spec['kind']!r}")
 
-    monkeypatch.setattr("fedfew.studies.shown.check", refuse)
+    monkeypatch.setattr("fedfew.studies.output.check", refuse)
     with pytest.raises(StudyError, match=r"tiny\.yaml, figures → 1: there is no kind of figures 'pie'"):
         study(figures=[{"kind": "pie"}])
 
 
 def test_a_call():
-    found = parsed("name: a\ncall: some.module:function", "a.yaml")
+    found = parse("name: a\ncall: some.module:function", "a.yaml")
     assert (found.call, found.columns, found.protocols) == ("some.module:function", {}, ())
 
 

@@ -27,7 +27,7 @@ def by_hand(protocol: str = "fair") -> Book:
 
 
 def made(book: Book, **spec: object) -> list[TableData]:
-    return tables.made([{"kind": "methods"} | spec], book.results(), book.study)
+    return tables.make_tables([{"kind": "methods"} | spec], book.results(), book.study)
 
 
 def cell(table: TableData, row: str, column: str) -> Cell:
@@ -150,7 +150,7 @@ def test_mean_worst_and_best_client_of_several_data() -> None:
     book = Book("table2")
     for column, clients in (("kvasir", [0.8, 1.0]), ("fedisic", [0.4, 0.6])):
         book.scored(book.add("Local", column=column), clients, clients)
-    (served, _) = tables.made([{"kind": "medical"}], book.results(), "table2")
+    (served, _) = tables.make_tables([{"kind": "medical"}], book.results(), "table2")
     assert served.columns[:3] == ("kvasir mean", "kvasir worst client", "kvasir best client")
     assert served.groups == ("kvasir",) * 3 + ("fedisic",) * 3
     assert served.heads == ("mean", "worst client", "best client") * 2
@@ -162,7 +162,7 @@ def test_mean_worst_and_best_client_of_several_data() -> None:
 
 
 def test_jains_table() -> None:
-    (served, _) = tables.made([{"kind": "jain"}], by_hand().results(), "table1")
+    (served, _) = tables.make_tables([{"kind": "jain"}], by_hand().results(), "table1")
     shown = cell(served, "FedAvg", "cifar10-dir-20")
     exact = [(a + b) ** 2 / (2 * (a * a + b * b)) for a, b in FEDAVG]
     assert shown.value == pytest.approx(sum(exact) / 3)
@@ -174,7 +174,7 @@ def test_jains_table() -> None:
 def test_along_a_grid_the_rows_are_its_points() -> None:
     book = made_up.sweep("models", [1, 2, 3], study="k")
     specs = [{"kind": "by-point", "rows": ["FedFew"], "measures": ["weighted_mean", "min", "entropy"]}]
-    published, weights, served, _, _ = tables.made(specs, book.results(), "k")
+    published, weights, served, _, _ = tables.make_tables(specs, book.results(), "k")
     assert [label for label, _ in published.rows] == ["K = 1", "K = 2", "K = 3"]
     assert published.columns == ("weighted mean", "worst client")
     first = cell(published, "K = 1", "weighted mean")
@@ -189,7 +189,7 @@ def test_along_a_grid_the_rows_are_its_points() -> None:
 def test_a_baseline_that_knows_nothing_of_the_axis_is_one_row() -> None:
     """FedAvg crossed with K is the same run at every K."""
     book = made_up.sweep("models", [1, 2, 3], study="k")
-    fair = next(t for t in tables.made([{"kind": "by-point"}], book.results(), "k") if t.name == "by-point-fair-adapted")
+    fair = next(t for t in tables.make_tables([{"kind": "by-point"}], book.results(), "k") if t.name == "by-point-fair-adapted")
     assert [label for label, _ in fair.rows] == ["FedFew, K = 1", "FedFew, K = 2", "FedFew, K = 3", "FedAvg"]
     assert cell(fair, "FedAvg", "mean, %").seeds == 3
     assert cell(fair, "FedFew, K = 2", "mean, %").seeds == 3
@@ -198,7 +198,7 @@ def test_a_baseline_that_knows_nothing_of_the_axis_is_one_row() -> None:
 def test_local_epochs_times_rounds() -> None:
     book = made_up.sweep("local_epochs", [1, 2, 16], study="epochs")
     spec = {"kind": "by-point", "rows": ["FedFew"], "measures": ["mean"], "protocols": ["published"]}
-    (table,) = tables.made([spec], book.results(), "epochs")
+    (table,) = tables.make_tables([spec], book.results(), "epochs")
     assert [label for label, _ in table.rows][1] == "local epochs = 2, rounds = 1000"
     assert [c.paper for c in table.cells()] == [None, 88.3, 87.8]
     assert not any("The paper trained" in note for note in table.notes)  # the same updates
@@ -215,13 +215,13 @@ def test_shortened_runs_are_not_passed_off_as_the_papers() -> None:
 def test_where_keeps_a_part_of_the_grid_and_those_who_know_nothing_of_it() -> None:
     book = made_up.sweep("mu", [0.001, 0.01, 0.1], study="mu", seeds=1)
     spec = {"kind": "methods", "where": {"mu": [0.01]}, "protocols": ["fair"], "score": "served"}
-    (table,) = tables.made([spec], book.results(), "mu")
+    (table,) = tables.make_tables([spec], book.results(), "mu")
     assert [label for label, _ in table.rows] == ["FedFew, μ = 0.01", "FedAvg"]
 
 
 def test_each_method_against_the_best_over_seeds() -> None:
     """FedFew leads FedAvg by 20, 20, 15 points adapted less 10: 10, 10, 5."""
-    (table,) = tables.made([{"kind": "significance", "score": "adapted"}], by_hand().results(), "table1")
+    (table,) = tables.make_tables([{"kind": "significance", "score": "adapted"}], by_hand().results(), "table1")
     fedavg, fedfew = dict(table.rows)["FedAvg"], dict(table.rows)["FedFew"]
     assert fedavg[0].value == pytest.approx(75)
     assert fedavg[1].value == pytest.approx(-25 / 3)
@@ -239,25 +239,25 @@ def test_significance_needs_three_seeds_and_says_so() -> None:
     book = by_hand()
     book.scored(book.add("IFCA", 0), [0.1, 0.2], [0.1, 0.2])
     book.scored(book.add("Local", 7), [0.1, 0.2], [0.1, 0.2])
-    (table,) = tables.made([{"kind": "significance", "score": "served"}], book.results(), "table1")
+    (table,) = tables.make_tables([{"kind": "significance", "score": "served"}], book.results(), "table1")
     assert dict(table.rows)["IFCA"][1] == Cell(None, note="1 seed")
     assert "A test needs 3 seeds; fewer: IFCA (1), Local (1)." in table.notes
     alone = Book()
     for seed in range(3):
         alone.scored(alone.add("FedAvg", seed), [0.5], [0.5])
     alone.add("IFCA", status="missing")
-    (empty,) = tables.made([{"kind": "significance", "score": "served"}], alone.results(), "table1")
+    (empty,) = tables.make_tables([{"kind": "significance", "score": "served"}], alone.results(), "table1")
     assert [row[0].note for _, row in empty.rows] == ["", "not run"]
     assert not any("sign-flip" in note for note in empty.notes)
     one = Book()
     one.scored(one.add("FedAvg"), [0.5], [0.5])
-    assert tables.made([{"kind": "significance"}], one.results(), "table1") == []
+    assert tables.make_tables([{"kind": "significance"}], one.results(), "table1") == []
 
 
 def test_significance_of_several_data_in_one_table_or_in_one_each() -> None:
     book = made_up.table1(columns=("femnist-20", "cifar10-dir-20"))
-    (short,) = tables.made([{"kind": "significance", "score": "adapted"}], book.results(), "table1")
-    full = tables.made([{"kind": "significance", "score": "adapted", "each": True}], book.results(), "table1")
+    (short,) = tables.make_tables([{"kind": "significance", "score": "adapted"}], book.results(), "table1")
+    full = tables.make_tables([{"kind": "significance", "score": "adapted", "each": True}], book.results(), "table1")
     assert [t.name for t in full] == ["significance-fair-adapted-femnist-20", "significance-fair-adapted-cifar10-dir-20"]
     assert short.groups == ("femnist-20",) * 4 + ("cifar10-dir-20",) * 4
     for (label, row), (_, whole) in zip(short.rows, full[1].rows, strict=True):
@@ -274,7 +274,7 @@ def test_seeds_of_no_difference_in_spread_are_said_to_have_none() -> None:
     for seed in range(3):
         book.scored(book.add("FedAvg", seed), [0.5], [0.5])
         book.scored(book.add("IFCA", seed), [0.75], [0.75])
-    (table,) = tables.made([{"kind": "significance", "score": "served"}], book.results(), "table1")
+    (table,) = tables.make_tables([{"kind": "significance", "score": "served"}], book.results(), "table1")
     assert [c.note for c in dict(table.rows)["FedAvg"][2:6]] == ["no spread"] * 4
     assert dict(table.rows)["FedAvg"][6].value == 0.25
 
@@ -284,7 +284,7 @@ def test_many_seeds_are_drawn_and_that_is_told() -> None:
     for seed in range(13):
         book.scored(book.add("FedAvg", seed), [0.5 + seed / 100], [0.5])
         book.scored(book.add("IFCA", seed), [0.7 - seed / 100], [0.7])
-    (table,) = tables.made([{"kind": "significance", "score": "served"}], book.results(), "table1")
+    (table,) = tables.make_tables([{"kind": "significance", "score": "served"}], book.results(), "table1")
     assert any("Beyond 12 seeds" in note for note in table.notes)
     assert not any("however large" in note for note in table.notes)
 
@@ -303,7 +303,7 @@ def test_reasons_are_told_once_for_all_measures_and_many_rows() -> None:
     for row in ("FedAvg", "FedProx", "IFCA", "Ditto"):
         book.add(row, column="kvasir", status="missing", error="kvasir is not here")
         book.scored(book.add(row, column="fedisic"), [0.5], [0.5])
-    served, _ = tables.made([{"kind": "medical"}], book.results(), "table2")
+    served, _ = tables.make_tables([{"kind": "medical"}], book.results(), "table2")
     assert cell(served, "IFCA", "kvasir worst client").note == "not run: kvasir is not here"
     assert served.notes[0] == "4 rows, kvasir: not run: kvasir is not here"
     assert sum("kvasir is not here" in note for note in served.notes) == 1
@@ -326,7 +326,7 @@ def test_columns_without_a_number_of_the_papers_are_not_compared_in_length() -> 
 
 
 def test_holm_counts_all_comparisons_of_a_table() -> None:
-    (table,) = tables.made(
+    (table,) = tables.make_tables(
         [{"kind": "significance", "columns": ["cifar10-dir-20"], "score": "adapted", "protocols": ["fair"]}],
         made_up.table1(columns=("cifar10-dir-20",)).results(),
         "table1",
@@ -340,7 +340,7 @@ def test_holm_counts_all_comparisons_of_a_table() -> None:
 
 def test_costs_are_the_counted_ones() -> None:
     book = made_up.table1(columns=("femnist-20",), protocols=("fair",))
-    (table,) = tables.made([{"kind": "costs"}], book.results(), "table1")
+    (table,) = tables.make_tables([{"kind": "costs"}], book.results(), "table1")
     assert cell(table, "FedAvg", "MB up").value == pytest.approx(3.514152)
     assert cell(table, "FedAvg", "steps").value == 44.5
     assert cell(table, "FedProx", "steps").note == "not run"
@@ -348,12 +348,12 @@ def test_costs_are_the_counted_ones() -> None:
 
 def test_no_two_tables_share_a_name() -> None:
     specs = [{"kind": "methods", "score": "served"}, {"kind": "methods", "score": "served"}, {"kind": "methods", "name": "mine"}]
-    names = [t.name for t in tables.made(specs, by_hand().results(), "table1")]
+    names = [t.name for t in tables.make_tables(specs, by_hand().results(), "table1")]
     assert names == ["methods-fair-served", "methods-fair-served-2", "mine-fair-served", "mine-fair-adapted"]
 
 
 def test_runs_of_another_study_are_left_out() -> None:
-    assert tables.made([{"kind": "methods"}], by_hand().results(), "another") == []
+    assert tables.make_tables([{"kind": "methods"}], by_hand().results(), "another") == []
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_every_kind_takes_its_plain_form() -> None:
     assert set(tables.KINDS) == set(tables.OPTIONS)
     for kind in tables.KINDS:
         tables.check({"kind": kind})
-        assert tables.made([{"kind": kind}], by_hand_with_costs().results(), "table1")
+        assert tables.make_tables([{"kind": kind}], by_hand_with_costs().results(), "table1")
 
 
 def by_hand_with_costs() -> Book:
@@ -394,7 +394,8 @@ def by_hand_with_costs() -> Book:
 
 
 def test_the_page_names_every_kind_option_and_measure() -> None:
-    from fedfew.studies import figures, measures, options
+    from fedfew.studies import figures, measures
+    from fedfew.studies import output_options as options
 
     page = (Path(__file__).parents[2] / "docs" / "tables-and-figures.md").read_text(encoding="utf-8")
     for kinds in (tables.OPTIONS, figures.OPTIONS):

@@ -1,8 +1,8 @@
 """Useful arithmetic of a training step, counted from the module itself.
 
 One multiply-add is two operations. Training a sample costs three forward passes: the forward pass, the gradient with respect to
-the parameters and the one with respect to what a layer is given (the first layer needs none; counting it all the same is the
-custom, and 8 % too much for the paper's CNN). Only matrix products and convolutions are counted: the rest is small.
+the parameters and the gradient with respect to a layer's input (the first layer needs none; it is counted all the same, as is
+usual, which is 8 % too much for the paper's CNN). Only matrix products and convolutions are counted: the rest is small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measured figures kept: one JSON document a line, and the table made of them.
+"""The history of measured figures: one JSON document per line, and the table made from it.
 
 python -m fedfew.bench.history benchmarks            # write the table of benchmarks/history.jsonl into benchmarks/README.md
 """
@@ -22,7 +22,7 @@ BEGIN, END = "<!-- generated: history -->", "<!-- end: history -->"
 
 
 def document(workloads: list[dict[str, Any]], device: torch.device, note: str = "") -> dict[str, Any]:
-    """What one call of ``fedfew bench`` measured, with the machine described."""
+    """The figures of one call of ``fedfew bench``, with a description of the machine."""
     return {
         "format": FORMAT,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -51,7 +51,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def table(entries: list[dict[str, Any]]) -> str:
-    """Every measured way in one line of Markdown, newest first, and below it the machines."""
+    """Every measured variant in one line of Markdown, newest first, and below it the machines."""
     machines: dict[str, str] = {}
     head = ("date", "machine", "workload", "engine", "precision", *COLUMNS, "note")
     lines = [head, ["---"] * len(head)]
@@ -65,9 +65,9 @@ def table(entries: list[dict[str, Any]]) -> str:
 def _cells(entry: Mapping[str, Any]) -> Iterator[list[str]]:
     for workload in entry["workloads"]:
         size = f"{workload['name']} {workload['clients']} × {workload['models']}, {workload['samples']:,} samples"
-        for way in workload["ways"]:
-            if "error" not in way:
-                yield [size, way["engine"], way["precision"], *figures(way, workload["clients"])]
+        for variant in workload["variants"]:
+            if "error" not in variant:
+                yield [size, variant["engine"], variant["precision"], *figures(variant, workload["clients"])]
 
 
 def machine_line(about: Mapping[str, Any]) -> str:

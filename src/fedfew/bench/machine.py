@@ -1,4 +1,4 @@
-"""The machine at hand: what it is, and how much arithmetic it could do."""
+"""This machine: its description, and its peak FLOP/s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from fedfew._version import __version__
 
-# Dense peaks in TFLOP/s as the makers state them (without sparsity), by what torch calls the card; longer names come first.
+# Dense peaks in TFLOP/s as the makers state them (without sparsity), by torch's name of the card; longer names come first.
 PEAKS: dict[str, dict[str, float]] = {
     "H200 NVL": {"fp32": 60, "tf32": 418, "bf16": 836},
     "H200": {"fp32": 67, "tf32": 494, "bf16": 989},
@@ -28,7 +28,7 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a reader must know to compare a figure with one of another machine. No names of hosts or users."""
+    """What is needed to compare figures of two machines. No names of hosts or users."""
     machine: dict[str, Any] = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -82,13 +82,13 @@ def _seconds(device: torch.device, a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def cpu_model() -> str:
-    """What the processor calls itself."""
+    """The processor's model name."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -98,9 +98,9 @@ def cpu_model() -> str:
 
 
 def peak_rss() -> int:
-    """Bytes this process has had in memory at most.
+    """Peak resident memory of this process in bytes.
 
-    Linux keeps the mark of the program itself; what ``getrusage`` tells there begins at the size of the program that started it.
+    On Linux from /proc: ``getrusage`` there starts at the size of the parent process.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,4 +1,4 @@
-"""Measured figures as tables, for a terminal and for a page."""
+"""Measured figures as tables, for a terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from rich.table import Table
 
 from fedfew.report.tables import empty
 
-COLUMNS = ("a round", "speed-up", "TFLOP/s", "of peak", "memory", "differs")
-SOME_CLIENTS = "a round   ≈: reckoned from some of the clients, since all would take long"
+COLUMNS = ("per round", "speed-up", "TFLOP/s", "of peak", "memory", "differs")
+SOME_CLIENTS = "per round ≈: extrapolated from some of the clients, since all would take long"
 LEGEND = """\
 speed-up  over the oracle: the sequential engine in fp32, plain PyTorch
-TFLOP/s   useful arithmetic: three forward passes a sample
-memory    the most held at once; on a CPU by a process that did one round
-differs   from the oracle's parameters after the round, as a share of how far
-          it moved them, in the worst tensor"""
+TFLOP/s   useful arithmetic: three forward passes per sample
+memory    peak; on a CPU that of a process that did one round
+differs   distance from the oracle's parameters after the round, relative to how
+          far it moved them, in the worst tensor"""
 
 
 def legend(workloads: Iterable[Mapping[str, Any]]) -> str:
-    """What the columns mean, and the sign for rounds of some clients where there is one."""
-    some = any(_of_some(way, workload["clients"]) for workload in workloads for way in workload["ways"])
+    """What the columns mean, and ≈ where it is used."""
+    some = any(_of_some(variant, workload["clients"]) for workload in workloads for variant in workload["variants"])
     return f"{SOME_CLIENTS}\n{LEGEND}" if some else LEGEND
 
 
 def measured(workload: Mapping[str, Any]) -> Table:
-    """One workload, a row for each way it was done."""
+    """One workload, one row per variant."""
     table = empty(heading(workload), "engine", *COLUMNS)
-    for way in workload["ways"]:
-        if "error" in way:
-            table.add_row(f"{way['engine']} {way['precision']}", "failed", *[""] * (len(COLUMNS) - 1))
+    for variant in workload["variants"]:
+        if "error" in variant:
+            table.add_row(f"{variant['engine']} {variant['precision']}", "failed", *[""] * (len(COLUMNS) - 1))
         else:
-            table.add_row(f"{way['engine']} {way['precision']}", *figures(way, workload["clients"]))
+            table.add_row(f"{variant['engine']} {variant['precision']}", *figures(variant, workload["clients"]))
     return table
 
 
@@ -42,24 +42,24 @@ def heading(workload: Mapping[str, Any]) -> str:
     return (
         f"{workload['name']} on {workload['device']}: {workload['clients']} clients × {workload['models']} models, "
         f"{workload['samples']:,} samples ({each} each), batch {workload['batch_size']}, "
-        f"{workload['mflop_per_sample']:.3g} MFLOP a sample"
+        f"{workload['mflop_per_sample']:.3g} MFLOP per sample"
     )
 
 
-def figures(way: Mapping[str, Any], clients: int) -> list[str]:
+def figures(variant: Mapping[str, Any], clients: int) -> list[str]:
     """The cells of :data:`COLUMNS`; clients: of the workload."""
     return [
-        ("≈ " if _of_some(way, clients) else "") + duration(way["seconds"]),
-        f"{way['times_the_oracle']:.2f}",
-        f"{way['tflops']:.3g}",
-        f"{way['share_of_peak']:.1%}",
-        "–" if way["peak_bytes"] is None else f"{way['peak_bytes'] / 2**20:,.0f} MiB",
-        "0" if way["difference"] == 0 else f"{way['difference']:.0e}",
+        ("≈ " if _of_some(variant, clients) else "") + duration(variant["seconds"]),
+        f"{variant['times_the_oracle']:.2f}",
+        f"{variant['tflops']:.3g}",
+        f"{variant['share_of_peak']:.1%}",
+        "–" if variant["peak_bytes"] is None else f"{variant['peak_bytes'] / 2**20:,.0f} MiB",
+        "0" if variant["difference"] == 0 else f"{variant['difference']:.0e}",
     ]
 
 
-def _of_some(way: Mapping[str, Any], clients: int) -> bool:
-    return bool(way.get("clients_trained", clients) < clients)  # older documents do not say
+def _of_some(variant: Mapping[str, Any], clients: int) -> bool:
+    return bool(variant.get("clients_trained", clients) < clients)  # older documents do not say
 
 
 def duration(seconds: float) -> str:

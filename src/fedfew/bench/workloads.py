@@ -1,7 +1,7 @@
-"""What is measured: local rounds of the paper's models on made-up samples of the real data's shape and sizes.
+"""What is measured: local rounds of the paper's models on synthetic samples of the real data's shape and sizes.
 
-How long a step takes does not depend on what the pixels show, so the samples are drawn from a seed, and nothing is read or
-fetched: the same workload is the same bytes on every machine.
+The time of a step does not depend on the pixel values, so the samples are drawn from a seed and nothing is read or downloaded:
+the same workload is the same bytes on every machine.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def advise_k(
     used. The recommendation is the smallest K whose mean validation loss is within one standard error of the lowest. Also shown
     are the two terms of the theorem on K: heterogeneity of the clients (measured with models trained locally) and sample cost.
     """
-    from fedfew.report import advice as report
+    from fedfew.report import choosing_k as report
     from fedfew.report import plots, tables
     from fedfew.training.distributed import only_alone
 

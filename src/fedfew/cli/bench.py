@@ -13,7 +13,7 @@ from rich.console import Console
 from fedfew.cli import errors, flags
 
 if TYPE_CHECKING:
-    from fedfew.bench.measure import Tell
+    from fedfew.bench.measure import ShowStatus
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -38,36 +38,35 @@ def bench(
             help=f"What to train: {NAMES}, or all.", show_default=" ".join(DEFAULT), autocompletion=flags.complete_workload
         ),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="This engine alone, beside the oracle.", show_default="every one")] = None,
+    engine: Annotated[str | None, typer.Option(help="Only this engine, and the oracle.", show_default="all")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="This precision alone, beside the oracle.", show_default="all that the device has")
+        str | None, typer.Option(help="Only this precision, and the oracle.", show_default="all that the device supports")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    clients: Annotated[int | None, typer.Option(help="How many clients.", show_default="the workload's")] = None,
-    models: Annotated[
-        int | None, typer.Option(help="Models a client trains side by side.", show_default="the workload's")
-    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="the workload's")] = None,
+    models: Annotated[int | None, typer.Option(help="Models per client (K).", show_default="the workload's")] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Mean training samples of a client.", show_default="the workload's, fewer on a CPU")
+        int | None,
+        typer.Option(help="Mean number of training samples per client.", show_default="the workload's, fewer on a CPU"),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Rounds timed of each.", show_default="what fits in some seconds")
+        int | None, typer.Option(min=1, help="Timed rounds per variant.", show_default="as many as fit in 20 s")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: does it work? The figures mean nothing.")] = False,
-    append: Annotated[Path | None, typer.Option(help="Add the JSON document, on one line, to this file.")] = None,
-    note: Annotated[str, typer.Option(help="A few words kept with the figures.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, to check that it works; the figures mean nothing.")] = False,
+    append: Annotated[Path | None, typer.Option(help="Append the JSON document to this file, as one line.")] = None,
+    note: Annotated[str, typer.Option(help="A remark stored with the figures.")] = "",
     json: flags.Json = False,
 ) -> None:
-    """Measure the engines on this machine: seconds a round, arithmetic a second, memory, and whether the results agree.
+    """Measure the engines on this machine: seconds per round, FLOP/s, memory, and agreement of the results.
 
-    A round is one local epoch of every client, K models each, on made-up samples of the real data's shape. The ways take turns,
-    so that a busy machine disturbs them alike; the median counts. The oracle, which the others are held against, is the
+    A round is one local epoch of every client, K models each, on synthetic samples of the real data's shape. The variants take
+    turns, so that other load on the machine affects them alike; the median counts. All are compared with the oracle, the
     sequential engine: one replica after the other in plain PyTorch.
     """
     from fedfew.bench import history
-    from fedfew.bench.contender import ways
     from fedfew.bench.measure import measure
     from fedfew.bench.tables import legend, measured
+    from fedfew.bench.timed_engine import variants
     from fedfew.bench.workloads import WORKLOADS, find
     from fedfew.report.tables import print_json
     from fedfew.training.api import device_named
@@ -75,12 +74,12 @@ def bench(
     where = device_named(device)
     names = list(WORKLOADS) if workloads == [ALL] else workloads or list(DEFAULT)
     chosen = [find(name, where.type, quick, clients=clients, models=models, samples=samples) for name in names]
-    every = ways(where, engine, precision)
+    every = variants(where, engine, precision)
     console = Console(stderr=json)
     results: list[dict[str, Any]] = []
-    with _telling(console) as tell:
+    with _status_line(console) as show_status:
         for workload in chosen:
-            results.append(measure(workload, every, where, 1 if quick and repeats is None else repeats, tell))
+            results.append(measure(workload, every, where, 1 if quick and repeats is None else repeats, show_status))
     document = history.document(results, where, note)
     if append is not None:
         history.append(append, document)
@@ -89,9 +88,9 @@ def bench(
         return
     for result in results:
         console.print(measured(result))
-        for way in result["ways"]:
-            if "error" in way:
-                errors.say(f"{way['engine']} {way['precision']} failed: {way['error']}")
+        for variant in result["variants"]:
+            if "error" in variant:
+                errors.say(f"{variant['engine']} {variant['precision']} failed: {variant['error']}")
     console.print(legend(results), highlight=False, style="dim")
     console.print(history.machine_line(document["machine"]), highlight=False, soft_wrap=True)
     if append is not None:
@@ -99,8 +98,8 @@ def bench(
 
 
 @contextmanager
-def _telling(console: Console) -> Iterator[Tell]:
-    """What is being done: one line that changes on a terminal, plain lines elsewhere."""
+def _status_line(console: Console) -> Iterator[ShowStatus]:
+    """Current step: one updating line on a terminal, plain lines elsewhere."""
     if not console.is_terminal:
         yield lambda text: console.print(text, highlight=False, soft_wrap=True)
         return

@@ -13,7 +13,7 @@ from fedfew.cli import errors, runfiles, runfolder
 from fedfew.training.settings import read_file
 
 if TYPE_CHECKING:
-    from fedfew.report.page.record import Beside
+    from fedfew.report.page.record import SideFiles
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -94,12 +94,12 @@ def is_study(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / STUDY).exists()
 
 
-def beside(folder: Path, round: int) -> Beside:
+def beside(folder: Path, round: int) -> SideFiles:
     """What lies beside the checkpoints of a run that has come so far."""
-    from fedfew.report.page.record import Beside
+    from fedfew.report.page.record import SideFiles
 
     config = folder / runfolder.CONFIG
-    return Beside(
+    return SideFiles(
         name=folder.resolve().name,
         about=runfolder.about_data(folder),
         labels=runfiles.labels(folder),

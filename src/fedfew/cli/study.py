@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors
-from fedfew.cli import study_output as said
+from fedfew.cli import errors, study_output
 from fedfew.studies.folder import DEFAULT
 
 RUN_EXAMPLES = """[bold]Examples[/bold]
@@ -100,7 +99,7 @@ def run(
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's last checkpoint (they are large).")] = False,
 ) -> None:
     """Run a study, or what is left of it, and show its tables and figures."""
-    from fedfew.studies import conduct
+    from fedfew.studies import execution
     from fedfew.studies.plan import Options
     from fedfew.studies.study import read
     from fedfew.training.distributed import only_alone
@@ -109,18 +108,23 @@ def run(
     console = Console()
     study = read(name)
     if study.call is not None:
-        said.call(study, folder, console, dry_run)
+        study_output.run_function(study, folder, console, dry_run)
         return
     options = Options(tuple(protocol or ()), seeds, scale, tuple(only or ()), sample, device, data_dir)
-    prepared = conduct.prepare(study, options, folder, workers=workers, retry_failed=retry_failed)
-    said.announce(prepared, console)
+    prepared = execution.prepare(study, options, folder, workers=workers, retry_failed=retry_failed)
+    study_output.print_plan(prepared, console)
     if dry_run:
-        said.list_runs(prepared, console)
+        study_output.print_runs(prepared, console)
         return
-    report = said.conduct_shown(prepared, console, keep_models)
-    results, _ = conduct.collected(folder, study.name)
-    said.show_results(study, results, prepared.folder, console)
-    said.end(prepared, report, console, said.go_on(name, protocol, seeds, scale, only, sample, folder, device, data_dir))
+    report = study_output.run_with_display(prepared, console, keep_models)
+    results, _ = execution.collect_results(folder, study.name)
+    study_output.print_results(study, results, prepared.folder, console)
+    study_output.print_outcome(
+        prepared,
+        report,
+        console,
+        study_output.resume_command(name, protocol, seeds, scale, only, sample, folder, device, data_dir),
+    )
 
 
 @app.command(epilog=SHOW_EXAMPLES)
@@ -132,21 +136,22 @@ def show(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of on the screen.")] = None,
 ) -> None:
     """Show a study's tables, from whatever of it has been run, and say where its figures and results are."""
-    from fedfew.studies import conduct, shown
+    from fedfew.studies import execution
+    from fedfew.studies.output import ENDINGS
     from fedfew.studies.study import read
     from fedfew.util.spelling import unknown
 
-    if format not in (forms := ("terminal", *shown.ENDINGS, "json")):
+    if format not in (forms := ("terminal", *ENDINGS, "json")):
         raise unknown("--format", format, forms)
-    study = said.as_it_was_run(name, folder) or read(name)
+    study = study_output.stored_study(name, folder) or read(name)
     if study.call is not None:
-        said.say_where(folder / study.name, Console())
+        study_output.print_locations(folder / study.name, Console())
         return
-    results, _ = conduct.collected(folder, study.name)
+    results, _ = execution.collect_results(folder, study.name)
     if format == "terminal" and output is None:
-        said.show_results(study, results, folder / study.name, Console())
+        study_output.print_results(study, results, folder / study.name, Console())
         return
-    text = said.as_text(study, results, format)
+    text = study_output.formatted(study, results, format)
     if output is None:
         typer.echo(text)
     else:
@@ -162,12 +167,12 @@ def new(
     """Write a commented study file to start from."""
     from importlib import resources
 
-    from fedfew.studies.study import parsed
+    from fedfew.studies.study import parse
 
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if path.exists():
         raise ValueError(f"{path} is there already: choose another name")
     text = (resources.files("fedfew.studies") / "example.yaml").read_text(encoding="utf-8").format(name=path.stem)
-    parsed(text, str(path))
+    parse(text, str(path))
     path.write_text(text, encoding="utf-8")
     typer.echo(f"{path} is written. 'fedfew study run {path} --dry-run' checks it.")

@@ -16,7 +16,7 @@ from fedfew.cli import errors
 from fedfew.studies.folder import DEFAULT, PLAN
 
 if TYPE_CHECKING:
-    from fedfew.studies.conduct import Prepared
+    from fedfew.studies.execution import Prepared
     from fedfew.studies.runner import Report
     from fedfew.studies.store import Results
     from fedfew.studies.study import Study
@@ -26,7 +26,7 @@ FAILED = 1
 # -- run ---------------------------------------------------------------------------------------------------------------------
 
 
-def call(study: Study, folder: Path, console: Console, dry_run: bool) -> None:
+def run_function(study: Study, folder: Path, console: Console, dry_run: bool) -> None:
     """A study that trains nothing: a function does it all."""
     assert study.call is not None
     module, _, function = study.call.partition(":")
@@ -43,12 +43,12 @@ def call(study: Study, folder: Path, console: Console, dry_run: bool) -> None:
     place.mkdir(parents=True, exist_ok=True)
     if not called(place, console, seed=0):
         raise typer.Exit(FAILED)
-    say_where(place, console)
+    print_locations(place, console)
 
 
-def announce(prepared: Prepared, console: Console) -> None:
+def print_plan(prepared: Prepared, console: Console) -> None:
     """What is going to happen, before it does."""
-    from fedfew.studies.estimate import in_words
+    from fedfew.studies.estimate import format_duration
     from fedfew.studies.scale import REHEARSAL, ROWS, is_rehearsal
 
     study, unique = prepared.study, {cell.key for cell in prepared.cells}
@@ -62,7 +62,7 @@ def announce(prepared: Prepared, console: Console) -> None:
         left_out = sum(cell.settings.dataset == dataset for cell in prepared.without_data.values())
         console.print(f"[yellow]not here[/yellow]: {dataset}, {left_out} runs left out. {why}", highlight=False, soft_wrap=True)
     everywhere = len({cell.column for cell in prepared.cells})
-    for change, columns in prepared.unlike_stated.items():
+    for change, columns in prepared.protocol_changes.items():
         where = "everywhere" if len(columns) == everywhere else f"in {', '.join(columns)}"
         console.print(f"[dim]{change}, {where}[/dim]", highlight=False, soft_wrap=True)
     if is_rehearsal(prepared.options.scale):
@@ -74,15 +74,15 @@ def announce(prepared: Prepared, console: Console) -> None:
         )
     if prepared.new:
         total = prepared.estimate.total(prepared.workers)
-        long = "it cannot be said how long that takes" if total is None else f"about {in_words(total)}"
+        long = "it cannot be said how long that takes" if total is None else f"about {format_duration(total)}"
         some = f"{prepared.workers} worker{'s' if prepared.workers > 1 else ''}"
         console.print(f"{long}, with {some} ({prepared.estimate.how})", highlight=False, soft_wrap=True)
 
 
-def list_runs(prepared: Prepared, console: Console) -> None:
+def print_runs(prepared: Prepared, console: Console) -> None:
     from rich.table import Table
 
-    from fedfew.studies.estimate import in_words
+    from fedfew.studies.estimate import format_duration
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("run", "rounds", "clients", "partition", "model", "status"):
@@ -98,20 +98,20 @@ def list_runs(prepared: Prepared, console: Console) -> None:
             if cell.key in prepared.without_data
             else "to make"
             if seconds is None
-            else f"to make, about {in_words(seconds)}"
+            else f"to make, about {format_duration(seconds)}"
         )
         s = cell.settings
         table.add_row(cell.label, str(s.rounds), str(s.clients or ""), s.partition or "", s.model, status)
     (console if console.is_terminal else Console(width=200)).print(table)
 
 
-def conduct_shown(prepared: Prepared, console: Console, keep_models: bool) -> Report:
+def run_with_display(prepared: Prepared, console: Console, keep_models: bool) -> Report:
     from fedfew.studies.display import Tally, display
 
     seconds = {key: prepared.estimate.seconds[key] or 1.0 for key in prepared.new}
     tally = Tally(len(prepared.done) + len(prepared.new), len(prepared.done), seconds)
     with display(console, tally) as watcher:
-        report, dropped = prepared.conduct(watcher, keep_models=keep_models)
+        report, dropped = prepared.run(watcher, keep_models=keep_models)
     if dropped is not None:
         console.print(
             f"The tables show {prepared.options.length} from now on. The runs of {dropped} are kept, and come back when the "
@@ -121,7 +121,7 @@ def conduct_shown(prepared: Prepared, console: Console, keep_models: bool) -> Re
     return report
 
 
-def end(prepared: Prepared, report: Report, console: Console, command: str) -> None:
+def print_outcome(prepared: Prepared, report: Report, console: Console, command: str) -> None:
     labels = {cell.key: cell.label for cell in prepared.cells}
     failed = prepared.failed | report.failed
     if failed:
@@ -145,7 +145,7 @@ def _list_failed(failed: dict[str, str], console: Console) -> None:
     console.print(table)
 
 
-def go_on(
+def resume_command(
     name: str,
     protocol: list[str] | None,
     seeds: int | None,
@@ -175,30 +175,30 @@ def go_on(
 # -- show --------------------------------------------------------------------------------------------------------------------
 
 
-def as_it_was_run(name: str, folder: Path) -> Study | None:
+def stored_study(name: str, folder: Path) -> Study | None:
     """The study file that is kept with the results; a user's own may have been changed or deleted since."""
     from fedfew.studies.folder import STUDY
-    from fedfew.studies.study import parsed
+    from fedfew.studies.study import parse
 
     kept = folder / (Path(name).stem if name.endswith((".yaml", ".yml")) else name) / STUDY
-    return parsed(kept.read_text(encoding="utf-8"), str(kept)) if kept.is_file() else None
+    return parse(kept.read_text(encoding="utf-8"), str(kept)) if kept.is_file() else None
 
 
-def show_results(study: Study, results: Results, folder: Path, console: Console) -> None:
+def print_results(study: Study, results: Results, folder: Path, console: Console) -> None:
     """The tables on the screen; tables and figures in files."""
-    from fedfew.studies import shown
+    from fedfew.studies import output
 
-    made = shown.tables(study, results)
+    made = output.tables(study, results)
     for table in made:
-        console.print(shown.on_screen(table))
-    for note in shown.notes(results):
+        console.print(output.for_terminal(table))
+    for note in output.notes(results):
         console.print(f"[dim]{note}[/dim]", highlight=False, soft_wrap=True)
-    shown.write_tables(made, folder)
-    shown.draw_figures(study, results, folder)
-    say_where(folder, console)
+    output.write_tables(made, folder)
+    output.draw_figures(study, results, folder)
+    print_locations(folder, console)
 
 
-def say_where(folder: Path, console: Console) -> None:
+def print_locations(folder: Path, console: Console) -> None:
     """Where everything lies."""
     if not folder.is_dir():
         raise ValueError(f"there is nothing in {folder} yet: 'fedfew study run {folder.name}' makes it")
@@ -213,15 +213,15 @@ def say_where(folder: Path, console: Console) -> None:
             console.print(f"{what} in [bold]{place}[/bold]: {stems} ({endings})", soft_wrap=True, highlight=False)
 
 
-def as_text(study: Study, results: Results, format: str) -> str:
-    from fedfew.studies import shown
+def formatted(study: Study, results: Results, format: str) -> str:
+    from fedfew.studies import output
 
     if format == "json":
         return json.dumps(results.runs.to_pylist(), indent=1)
-    made: list[Any] = shown.tables(study, results)
+    made: list[Any] = output.tables(study, results)
     if format == "terminal":
         console = Console(record=True, file=io.StringIO(), width=160)
         for table in made:
-            console.print(shown.on_screen(table))
+            console.print(output.for_terminal(table))
         return console.export_text()
-    return "\n\n".join(shown.rendered(table, format) for table in made)
+    return "\n\n".join(output.rendered(table, format) for table in made)

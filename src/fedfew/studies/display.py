@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedfew.studies.estimate import in_words
+from fedfew.studies.estimate import format_duration
 from fedfew.studies.runner import Job
 
 MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("…", "yellow"), "busy": ("·", "dim")}
@@ -34,7 +34,7 @@ class Tally:
     at_work: dict[int, tuple[Job, dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest news of a round, by key
 
-    def take_in(self, worker: int, job: Job, event: dict[str, Any]) -> None:
+    def update(self, worker: int, job: Job, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind in ("loading", "round"):
             self.at_work[worker] = job, event
@@ -73,8 +73,8 @@ class Lines:
         self.tally = tally
         self.elsewhere: set[str] = set()
 
-    def news(self, worker: int, job: Job, event: dict[str, Any]) -> None:
-        self.tally.take_in(worker, job, event)
+    def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
+        self.tally.update(worker, job, event)
         if event["event"] == "busy":  # is asked again and again, and said once
             if job.key in self.elsewhere:
                 return
@@ -101,7 +101,7 @@ class Screen(Lines):
             Text(f"{tally.before + tally.done}/{tally.total} done"),
             Text(f"{tally.failed} failed", "red" if tally.failed else "dim"),
             Text(f"{tally.left} left"),
-            Text("" if tally.eta is None else f"about {in_words(tally.eta)} to go", "dim"),
+            Text("" if tally.eta is None else f"about {format_duration(tally.eta)} to go", "dim"),
         )
         workers = Table.grid(padding=(0, 2))
         for worker, (job, event) in sorted(tally.at_work.items()):
@@ -120,7 +120,7 @@ def finished_line(tally: Tally, job: Job, event: dict[str, Any]) -> Text:
     elif job.key in tally.last:
         last = tally.last[job.key]
         line.append(f"{last['rounds']} rounds  " if event["event"] == "done" else f"stopped after round {last['round']}  ")
-        line.append(f"{numbers(last)}  {in_words(last['seconds'])}")
+        line.append(f"{numbers(last)}  {format_duration(last['seconds'])}")
     elif event["event"] == "done":
         line.append("by another runner")
     return line

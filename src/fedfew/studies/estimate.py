@@ -79,7 +79,7 @@ def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimat
     return Estimate(seconds, from_runs, from_steps)
 
 
-def in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration, as roughly as it is known."""
     minutes = seconds / 60
     if seconds < 90:

@@ -85,7 +85,7 @@ def now() -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StoredPlan:
     """What a study's folder is about."""
 
     length: str  # "scale 0.05": what all of its runs have in common
@@ -93,26 +93,26 @@ class Plan:
     missing: dict[str, str]  # by data set, why it is not here
 
     @classmethod
-    def read(cls, folder: Path) -> Plan | None:
+    def read(cls, folder: Path) -> StoredPlan | None:
         """That of the study in a folder; None where it has never been run."""
         found = read_json(folder / PLAN)
         return None if found is None else cls(**found)
 
 
-def write_plan(folder: Path, text: str, length: str, cells: list[Cell], missing: dict[str, str]) -> tuple[Plan, str | None]:
+def write_plan(folder: Path, text: str, length: str, cells: list[Cell], missing: dict[str, str]) -> tuple[StoredPlan, str | None]:
     """Keep what is planned beside what was planned before; all of it, and the length of what had to make way.
 
     A study may be run piece by piece (--only); its tables show all pieces. They do not show runs of two lengths side by side, so
     a plan of another scale or sample takes the place of the old one. The runs themselves stay where they are.
     """
     planned = [_listed(cell) for cell in cells]
-    before = Plan.read(folder)
+    before = StoredPlan.read(folder)
     dropped = before.length if before is not None and before.length != length else None
     if dropped is not None:
         before = None
     places = {_place(entry) for entry in planned}
     kept = [entry for entry in before.cells if _place(entry) not in places] if before else []
-    plan = Plan(length, kept + planned, (before.missing if before else {}) | missing)
+    plan = StoredPlan(length, kept + planned, (before.missing if before else {}) | missing)
     write_text(folder / STUDY, text)
     write_json(folder / PLAN, asdict(plan))
     return plan, dropped

@@ -138,7 +138,7 @@ def _settings(
 ) -> tuple[Settings, tuple[str, ...]]:
     stated = study.base, study.columns[column], study.rows[row], point
     try:
-        merged, changed = protocols.stated(protocol, _explicit(_merged(*stated)))
+        merged, changed = protocols.apply(protocol, _explicit(_merged(*stated)))
         given = {"device": options.device, "data_dir": options.data_dir, "sample": options.sample}
         settings = resolve({name: value for name, value in given.items() if value is not None}, {}, merged)
         if scaling.is_rehearsal(options.scale):

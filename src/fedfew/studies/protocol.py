@@ -74,7 +74,7 @@ NOT_REPRODUCED = (
 )
 
 
-def stated(protocol: str, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def apply(protocol: str, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A run's settings under a protocol, and how they differ from those stated.
 
     settings: as in a configuration file, ``method`` a mapping with its name.

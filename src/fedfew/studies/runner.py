@@ -1,33 +1,34 @@
-"""Many runs in a few worker processes: each made once, whoever asks for it and however often one is interrupted.
+"""Many runs in a few worker processes: each run is made once, however many runners ask for it and however often they are stopped.
 
 Runs that share a federation go to the same worker where possible, which then loads it once; otherwise the longest go first. A run
-that another runner holds is left to it, and looked after again when nothing else is left to do.
+that another runner holds is left to it, and checked again when nothing else is left to do.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.worker import data_of
+from fedfew.studies.worker_process import WorkerProcess
 from fedfew.training.settings import Settings
 
-DEATHS = 3  # of its process, after which a run counts as failed
-LOOK_AGAIN = 1.0  # seconds between looks at a run that another runner holds
-TICK = 0.2
-SIDE_BY_SIDE = 3  # workers on one GPU under MPS: on an H200 more brought nothing (docs/gpu.md)
+CRASHES = 3  # of the process that makes a run, after which the run counts as failed
+FAILED_STARTS = 3  # in a row, of a worker, after which it is not started again
+CHECK_AGAIN = 1.0  # seconds between two checks of a run that another runner holds
+POLL = 0.2  # seconds
+TIME_LIMIT = 6 * 3600.0  # seconds that a run may go without finishing a round
+MPS_WORKERS = 3  # on one GPU under MPS: on an H200 more brought nothing (docs/gpu.md)
 
 
 @dataclass(frozen=True)
@@ -42,34 +43,34 @@ class Job:
 
 @dataclass
 class Report:
-    """What came of the jobs."""
+    """What became of the jobs."""
 
     done: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # key → why
-    left: list[str] = field(default_factory=list)  # not made, for the runner was stopped
+    failed: dict[str, str] = field(default_factory=dict)  # key → reason
+    left: list[str] = field(default_factory=list)  # not made, because the runner was stopped
     stopped: bool = False
 
 
 class Watcher(Protocol):
-    """Who wants to know how it goes."""
+    """Is notified of progress."""
 
-    def news(self, worker: int, job: Job, event: dict[str, Any]) -> None:
-        """``loading``, ``round``, ``done``, ``failed``, ``busy`` or ``stopped``, as :mod:`fedfew.studies.worker` tells them."""
+    def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
+        """``loading``, ``round``, ``done``, ``failed``, ``busy`` or ``stopped``, as :mod:`fedfew.studies.worker` sends them."""
 
     def stopping(self) -> None: ...
 
 
 def default_workers(device: str) -> int:
-    """A worker a core on a CPU, with one thread each. On a GPU one, for two take turns; some where they run side by side."""
+    """On a CPU one worker per core, with one thread each. On a GPU one, since two would take turns; three under MPS."""
     from fedfew.training.api import device_named
 
     if device_named(device).type == "cpu":
         return cores()
-    return SIDE_BY_SIDE if mps_is_on() else 1
+    return MPS_WORKERS if mps_is_on() else 1
 
 
 def mps_is_on() -> bool:
-    """Does NVIDIA's Multi-Process Service let processes use a GPU at the same time? ``nvidia-cuda-mps-control -d`` starts it."""
+    """Does NVIDIA's Multi-Process Service let processes share a GPU? ``nvidia-cuda-mps-control -d`` starts it."""
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
 
 
@@ -78,7 +79,7 @@ def cores() -> int:
 
 
 def threads(workers: int) -> int:
-    """Threads of each of so many workers: they share the cores; never more than OMP_NUM_THREADS, where that is set."""
+    """Threads per worker: the workers divide the cores; never more than OMP_NUM_THREADS, where that is set."""
     share, most = max(1, cores() // workers), os.environ.get("OMP_NUM_THREADS", "")
     return min(share, int(most)) if most.isdigit() and int(most) > 0 else share
 
@@ -92,36 +93,19 @@ def run(
     code: str,
     log: Path,
     keep_models: bool = False,
-    finished: Callable[[], None] = lambda: None,
+    time_limit: float | None = TIME_LIMIT,
+    on_finished: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Make all these runs. finished: called after each."""
+    """Make all these runs.
+
+    time_limit: seconds without a finished round after which a run's process is killed and the run counts as failed; None: no
+    limit. on_finished: called after each run.
+    """
     count = max(1, min(workers, len(jobs)))
-    given = {"root": str(root), "keep_models": keep_models, "code": code, "workers": count, "threads": threads(count)}
+    arguments = {"root": str(root), "keep_models": keep_models, "code": code, "workers": count, "threads": threads(count)}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a", encoding="utf-8") as written:
-        runner = _Runner(root, jobs, watcher, finished, given, written)
-        return runner.run(count)
-
-
-@dataclass
-class _Hand:
-    """A worker process, and what it is doing."""
-
-    number: int
-    process: subprocess.Popen[str]
-    ready: bool = False
-    job: Job | None = None
-    data: tuple[Any, ...] | None = None
-
-    def give(self, job: Job) -> None:
-        self.job, self.data = job, data_of(job.settings)
-        self.say({"key": job.key, "settings": asdict(job.settings)})
-
-    def say(self, order: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        with suppress(OSError):  # it may be dead, which will be noticed
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
+    with open(log, "a", encoding="utf-8") as log_file:
+        return _Runner(root, list(jobs), watcher, on_finished, arguments, log_file, time_limit).run(count)
 
 
 @dataclass
@@ -129,188 +113,197 @@ class _Runner:
     root: Path
     waiting: list[Job]
     watcher: Watcher
-    finished: Callable[[], None]
-    given: dict[str, Any]
+    on_finished: Callable[[], None]
+    arguments: dict[str, Any]  # of the workers
     log: IO[str]
+    time_limit: float | None = TIME_LIMIT
     report: Report = field(default_factory=Report)
-    hands: dict[int, _Hand] = field(default_factory=dict)
-    elsewhere: dict[str, tuple[Job, float]] = field(default_factory=dict)  # held by another runner; when to look again
-    deaths: dict[str, int] = field(default_factory=dict)
-    events: queue.SimpleQueue[tuple[_Hand, dict[str, Any] | None]] = field(default_factory=queue.SimpleQueue)
+    workers: dict[int, WorkerProcess] = field(default_factory=dict)
+    held_elsewhere: dict[str, tuple[Job, float]] = field(default_factory=dict)  # by another runner; when to check again
+    crashes: dict[str, int] = field(default_factory=dict)  # by key
+    failed_starts: dict[int, int] = field(default_factory=dict)  # by number of the worker, in a row
+    events: queue.SimpleQueue[tuple[WorkerProcess, dict[str, Any] | None]] = field(default_factory=queue.SimpleQueue)
     interrupts: int = 0
 
     def run(self, count: int) -> Report:
         with self._signals():
             try:
                 for number in range(count if self.waiting else 0):
-                    self._hire(number)
+                    self._start_worker(number)
                 while self._unfinished():
-                    self._hand_out()
-                    self._listen()
-                    self._heed_interrupts()
+                    self._assign_jobs()
+                    self._handle_event()
+                    self._enforce_time_limit()
+                    self._handle_interrupts()
             finally:
-                self._dismiss()
-        self.report.left += [job.key for job in [*self.waiting, *(job for job, _ in self.elsewhere.values())]]
+                self._shut_down()
+        self.report.left += [job.key for job in [*self.waiting, *(job for job, _ in self.held_elsewhere.values())]]
         return self.report
 
     def _unfinished(self) -> bool:
-        at_work = any(hand.job for hand in self.hands.values())
-        return at_work or (not self.report.stopped and bool(self.waiting or self.elsewhere))
+        working = any(worker.job for worker in self.workers.values())
+        return working or (not self.report.stopped and bool(self.waiting or self.held_elsewhere))
 
     # -- workers -------------------------------------------------------------------------------------------------------------
 
-    def _hire(self, number: int) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedfew.studies.worker", json.dumps(self.given)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            encoding="utf-8",
-            start_new_session=True,  # a Ctrl-C is for the runner, which lets workers end their round
-            env=os.environ | {"OMP_NUM_THREADS": str(self.given["threads"])},
-        )
-        hand = _Hand(number, process)
-        self.hands[number] = hand
-        threading.Thread(target=self._hear, args=(hand,), daemon=True).start()
+    def _start_worker(self, number: int) -> None:
+        self.workers[number] = WorkerProcess.start(number, self.arguments, self.log, self.events)
 
-    def _hear(self, hand: _Hand) -> None:
-        """Put what a worker tells into the queue; None at its end."""
-        assert hand.process.stdout is not None
-        for line in hand.process.stdout:
+    def _shut_down(self) -> None:
+        """End the workers; one that is still busy, or does not end within seconds, is killed."""
+        for worker in self.workers.values():
+            worker.close()
+        for worker in self.workers.values():
             try:
-                self.events.put((hand, json.loads(line)))
-            except json.JSONDecodeError:  # it was killed within a line
-                break
-        hand.process.wait()
-        self.events.put((hand, None))
-
-    def _dismiss(self) -> None:
-        """Let the workers go; they are killed where they take longer than a moment, for they have nothing to do any more."""
-        for hand in self.hands.values():
-            assert hand.process.stdin is not None
-            with suppress(OSError):
-                hand.process.stdin.close()
-        for hand in self.hands.values():
-            try:
-                hand.process.wait(5 if hand.job is None else 0)
+                worker.process.wait(5 if worker.job is None else 0)
             except subprocess.TimeoutExpired:
-                hand.process.kill()
-                hand.process.wait()
+                worker.kill()
+                worker.process.wait()
 
-    # -- work ----------------------------------------------------------------------------------------------------------------
+    # -- jobs ----------------------------------------------------------------------------------------------------------------
 
-    def _hand_out(self) -> None:
+    def _assign_jobs(self) -> None:
         if self.report.stopped:
             return
-        for hand in self.hands.values():
-            while hand.ready and hand.job is None and (job := self._next(hand)) is not None:
+        for worker in self.workers.values():
+            while worker.ready and worker.job is None and (job := self._next_job(worker)) is not None:
                 if RunFolder.of(self.root, job.key).finished:  # by another runner
-                    self._done(hand, job)
+                    self._record_done(worker, job)
                 else:
-                    hand.give(job)
+                    worker.assign(job)
 
-    def _next(self, hand: _Hand) -> Job | None:
-        """The longest run on the worker's own data, else on those that most remains to be done with and nobody works on."""
+    def _next_job(self, worker: WorkerProcess) -> Job | None:
+        """The longest run on the data the worker has loaded; else on the data with most work left that no other worker uses."""
         if not self.waiting:
-            return self._held_elsewhere()
-        taken = {other.data for other in self.hands.values() if other.job is not None}
+            return self._next_held_elsewhere()
+        in_use = {other.data for other in self.workers.values() if other.job is not None}
         left: dict[tuple[Any, ...], float] = {}
         for job in self.waiting:
             left[data_of(job.settings)] = left.get(data_of(job.settings), 0.0) + job.seconds
-        chosen = hand.data if hand.data in left else max(left, key=lambda data: (data not in taken, left[data]))
+        chosen = worker.data if worker.data in left else max(left, key=lambda data: (data not in in_use, left[data]))
         job = max((job for job in self.waiting if data_of(job.settings) == chosen), key=lambda job: job.seconds)
         self.waiting.remove(job)
         return job
 
-    def _held_elsewhere(self) -> Job | None:
-        for key, (job, when) in self.elsewhere.items():
+    def _next_held_elsewhere(self) -> Job | None:
+        for key, (job, when) in self.held_elsewhere.items():
             if RunFolder.of(self.root, key).finished or time.monotonic() >= when:
-                del self.elsewhere[key]
+                del self.held_elsewhere[key]
                 return job
         return None
 
-    # -- news ----------------------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    def _handle_event(self) -> None:
         try:
-            hand, event = self.events.get(timeout=TICK)
+            worker, event = self.events.get(timeout=POLL)
         except queue.Empty:
             return
         if event is None:
-            self._lost(hand)
+            self._handle_exit(worker)
         elif event["event"] == "ready":
-            hand.ready = True
+            worker.ready = True
+            self.failed_starts[worker.number] = 0
         else:
-            self._take_in(hand, event)
+            self._handle_job_event(worker, event)
 
-    def _take_in(self, hand: _Hand, event: dict[str, Any]) -> None:
-        job = hand.job
-        assert job is not None, "news of a run that was not asked for"
-        kind = event["event"]
-        if kind in ("loading", "round"):
-            self.watcher.news(hand.number, job, event)
+    def _handle_job_event(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
+        job = worker.job
+        if job is None:  # it was killed after it had sent this
             return
-        hand.job = None
+        kind = event["event"]
+        worker.last_event = time.monotonic()
+        if kind in ("loading", "round"):
+            self.watcher.on_event(worker.number, job, event)
+            return
+        worker.job = None
         if kind == "done":
-            self._done(hand, job)
+            self._record_done(worker, job)
         elif kind == "failed":
-            self._failed(hand, job, event["error"])
+            self._record_failed(worker, job, event["error"])
         elif kind == "stopped":
             self.report.left.append(job.key)
-            self.watcher.news(hand.number, job, event)
+            self.watcher.on_event(worker.number, job, event)
         else:
-            self.elsewhere[job.key] = job, time.monotonic() + LOOK_AGAIN
-            self.watcher.news(hand.number, job, event)
+            self.held_elsewhere[job.key] = job, time.monotonic() + CHECK_AGAIN
+            self.watcher.on_event(worker.number, job, event)
 
-    def _done(self, hand: _Hand, job: Job) -> None:
+    def _record_done(self, worker: WorkerProcess, job: Job) -> None:
         self.report.done.append(job.key)
-        self.watcher.news(hand.number, job, {"event": "done", "key": job.key})
-        self.finished()
+        self.watcher.on_event(worker.number, job, {"event": "done", "key": job.key})
+        self.on_finished()
 
-    def _failed(self, hand: _Hand, job: Job, why: str) -> None:
-        self.report.failed[job.key] = why
-        self.watcher.news(hand.number, job, {"event": "failed", "key": job.key, "error": why})
-        self.finished()
+    def _record_failed(self, worker: WorkerProcess, job: Job, reason: str) -> None:
+        self.report.failed[job.key] = reason
+        self.watcher.on_event(worker.number, job, {"event": "failed", "key": job.key, "error": reason})
+        self.on_finished()
 
-    def _lost(self, hand: _Hand) -> None:
-        """A worker is gone: as it should where all are stopping; else its run is taken up by the next one."""
-        job, hand.job, hand.ready = hand.job, None, False
-        if self.hands.get(hand.number) is not hand:
+    # -- workers that die or hang --------------------------------------------------------------------------------------------
+
+    def _handle_exit(self, worker: WorkerProcess) -> None:
+        """A worker has ended. Unless all are stopping, another takes its place, and its run is tried again up to CRASHES times."""
+        job, was_ready, worker.job, worker.ready = worker.job, worker.ready, None, False
+        if self.workers.get(worker.number) is not worker:
             return
-        del self.hands[hand.number]
+        del self.workers[worker.number]
         if self.report.stopped:
             self.report.left += [job.key] if job else []
             return
-        code = hand.process.returncode
-        how = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        if job is None:
-            raise RuntimeError(f"a worker process ended before it had anything to do ({how}); {self.log.name} may say why")
-        self.deaths[job.key] = self.deaths.get(job.key, 0) + 1
-        if self.deaths[job.key] < DEATHS:
+        if job is not None:
+            self._retry_or_fail(worker, job)
+        elif not was_ready:
+            self.failed_starts[worker.number] = self.failed_starts.get(worker.number, 0) + 1
+        if not self._unfinished():
+            return
+        if self.failed_starts.get(worker.number, 0) < FAILED_STARTS:
+            self._start_worker(worker.number)
+        elif not self.workers:
+            raise RuntimeError(
+                f"no worker process can be started (ended {FAILED_STARTS} times before its first run, with {worker.exit_reason}); "
+                f"{self.log.name} may say why"
+            )
+
+    def _retry_or_fail(self, worker: WorkerProcess, job: Job) -> None:
+        if worker.timed_out:
+            reason = (
+                f"no round was finished within the time limit of {self.time_limit or 0:g} s, so its process was killed "
+                "(--time-limit sets the limit)"
+            )
+            RunFolder.of(self.root, job.key).fail(reason, "TimeLimit")
+            self._record_failed(worker, job, reason)
+            return
+        self.crashes[job.key] = self.crashes.get(job.key, 0) + 1
+        if self.crashes[job.key] < CRASHES:
             self.waiting.append(job)
-        else:
-            why = f"its process died {DEATHS} times ({how}); too little memory is the usual reason, fewer --workers the cure"
-            RunFolder.of(self.root, job.key).fail(why, "Died")
-            self._failed(hand, job, why)
-        if self._unfinished():
-            self._hire(hand.number)
+            return
+        reason = (
+            f"its process died {CRASHES} times ({worker.exit_reason}); the usual reason is too little memory, which fewer "
+            "--workers need less of"
+        )
+        RunFolder.of(self.root, job.key).fail(reason, "Crashed")
+        self._record_failed(worker, job, reason)
+
+    def _enforce_time_limit(self) -> None:
+        for worker in self.workers.values() if self.time_limit is not None else ():
+            if worker.job is not None and not worker.timed_out and time.monotonic() - worker.last_event > self.time_limit:
+                worker.timed_out = True
+                worker.kill()
 
     # -- Ctrl-C --------------------------------------------------------------------------------------------------------------
 
-    def _heed_interrupts(self) -> None:
+    def _handle_interrupts(self) -> None:
         if self.interrupts and not self.report.stopped:
             self.report.stopped = True
             self.watcher.stopping()
-            for hand in self.hands.values():
-                hand.say({"stop": True})
+            for worker in self.workers.values():
+                worker.send({"stop": True})
         if self.interrupts > 1:
-            for hand in self.hands.values():
-                hand.process.kill()
+            for worker in self.workers.values():
+                worker.kill()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Count interrupts instead of being torn out of whatever is going on."""
+        """Count interrupts, so that none is raised in the middle of something."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

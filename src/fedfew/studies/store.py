@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedfew.studies.folder import RunFolder
-from fedfew.studies.outcome import OVER_CLIENTS, SCORES
+from fedfew.studies.run_result import OVER_CLIENTS, SCORES
 
 NAMES = ("runs", "clients", "rounds")
 PLACE = ("study", "protocol", "column", "row", "point", "key", "status", "error", "seed")  # what the plan says, not the run

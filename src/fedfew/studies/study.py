@@ -67,7 +67,7 @@ def read(name_or_path: str | Path) -> Study:
     if not text.endswith(SUFFIXES) and os.sep not in text:
         known = catalogue()
         if text in known:
-            return parsed(known[text], f"study {text}")
+            return parse(known[text], f"study {text}")
         beside = [Path(text + suffix) for suffix in SUFFIXES if Path(text + suffix).is_file()]
         hint = f" ({beside[0]} is a file here: give its whole name)" if beside else ""
         raise ValueError(f"{unknown('study', text, known)}{hint}; a study of your own is named by its file: mine.yaml")
@@ -77,10 +77,10 @@ def read(name_or_path: str | Path) -> Study:
         raise ValueError(f"there is no study file {text}; 'fedfew study new NAME' writes one to start from") from None
     except UnicodeDecodeError as error:
         raise StudyError(f"{text} is not a text file: {error}") from None
-    return parsed(contents, text)
+    return parse(contents, text)
 
 
-def parsed(text: str, source: str) -> Study:
+def parse(text: str, source: str) -> Study:
     """A study from the contents of its file."""
     return _Reader(source).study(text)
 
@@ -202,7 +202,7 @@ class _Reader:
         return settings
 
     def _specs(self, document: dict[str, Any], key: str) -> Mappings:
-        from fedfew.studies import shown
+        from fedfew.studies import output
 
         specs = self._list(document.get(key) or [], key, "a list of mappings, e.g. [{kind: methods}]")
         for i, spec in enumerate(specs):
@@ -210,7 +210,7 @@ class _Reader:
             if "kind" not in self._mapping(spec, place):
                 raise self._error(place, f"{spec!r} has no kind")
             try:
-                shown.check(key, spec)
+                output.check(key, spec)
             except ValueError as error:
                 raise self._error(place, error) from None
         return tuple(dict(spec) for spec in specs)

@@ -28,13 +28,13 @@ class Line:
 
     @property
     def label(self) -> str:
-        return f"{self.row}, {said(self.point)}" if self.point else self.row
+        return f"{self.row}, {point_label(self.point)}" if self.point else self.row
 
     def at(self, axis: str) -> Any:
         return dict(self.point).get(axis)
 
 
-def said(point: Iterable[tuple[str, Any]]) -> str:
+def point_label(point: Iterable[tuple[str, Any]]) -> str:
     """A grid point in words: K = 3, μ = 0.01."""
     return ", ".join(f"{AXES.get(axis, axis)} = {value}" for axis, value in point)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.studies import outcome
+from fedfew.studies import run_result
 from fedfew.studies.folder import RunFolder, now
 from fedfew.training.settings import Settings, find_model, make_federation, make_method, training_arguments
 from fedfew.util.files import FolderInUseError, folder_locked
@@ -74,8 +74,8 @@ class Worker:
             self.tell({"event": "stopped", "key": key})
         except Exception as error:
             # Whatever went wrong with this run, the others are to go on; the reason is kept with it.
-            folder.fail(in_words(error), type(error).__name__, traceback.format_exc())
-            self.tell({"event": "failed", "key": key, "error": in_words(error)})
+            folder.fail(error_text(error), type(error).__name__, traceback.format_exc())
+            self.tell({"event": "failed", "key": key, "error": error_text(error)})
             _free_memory()
         else:
             self.tell({"event": "done", "key": key})
@@ -107,7 +107,7 @@ class Worker:
         }
         spent = cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
         here = federation.to(device, stream=too_large(federation, device))
-        folder.finish(outcome.result(run, here, settings, spent, about, notes), self.keep_models)
+        folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
     def _trained(self, key: str, settings: Settings, folder: RunFolder, federation: Federation) -> Run:
         """The run, taken up where it was left."""
@@ -144,7 +144,7 @@ class Worker:
         return self._data[1], self._data[2]
 
 
-def in_words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """One readable paragraph; an error that nobody expected gets its kind in front."""
     from fedfew import DivergedError
     from fedfew.engines import UnsupportedModuleError

@@ -11,16 +11,16 @@ from fedfew._version import __version__
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES
 from fedfew.report.page import labels, pack, series
-from fedfew.report.page.again import how_to_repeat
-from fedfew.report.page.record import Beside, Record
-from fedfew.report.page.rows import arranged, thinned
+from fedfew.report.page.binning import arranged, thinned
+from fedfew.report.page.record import Record, SideFiles
+from fedfew.report.page.reproduction import how_to_repeat
 
 EVENTS = 200  # the newest so many are listed
 
 
-def of_run(record: Record, beside: Beside | None = None) -> dict[str, Any]:
+def of_run(record: Record, beside: SideFiles | None = None) -> dict[str, Any]:
     """The document of a run, finished or not."""
-    beside = beside or Beside()
+    beside = beside or SideFiles()
     settings = record.settings
     method = dict(settings["method"])
     document: dict[str, Any] = {
@@ -36,7 +36,7 @@ def of_run(record: Record, beside: Beside | None = None) -> dict[str, Any]:
     return document | _scores(record, beside) if record.scored else document
 
 
-def _about(record: Record, beside: Beside) -> dict[str, Any]:
+def _about(record: Record, beside: SideFiles) -> dict[str, Any]:
     settings = record.settings
     data = settings["federation"]
     return {
@@ -54,7 +54,7 @@ def _about(record: Record, beside: Beside) -> dict[str, Any]:
     }
 
 
-def _scores(record: Record, beside: Beside) -> dict[str, Any]:
+def _scores(record: Record, beside: SideFiles) -> dict[str, Any]:
     last = record.scored - 1
     choice, served = record.row("choice", last), record.row("served_accuracy", last)
     models = _models(record)
@@ -99,7 +99,7 @@ def _models(record: Record) -> int:
     return max(seen, of_w, own if isinstance(own, int) else 1)
 
 
-def _groups(beside: Beside, clients: int) -> tuple[list[str], NDArray[np.int64]]:
+def _groups(beside: SideFiles, clients: int) -> tuple[list[str], NDArray[np.int64]]:
     """The names of the true groups, and each client's position among them (−1: not known)."""
     given = beside.about.get("groups")
     if given is None or len(given) != clients:
@@ -109,7 +109,7 @@ def _groups(beside: Beside, clients: int) -> tuple[list[str], NDArray[np.int64]]
     return [str(group) for group in found], np.array([where[group] for group in given])
 
 
-def _absent(record: Record, beside: Beside, models: int) -> dict[str, str]:
+def _absent(record: Record, beside: SideFiles, models: int) -> dict[str, str]:
     """Why a section has nothing to show."""
     method, words = record.settings["method"]["name"], _words(record)
     why: dict[str, str] = {}

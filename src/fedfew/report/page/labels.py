@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.report.page import pack
-from fedfew.report.page.rows import Rows
+from fedfew.report.page.binning import Rows
 
 CELLS = 1_000_000  # clients × classes at most; where there are more, the rarest classes are shown as one
 

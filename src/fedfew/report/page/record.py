@@ -47,7 +47,7 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class Beside:
+class SideFiles:
     """What lies beside the checkpoints of a run; all of it may be missing, as for a run saved from Python."""
 
     name: str = ""  # of the folder

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedfew.evaluation.metrics import Summary, summarise, weight_diagnostics
 from fedfew.report import SCORES
 from fedfew.report.page import pack
+from fedfew.report.page.binning import Rows
 from fedfew.report.page.record import Record
-from fedfew.report.page.rows import Rows
 from fedfew.training.history import History
 
 Array = NDArray[Any]

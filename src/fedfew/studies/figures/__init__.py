@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfew.studies import options
+from fedfew.studies import output_options as options
 from fedfew.studies.figures import methods, rounds, sweeps, weights
-from fedfew.studies.figures.look import Drawing
+from fedfew.studies.figures.style import Drawing
 from fedfew.studies.store import Results
 from fedfew.studies.view import View, views
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.studies import paper, wording
-from fedfew.studies.figures.data import clients, mean, std, values
-from fedfew.studies.figures.look import (
+from fedfew.studies import captions, paper
+from fedfew.studies.figures.style import (
     MEANING,
     PAPER,
     QUIET,
     Drawing,
+    add_footer,
+    add_title,
+    empty_panel,
     ends_of,
-    foot,
-    headline,
     label_ends,
+    line_styles,
     missing,
-    nothing,
-    of_lines,
     percent_limits,
 )
+from fedfew.studies.figures.values import clients, mean, std, values
 from fedfew.studies.measures import AS_PUBLISHED, SCORES, published_score
 from fedfew.studies.view import Line, View
 
@@ -36,7 +36,7 @@ def methods(spec: Spec, view: View) -> list[Drawing]:
     width = min(len(view.columns), ABREAST)
     height = -(-len(view.columns) // ABREAST)
     paint = partial(_methods, spec=spec, view=view, shape=(height, width))
-    return [Drawing(wording.name(spec, view), 1.6 + 3.0 * width, 1.4 + (0.7 + 0.24 * len(view.lines)) * height, paint)]
+    return [Drawing(captions.name(spec, view), 1.6 + 3.0 * width, 1.4 + (0.7 + 0.24 * len(view.lines)) * height, paint)]
 
 
 def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> None:
@@ -51,8 +51,8 @@ def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> Non
     for axis in axes[len(view.columns) :]:
         axis.set_visible(False)
     what = {"mean": "mean over clients", "min": "worst client"}[spec.get("measure", "mean")]
-    headline(figure, spec, view, f"Methods: {what}, bars: std over seeds", view.runs)
-    foot(figure, axes, missing(view, view.columns))
+    add_title(figure, spec, view, f"Methods: {what}, bars: std over seeds", view.runs)
+    add_footer(figure, axes, missing(view, view.columns))
 
 
 def _dots(axis: Any, view: View, column: str, lines: Sequence[Line], scores: Sequence[str], measure: str) -> None:
@@ -90,7 +90,7 @@ def per_client(spec: Spec, view: View) -> list[Drawing]:
     scores = view.scores(spec.get("score", "both"))
     return [
         Drawing(
-            wording.name(spec, view, column if len(view.columns) > 1 else ""),
+            captions.name(spec, view, column if len(view.columns) > 1 else ""),
             1.6 + 4.4 * len(scores),
             5.0,
             partial(_per_client, spec=spec, view=view, column=column, scores=scores),
@@ -102,14 +102,14 @@ def per_client(spec: Spec, view: View) -> list[Drawing]:
 def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:
     axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     for axis, score in zip(axes, scores, strict=True):
-        for line, style in zip(view.lines, of_lines([line.row for line in view.lines]), strict=True):
+        for line, style in zip(view.lines, line_styles([line.row for line in view.lines]), strict=True):
             seeds = clients(view, column, line, "{score}_accuracy", score)
             if not seeds:
                 continue
             share, accuracy = ranked(seeds)
             axis.plot(share, 100 * accuracy, label=line.label, markevery=max(1, len(share) // 10), **style)
         if not axis.get_lines():
-            nothing(axis, "no run is done yet")
+            empty_panel(axis, "no run is done yet")
         axis.set_title(MEANING[score])
         axis.set_xlabel("clients from worst to best, %")
         axis.tick_params(labelleft=True)
@@ -118,8 +118,8 @@ def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequen
         label_ends(axis, ends_of(axis), 3.6)
     axes[0].set_ylabel("test accuracy, %")
     runs = [run for run in view.runs if run["column"] == column]
-    headline(figure, spec, view, "Client by client, mean over seeds of equal rank", runs)
-    foot(figure, [], missing(view, [column]))
+    add_title(figure, spec, view, "Client by client, mean over seeds of equal rank", runs)
+    add_footer(figure, [], missing(view, [column]))
 
 
 def ranked(seeds: Sequence[Any]) -> tuple[Any, Any]:

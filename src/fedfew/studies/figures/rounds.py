@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.studies import wording
-from fedfew.studies.figures.data import Curve, curve
-from fedfew.studies.figures.look import (
+from fedfew.studies import captions
+from fedfew.studies.figures.style import (
     MEANING,
     Drawing,
-    along,
+    add_footer,
+    add_title,
+    empty_panel,
     ends_of,
-    foot,
-    headline,
     label_ends,
+    line_styles,
     missing,
-    nothing,
-    of_lines,
+    ordered_styles,
     percent_limits,
 )
-from fedfew.studies.view import AXES, Line, View, said
+from fedfew.studies.figures.values import Curve, curve
+from fedfew.studies.view import AXES, Line, View, point_label
 
 Spec = Mapping[str, Any]
 HEIGHT = 3.4  # inches of a panel
@@ -45,7 +45,7 @@ def curves(spec: Spec, view: View) -> list[Drawing]:
     scores = view.scores(spec.get("score", "both"))
     return [
         Drawing(
-            wording.name(spec, view, column if len(view.columns) > 1 else ""),
+            captions.name(spec, view, column if len(view.columns) > 1 else ""),
             1.6 + 4.4 * len(scores),
             5.0,
             partial(_curves, spec=spec, view=view, column=column, scores=scores),
@@ -56,7 +56,7 @@ def curves(spec: Spec, view: View) -> list[Drawing]:
 
 def _g(spec: Spec, view: View, updates: bool) -> list[Drawing]:
     paint = partial(_paint_g, spec=spec, view=view, updates=updates)
-    return [Drawing(wording.name(spec, view), 1.6 + 4.8 * len(view.columns), 1.2 + HEIGHT, paint)]
+    return [Drawing(captions.name(spec, view), 1.6 + 4.8 * len(view.columns), 1.2 + HEIGHT, paint)]
 
 
 def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
@@ -66,14 +66,16 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
         drawn = {line: found for line in lines if (found := curve(view, column, line, "g"))}
         several = len({line.row for line in drawn}) > 1
         ends = []
-        for (line, found), style in zip(drawn.items(), along(len(drawn)), strict=True):
+        for (line, found), style in zip(drawn.items(), ordered_styles(len(drawn)), strict=True):
             factor = _epochs(view, column, line) if updates else 1
-            name = line.label if several or not line.point else said((axis, v) for axis, v in line.point if axis != "rounds")
+            name = (
+                line.label if several or not line.point else point_label((axis, v) for axis, v in line.point if axis != "rounds")
+            )
             ends.append(_line(axis, found, factor, style, name, len(drawn) <= MOST_BANDS))
         if len(view.columns) > 1:
             axis.set_title(column)
         if not drawn:
-            nothing(axis, "no run has g")
+            empty_panel(axis, "no run has g")
         elif all((found.low > 0).all() for found in drawn.values()):
             axis.set_yscale("log")
         axis.set_xlabel("local updates (rounds × local epochs)" if updates else "communication rounds")
@@ -85,8 +87,8 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
     by = [AXES.get(name, name) for name in dict.fromkeys(name for line in lines for name, _ in line.point) if name != "rounds"]
     what = f"The objective g over {'updates' if updates else 'rounds'}{f', by {by[0]}' if by else ''}"
     with_g = [run for run in view.runs if run["g"] is not None]
-    headline(figure, spec, view, what, with_g or view.runs)
-    foot(figure, [], missing(view, view.columns))
+    add_title(figure, spec, view, what, with_g or view.runs)
+    add_footer(figure, [], missing(view, view.columns))
 
 
 def _ordered(lines: Sequence[Line], by: str | None) -> list[Line]:
@@ -117,11 +119,11 @@ def _curves(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[s
     axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     field = "{score}_" + spec.get("measure", "mean").replace("weighted_mean", "weighted")
     for axis, score in zip(axes, scores, strict=True):
-        for line, style in zip(view.lines, of_lines([line.row for line in view.lines]), strict=True):
+        for line, style in zip(view.lines, line_styles([line.row for line in view.lines]), strict=True):
             if found := curve(view, column, line, field, score, factor=100):
                 _line(axis, found, 1, style, line.label, len(view.lines) <= MOST_BANDS)
         if not axis.get_lines():
-            nothing(axis, "no run is done yet")
+            empty_panel(axis, "no run is done yet")
         axis.set_title(MEANING[score])
         axis.set_xlabel("round")
         axis.tick_params(labelleft=True)
@@ -131,5 +133,5 @@ def _curves(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[s
     axes[0].set_ylabel("test accuracy, %")
     runs = [run for run in view.runs if run["column"] == column]
     what = {"mean": "mean over clients", "min": "worst client", "weighted_mean": "mean weighted by samples"}
-    headline(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", runs)
-    foot(figure, [], missing(view, [column]))
+    add_title(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", runs)
+    add_footer(figure, [], missing(view, [column]))

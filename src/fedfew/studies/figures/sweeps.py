@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.studies import paper, wording
-from fedfew.studies.figures.data import Sweep, mean, means, stds, sweeps, values
-from fedfew.studies.figures.look import (
+from fedfew.studies import captions, paper
+from fedfew.studies.figures.style import (
     COLOURS,
     MEANING,
     PAPER,
     Drawing,
-    foot,
-    headline,
+    add_footer,
+    add_title,
+    empty_panel,
     label_ends,
+    line_styles,
     missing,
-    nothing,
-    of_lines,
     percent_limits,
 )
+from fedfew.studies.figures.values import Sweep, mean, means, stds, sweeps, values
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
 
@@ -51,7 +51,7 @@ def _accuracy(spec: Spec, view: View, by: str) -> list[Drawing]:
     width = min(len(panels), 2)
     height = -(-len(panels) // width)
     paint = partial(_paint, spec=spec, view=view, by=by, panels=panels, shape=(height, width))
-    return [Drawing(wording.name(spec, view), 1.2 + 4.3 * width, 1.2 + PANEL * height, paint)]
+    return [Drawing(captions.name(spec, view), 1.2 + 4.3 * width, 1.2 + PANEL * height, paint)]
 
 
 def _paint(figure: Any, spec: Spec, view: View, by: str, panels: Sequence[tuple[str, str]], shape: tuple[int, int]) -> None:
@@ -67,15 +67,15 @@ def _paint(figure: Any, spec: Spec, view: View, by: str, panels: Sequence[tuple[
     percent_limits(axis for axis, _ in drawn)
     for axis, (column, score) in drawn:
         label_ends(axis, _levels(axis, view, column, score, by, measure), PANEL - 0.6)
-    headline(figure, spec, view, f"Accuracy by {AXES.get(by, by)}: {MEASURES[measure].head}", view.runs)
-    foot(figure, axes, missing(view, view.columns))
+    add_title(figure, spec, view, f"Accuracy by {AXES.get(by, by)}: {MEASURES[measure].head}", view.runs)
+    add_footer(figure, axes, missing(view, view.columns))
 
 
 def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str) -> None:
     """Mean over clients with its spread over seeds; a band from the worst to the best client where there is one line only."""
     along, _ = sweeps(view, by)
     place = placed(along, by)
-    for sweep, style in zip(along, of_lines([sweep.row for sweep in along]), strict=True):
+    for sweep, style in zip(along, line_styles([sweep.row for sweep in along]), strict=True):
         x = [place[value] for value in sweep.at]
         y, over_seeds = (f(view, column, sweep.lines, measure, score) for f in (means, stds))
         if len(along) == 1:
@@ -89,7 +89,7 @@ def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str)
     for _, level, _, colour in _levels(axis, view, column, score, by, measure):
         axis.axhline(level, color=colour, ls="--", lw=1.4)
     if not any(len(values(view, column, line, measure, score)) for line in view.lines):
-        nothing(axis, "no run is done yet")
+        empty_panel(axis, "no run is done yet")
     _finish(axis, place, by, along)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.studies import paper, wording
-from fedfew.studies.figures.data import Sweep, clients, means, stds, sweeps
-from fedfew.studies.figures.look import PAPER, QUIET, Drawing, foot, headline, missing, nothing
+from fedfew.studies import captions, paper
+from fedfew.studies.figures.style import PAPER, QUIET, Drawing, add_footer, add_title, empty_panel, missing
 from fedfew.studies.figures.sweeps import NAMES, log_axis, placed
+from fedfew.studies.figures.values import Sweep, clients, means, stds, sweeps
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
 
@@ -40,20 +40,20 @@ def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> li
     by = spec.get("by", "mu")
     along, _ = sweeps(view, by)
     if not along:
-        return [Drawing(wording.name(spec, view), 6.0, 2.4, partial(_none, spec=spec, view=view, by=by))]
+        return [Drawing(captions.name(spec, view), 6.0, 2.4, partial(_none, spec=spec, view=view, by=by))]
     several = {"column": len(view.columns) > 1, "sweep": len(along) > 1}
     drawings = []
     for column in view.columns:
         for sweep in along:
             more = [column] * several["column"] + [sweep.label] * several["sweep"]
             about = partial(paint, spec=spec, view=view, column=column, sweep=sweep, by=by)
-            drawings.append(Drawing(wording.name(spec, view, *more), width, height, about))
+            drawings.append(Drawing(captions.name(spec, view, *more), width, height, about))
     return drawings
 
 
 def _none(figure: Any, spec: Spec, view: View, by: str) -> None:
-    nothing(figure.subplots(), f"no run lies along {AXES.get(by, by)}")
-    headline(figure, spec, view, spec["kind"], view.runs)
+    empty_panel(figure.subplots(), f"no run lies along {AXES.get(by, by)}")
+    add_title(figure, spec, view, spec["kind"], view.runs)
 
 
 def _fairness(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
@@ -67,7 +67,7 @@ def _fairness(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by
     axes[0, 1].set_ylabel("Jain's index  (more is fairer)")
     axes[1, 0].set_ylabel("CV of α over clients")
     _head(figure, spec, view, column, sweep, f"Fairness and variation of α by {AXES.get(by, by)}")
-    foot(figure, axes.flat, missing(view, [column]))
+    add_footer(figure, axes.flat, missing(view, [column]))
 
 
 def _weights(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by: str) -> None:
@@ -87,7 +87,7 @@ def _weights(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by:
         axes[1].set_ylim(-0.05, 1.15 * np.log(K) + 0.05)
         axes[2].set_ylim(0, 1.08)
     _head(figure, spec, view, column, sweep, f"How {AXES.get(by, by)} shapes α and w")
-    foot(figure, axes, missing(view, [column]))
+    add_footer(figure, axes, missing(view, [column]))
 
 
 def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, name: str, score: str) -> None:
@@ -95,7 +95,7 @@ def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, nam
     x = [place[value] for value in sweep.at]
     y, over_seeds = (f(view, column, sweep.lines, name, score) for f in (means, stds))
     if np.isnan(y).all():
-        nothing(axis, f"no run has {MEASURES[name].head}")
+        empty_panel(axis, f"no run has {MEASURES[name].head}")
     spread = over_seeds if over_seeds.any() else None
     label = f"{score or sweep.label}{'' if spread is None else ', ± over seeds'}"
     axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=label, **LOOKS[score])
@@ -152,7 +152,7 @@ def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
     axis.set_xlabel(NAMES.get(by, by))
     axis.set_ylabel("M × α of each client")
     if not drawn:
-        nothing(axis, "no run has α")
+        empty_panel(axis, "no run has α")
         return
     _level(axis, 1.0, "1: all clients alike", "right")
     if min(drawn) > 0 and max(drawn) > 8 * min(drawn):
@@ -179,4 +179,4 @@ def _models(view: View, column: str, sweep: Sweep) -> int | None:
 
 def _head(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, what: str) -> None:
     runs = [run for line in sweep.lines for run in view.planned(column, line)]
-    headline(figure, spec, view, f"{what}, {sweep.label}", runs)
+    add_title(figure, spec, view, f"{what}, {sweep.label}", runs)

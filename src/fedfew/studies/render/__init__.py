@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from rich.console import RenderableType
 
-from fedfew.studies.render import words
+from fedfew.studies.render import cell_text
 from fedfew.studies.render.as_csv import to_csv
 from fedfew.studies.render.as_latex import latex
 from fedfew.studies.render.as_terminal import Fitted
-from fedfew.studies.render.words import Words
-from fedfew.studies.tables.data import TableData
+from fedfew.studies.render.cell_text import CellText
+from fedfew.studies.tables.table import TableData
 
 __all__ = ["FILES", "csv", "latex", "markdown", "terminal"]
 
@@ -28,18 +28,18 @@ def markdown(table: TableData) -> str:
     """A table of GitHub's Markdown, the caption and notes below."""
     heads = [f"{g} {h}" for g, h in zip(table.groups, table.heads, strict=True)] if table.groups else table.heads
     lines = [f"**{_plain(table.title)}**", "", _line(["", *map(_plain, heads)]), _line(["---", *["---:"] * len(heads)])]
-    lines += [_line([_plain(label), *map(_cell, cells)]) for label, cells in words.rows(table)]
+    lines += [_line([_plain(label), *map(_cell, cells)]) for label, cells in cell_text.rows(table)]
     lines += ["", _plain(table.caption), "", *(f"- {_plain(note)}" for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cell(cell: Words) -> str:
+def _cell(cell: CellText) -> str:
     if not cell.known:
         value = f"*{_plain(cell.value)}*" if cell.value != "–" else cell.value
     else:
         value = RANKS.get(cell.rank or 0, "%s") % cell.value
-    line = " ".join(filter(None, [value, words.spreads(cell), f"*{cell.seeds}*" if cell.seeds else ""]))
-    below = words.below(cell)
+    line = " ".join(filter(None, [value, cell_text.spreads(cell), f"*{cell.seeds}*" if cell.seeds else ""]))
+    below = cell_text.below(cell)
     return f"{line}<br><sub>{below}</sub>" if below else line
 
 

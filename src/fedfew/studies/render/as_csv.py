@@ -7,7 +7,7 @@ import io
 from dataclasses import fields
 from typing import Any
 
-from fedfew.studies.tables.data import Cell, TableData
+from fedfew.studies.tables.table import Cell, TableData
 
 ABOUT = ("table", "protocol", "title", "row", "group", "column", "unit")
 CELL = tuple(field.name for field in fields(Cell))

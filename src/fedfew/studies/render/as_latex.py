@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from fedfew.studies.render import words
-from fedfew.studies.render.words import Words
-from fedfew.studies.tables.data import TableData
+from fedfew.studies.render import cell_text
+from fedfew.studies.render.cell_text import CellText
+from fedfew.studies.tables.table import TableData
 
 WIDE = 5  # columns beyond which a table goes over both columns of a page
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
@@ -40,10 +40,10 @@ def latex(table: TableData) -> str:
     environment = "table*" if wide else "table"
     needs = r"\usepackage{booktabs}" + (r" \usepackage{graphicx}" if wide else "")
     tabular = [f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule", *_head(table), r"\midrule"]
-    for label, cells in words.rows(table):
+    for label, cells in cell_text.rows(table):
         tabular.append(_line(escaped(label), [_cell(cell) for cell in cells]))
         if any(cell.paper for cell in cells):
-            tabular.append(_line("", [_small(words.below(cell)) for cell in cells]))
+            tabular.append(_line("", [_small(cell_text.below(cell)) for cell in cells]))
     tabular += [r"\bottomrule", r"\end{tabular}%" if wide else r"\end{tabular}"]
     return "\n".join(
         [
@@ -78,11 +78,11 @@ def _head(table: TableData) -> list[str]:
     return [_line("", groups), " ".join(rules), heads]
 
 
-def _cell(cell: Words) -> str:
+def _cell(cell: CellText) -> str:
     if not cell.known:
         return f"\\textit{{{escaped(cell.value)}}}"
     value = RANKS.get(cell.rank or 0, "%s") % escaped(cell.value)
-    return " ".join(filter(None, [value, _small(words.spreads(cell)), _small(cell.seeds)]))
+    return " ".join(filter(None, [value, _small(cell_text.spreads(cell)), _small(cell.seeds)]))
 
 
 def _small(text: str) -> str:

@@ -13,9 +13,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from fedfew.studies.render import words
-from fedfew.studies.render.words import Words
-from fedfew.studies.tables.data import TableData
+from fedfew.studies.render import cell_text
+from fedfew.studies.render.cell_text import CellText
+from fedfew.studies.tables.table import TableData
 
 BETWEEN = 3  # blanks between columns
 RANKS = {1: "bold", 2: "underline"}
@@ -29,7 +29,7 @@ class Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.table.title, style="italic")
-        rows = [(Text(label), [_cell(cell) for cell in cells]) for label, cells in words.rows(self.table)]
+        rows = [(Text(label), [_cell(cell) for cell in cells]) for label, cells in cell_text.rows(self.table)]
         for block in self._blocks(rows, options.max_width):
             yield self._block(rows, block)
         yield Text(self.table.caption, style="dim")
@@ -69,9 +69,9 @@ def _width(head: str, cells: Sequence[Text]) -> int:
     return max(map(cell_len, [*lines, *head.split()]), default=1)
 
 
-def _cell(cell: Words) -> Text:
+def _cell(cell: CellText) -> Text:
     text = Text(cell.value, style=RANKS.get(cell.rank or 0, "") if cell.known else "italic")
-    text = Text.assemble(text, " ", words.spreads(cell)) if words.spreads(cell) else Text.assemble(text)
-    for line, style in ((cell.seeds, "italic"), (words.below(cell), "dim")):
+    text = Text.assemble(text, " ", cell_text.spreads(cell)) if cell_text.spreads(cell) else Text.assemble(text)
+    for line, style in ((cell.seeds, "italic"), (cell_text.below(cell), "dim")):
         text = text.append(f"\n{line}", style=style) if line else text
     return text

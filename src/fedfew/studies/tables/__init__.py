@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedfew.studies import options
+from fedfew.studies import output_options as options
 from fedfew.studies.store import Results
-from fedfew.studies.tables import costs, scores, significance
-from fedfew.studies.tables.data import Cell, TableData
+from fedfew.studies.tables import cost_table, scores, significance
+from fedfew.studies.tables.table import Cell, TableData
 
-__all__ = ["KINDS", "OPTIONS", "Cell", "TableData", "check", "made"]
+__all__ = ["KINDS", "OPTIONS", "Cell", "TableData", "check", "make_tables"]
 
 KINDS: dict[str, Callable[[Mapping[str, Any], Results, str], list[TableData]]] = {
     "methods": scores.methods,
@@ -19,7 +19,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any], Results, str], list[TableData]]] =
     "jain": scores.jain,
     "by-point": scores.by_point,
     "significance": significance.significance,
-    "costs": costs.costs,
+    "costs": cost_table.costs,
 }
 OPTIONS: dict[str, options.Options] = {
     "methods": {"score": options.SCORE, "measures": options.SOME_MEASURES},
@@ -36,7 +36,7 @@ def check(spec: Mapping[str, Any]) -> None:
     options.check("table", spec, OPTIONS)
 
 
-def made(specs: Sequence[Mapping[str, Any]], results: Results, study: str) -> list[TableData]:
+def make_tables(specs: Sequence[Mapping[str, Any]], results: Results, study: str) -> list[TableData]:
     """The tables of all specs, protocol by protocol; no two of one name."""
     for spec in specs:
         check(spec)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from fedfew.studies import paper, wording
+from fedfew.studies import captions, paper
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, Measure, published_score
 from fedfew.studies.store import Results
-from fedfew.studies.tables.data import Cell, TableData
-from fedfew.studies.view import Line, Run, View, said, views
+from fedfew.studies.tables.table import Cell, TableData
+from fedfew.studies.view import Line, Run, View, point_label, views
 
 ALONG_A_GRID = ("mean", "min", "max", "std", "jain", "entropy", "largest", "alpha_cv", "g")
 
@@ -59,8 +59,8 @@ def _table(view: View, spec: Mapping[str, Any], names: Sequence[str], score: str
     rows = tuple((label, tuple(cells[line])) for label, line in zip(labels(view.lines), view.lines, strict=True))
     units = tuple(dict.fromkeys(MEASURES[name].unit for name in names))
     table = TableData(
-        name=wording.name(spec, view, score or "unscored"),
-        title=wording.title(spec, view, names, score),
+        name=captions.name(spec, view, score or "unscored"),
+        title=captions.title(spec, view, names, score),
         caption="",
         protocol=view.protocol,
         columns=columns,
@@ -69,13 +69,13 @@ def _table(view: View, spec: Mapping[str, Any], names: Sequence[str], score: str
         groups=groups,
         decimals=tuple(MEASURES[name].decimals for _, name in where),
     )
-    return replace(table, caption=wording.caption(view, table, score), notes=wording.notes(view, table, names))
+    return replace(table, caption=captions.caption(view, table, score), notes=captions.notes(view, table, names))
 
 
 def labels(lines: Sequence[Line]) -> list[str]:
     """Names of rows; where all are points of one method, the points suffice."""
     if len({line.row for line in lines}) == 1 and all(line.point for line in lines):
-        return [said(line.point) for line in lines]
+        return [point_label(line.point) for line in lines]
     return [line.label for line in lines]
 
 
@@ -111,9 +111,9 @@ def _cell(view: View, column: str, line: Line, name: str, score: str) -> Cell:
 
 def _note(planned: Sequence[Run], done: Sequence[Run], values: int, seeds: int) -> str:
     """Why there is no value, or one of fewer seeds than planned."""
-    errors = [wording.short_error(run["error"]) for run in planned if run["status"] == "failed"]
+    errors = [captions.short_error(run["error"]) for run in planned if run["status"] == "failed"]
     if not done:
-        reasons = [wording.short_error(run["error"]) for run in planned if run["error"]]
+        reasons = [captions.short_error(run["error"]) for run in planned if run["error"]]
         return f"failed: {errors[0]}" if errors else f"not run: {reasons[0]}" if reasons else "not run"
     if not values:
         return "has none"

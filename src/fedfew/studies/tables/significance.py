@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from fedfew.studies import wording
+from fedfew.studies import captions
 from fedfew.studies.measures import MEASURES, Measure
 from fedfew.studies.significance import EXACT_SEEDS, LEAST_SEEDS, Paired, holm, least_p, paired
 from fedfew.studies.store import Results
-from fedfew.studies.tables.data import Cell, TableData
 from fedfew.studies.tables.scores import labels
+from fedfew.studies.tables.table import Cell, TableData
 from fedfew.studies.view import Line, View, views
 
 HEADS = ("mean", "less the best", "95 % from", "95 % to", "t-test p", "t-test Holm", "sign-flip p", "sign-flip Holm")
@@ -62,8 +62,8 @@ def _full(view: View, spec: Mapping[str, Any], name: str, score: str, column: st
     measure = MEASURES[name]
     found = compared(view, column, measure, score)
     return TableData(
-        name=wording.name(spec, view, score, column),
-        title=f"{wording.title(spec, view, [name], score)}: {column}, each method against the best",
+        name=captions.name(spec, view, score, column),
+        title=f"{captions.title(spec, view, [name], score)}: {column}, each method against the best",
         caption=_caption(view, [column]),
         protocol=view.protocol,
         columns=HEADS,
@@ -78,8 +78,8 @@ def _short(view: View, spec: Mapping[str, Any], name: str, score: str) -> TableD
     measure = MEASURES[name]
     found = {column: compared(view, column, measure, score) for column in view.columns}
     return TableData(
-        name=wording.name(spec, view, score),
-        title=f"{wording.title(spec, view, [name], score)}: each method against the best of its column",
+        name=captions.name(spec, view, score),
+        title=f"{captions.title(spec, view, [name], score)}: each method against the best of its column",
         caption=_caption(view, view.columns),
         protocol=view.protocol,
         columns=tuple(f"{column} {head}" for column in view.columns for head in SHORT),
@@ -139,9 +139,9 @@ def _number(value: float | None, test: Paired) -> Cell:
 
 
 def _caption(view: View, columns: Sequence[str]) -> str:
-    facts = wording.facts(run for run in view.runs if run["column"] in columns)
+    facts = captions.facts(run for run in view.runs if run["column"] in columns)
     return (
-        f"{facts}; last round. {wording.PROTOCOLS.get(view.protocol, f'Protocol {view.protocol}.')} Mean over seeds; difference "
+        f"{facts}; last round. {captions.PROTOCOLS.get(view.protocol, f'Protocol {view.protocol}.')} Mean over seeds; difference "
         "to the best method, with its 95 % interval by Student's t, over the seeds that both have. p: two-sided, of the paired "
         "t-test and of the sign-flip permutation test. Holm: corrected for all comparisons on the same data."
     )

@@ -1,6 +1,6 @@
 """The tables of ``docs/scores.md`` that are made from the code: what each method's scores use, and what it costs.
 
-python -m fedfew.report.protocol docs/scores.md            # write them
+python tools/scores_tables.py docs/scores.md            # write them
 """
 
 from __future__ import annotations

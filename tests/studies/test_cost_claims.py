@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from fedfew.methods import METHODS
-from fedfew.studies import costs
+from fedfew.studies import cost_claims
 
 PARAMETERS = 878_538  # of the CNN for 32 px and 10 classes
 
 
 @pytest.fixture(scope="module")
 def counted():
-    return costs.counted()
+    return cost_claims.counted()
 
 
 def test_costs_by_hand(counted):
@@ -30,16 +30,16 @@ def test_costs_by_hand(counted):
 
 
 def test_the_papers_claims_hold_and_a_false_one_would_not(counted):
-    assert [claim["holds"] for claim in costs.claims(counted)] == [True] * 5
-    assert [claim["expected"] for claim in costs.claims(counted)] == pytest.approx([3, 1, 3, 3, 20 / 3])
+    assert [claim["holds"] for claim in cost_claims.claims(counted)] == [True] * 5
+    assert [claim["expected"] for claim in cost_claims.claims(counted)] == pytest.approx([3, 1, 3, 3, 20 / 3])
     swapped = counted | {"fedfew": counted["fedavg"]}
-    assert [claim["holds"] for claim in costs.claims(swapped)] == [False, True, False, False, False]
+    assert [claim["holds"] for claim in cost_claims.claims(swapped)] == [False, True, False, False, False]
 
 
 def test_it_prints_and_keeps_what_it_counted(tmp_path, counted, monkeypatch):
-    monkeypatch.setattr(costs, "counted", lambda: counted)
+    monkeypatch.setattr(cost_claims, "counted", lambda: counted)
     console = Console(record=True, width=160, quiet=False, file=open(tmp_path / "out", "w"))  # noqa: SIM115
-    assert costs.study(tmp_path, console, seed=0)
+    assert cost_claims.study(tmp_path, console, seed=0)
     text = console.export_text()
     assert "fedfew" in text
     assert text.count("holds") == 5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedfew.studies import availability, runner, store
 from fedfew.studies.estimate import Estimate, estimate
-from fedfew.studies.folder import LOG, Plan, RunFolder, write_plan
+from fedfew.studies.folder import LOG, RunFolder, StoredPlan, write_plan
 from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
@@ -38,7 +38,7 @@ class Prepared:
         return self.root / self.study.name
 
     @property
-    def unlike_stated(self) -> dict[str, list[str]]:
+    def protocol_changes(self) -> dict[str, list[str]]:
         """What the protocol changed, and in which columns."""
         changed: dict[str, dict[str, None]] = {}
         for cell in self.cells:
@@ -50,7 +50,7 @@ class Prepared:
     def estimate(self) -> Estimate:
         return estimate(self.root, {key: cell.settings for key, cell in self.new.items()}, self.workers)
 
-    def conduct(self, watcher: runner.Watcher, *, keep_models: bool = False) -> tuple[runner.Report, str | None]:
+    def run(self, watcher: runner.Watcher, *, keep_models: bool = False) -> tuple[runner.Report, str | None]:
         """Make the runs that are new, keep the tables up to date; the report, and the length of a plan that had to make way."""
         plan, dropped = write_plan(self.folder, self.study.text, self.options.length, self.cells, self.missing)
         write = _Writer(self.root, self.folder, plan)
@@ -75,7 +75,7 @@ class Prepared:
 class _Writer:
     root: Path
     folder: Path
-    plan: Plan
+    plan: StoredPlan
     last: float = 0.0
     clock: Callable[[], float] = time.monotonic
 
@@ -109,9 +109,9 @@ def prepare(study: Study, options: Options, root: Path, *, workers: int | None =
     return Prepared(study, options, root, planned, missing, done, failed, new, without, min(workers, max(1, len(new))))
 
 
-def collected(root: Path, name: str) -> tuple[store.Results, Plan]:
+def collect_results(root: Path, name: str) -> tuple[store.Results, StoredPlan]:
     """The results of a study that was run before, as they are now."""
-    plan = Plan.read(root / name)
+    plan = StoredPlan.read(root / name)
     if plan is None:
         raise ValueError(f"the study {name} has not been run in {root}: 'fedfew study run {name}' does that")
     results = store.collect(root, plan.cells, plan.missing)

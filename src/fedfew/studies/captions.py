@@ -8,7 +8,7 @@ from typing import Any
 
 from fedfew.studies import paper
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, PROTOCOL_OF_THE_PAPER
-from fedfew.studies.tables.data import TableData
+from fedfew.studies.tables.table import TableData
 from fedfew.studies.view import AXES, Run, View
 
 PROTOCOLS = {

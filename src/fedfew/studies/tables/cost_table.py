@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedfew.studies import wording
+from fedfew.studies import captions
 from fedfew.studies.store import Results
-from fedfew.studies.tables.data import Cell, TableData
 from fedfew.studies.tables.scores import labels
+from fedfew.studies.tables.table import Cell, TableData
 from fedfew.studies.view import Line, View, views
 
 COUNTED = {  # of fedfew.evaluation.costs.Cost: head, factor, decimals
@@ -33,7 +33,7 @@ def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
     lines = [line for line in view.lines if view.planned(column, line)]
     title = f"{spec.get('title') or f'{view.study}: costs of a round'} on {column} (protocol {view.protocol})"
     return TableData(
-        name=wording.name(spec, view, column),
+        name=captions.name(spec, view, column),
         title=title,
         caption="MB, optimiser steps and passes over the training data: of the mean client in one round. Models: how many the "
         "server stores, a client keeps from round to round, a client runs to predict one sample. Counted, not measured.",

@@ -22,7 +22,7 @@ SCORES = ("served", "adapted")
 OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_mean")
 
 
-def result(
+def run_result(
     run: Run, federation: Federation, settings: Settings, cost: Cost, about: dict[str, Any], notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """All three, as plain values. about: what the runner knows (code, started, seconds)."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedfew.report.page.record import Beside, Record
+from fedfew.report.page.record import Record, SideFiles
 
 _NOT_TRAINED_WITH = ("federation", "method", "model", "fedfew", "torch")
 
 
-def how_to_repeat(record: Record, beside: Beside) -> dict[str, Any]:
+def how_to_repeat(record: Record, beside: SideFiles) -> dict[str, Any]:
     """Text to copy, with a title each, and what must be the same besides."""
     settings = record.settings
     versions = {name: str(settings[name]) for name in ("fedfew", "torch") if name in settings}

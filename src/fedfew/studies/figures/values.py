@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.studies.measures import MEASURES, score_of
-from fedfew.studies.view import Line, View, said
+from fedfew.studies.view import Line, View, point_label
 
 Array = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def sweeps(view: View, axis: str) -> tuple[list[Sweep], list[Line]]:
     result = []
     for others, lines in found.items():
         at = tuple(sorted(lines))
-        name = others.label if several or len(found) == 1 else said(others.point)
+        name = others.label if several or len(found) == 1 else point_label(others.point)
         result.append(Sweep(others.row, name, at, tuple(lines[value] for value in at)))
     return result, apart
 

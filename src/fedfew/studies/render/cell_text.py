@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedfew.studies.tables.data import Cell, TableData
+from fedfew.studies.tables.table import Cell, TableData
 
 DECIMALS = 2  # where a table does not say
 
 
 @dataclass(frozen=True)
-class Words:
+class CellText:
     """The parts of a printed cell; empty where there is nothing to say."""
 
     value: str  # or why there is none
@@ -25,10 +25,10 @@ class Words:
     known: bool
 
 
-def words(cell: Cell, decimals: int) -> Words:
+def cell_text(cell: Cell, decimals: int) -> CellText:
     known = cell.value is not None
     note = cell.note.partition(",")[0].partition(":")[0]  # the rest, such as an error, is told in the table's notes
-    return Words(
+    return CellText(
         value=number(cell.value, decimals) or ("–" if note in ("", "has none") else note),
         over_clients=number(cell.over_clients, decimals),
         over_seeds=number(cell.over_seeds, decimals),
@@ -52,19 +52,21 @@ def number(value: float | None, decimals: int, signed: bool = False) -> str:
     return text.replace("-", "−")
 
 
-def rows(table: TableData) -> list[tuple[str, list[Words]]]:
-    """All cells in words, row by row."""
+def rows(table: TableData) -> list[tuple[str, list[CellText]]]:
+    """All cells as text, row by row."""
     decimals = table.decimals or (DECIMALS,) * len(table.columns)
-    return [(label, [words(cell, places) for cell, places in zip(cells, decimals, strict=True)]) for label, cells in table.rows]
+    return [
+        (label, [cell_text(cell, places) for cell, places in zip(cells, decimals, strict=True)]) for label, cells in table.rows
+    ]
 
 
-def spreads(cell: Words) -> str:
+def spreads(cell: CellText) -> str:
     """± over clients, and in brackets that over seeds."""
     seeds = f"(±{cell.over_seeds})" if cell.over_seeds else ""
     return " ".join(filter(None, [f"±{cell.over_clients}" if cell.over_clients else "", seeds]))
 
 
-def below(cell: Words) -> str:
+def below(cell: CellText) -> str:
     """The paper's number, and ours less the paper's."""
     if not cell.paper:
         return ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.studies import wording
+from fedfew.studies import captions
 from fedfew.studies.measures import AS_PUBLISHED
 from fedfew.studies.view import Run, View
 
@@ -33,16 +33,16 @@ class Drawing:
     paint: Callable[[Any], None]  # on a matplotlib Figure
 
 
-def of_method(row: str, position: int) -> dict[str, Any]:
+def method_style(row: str, position: int) -> dict[str, Any]:
     """Colour, dashes and marker of a method: the same in every figure; unknown ones take what is left, in order."""
     name = row.lower()
     place = METHODS.index(name) if name in METHODS else len(METHODS) + position
     return _style(place) | {"lw": 2.4 if name == "fedfew" else 1.3, "zorder": 3 if name == "fedfew" else 2}
 
 
-def of_lines(rows: Sequence[str]) -> list[dict[str, Any]]:
+def line_styles(rows: Sequence[str]) -> list[dict[str, Any]]:
     """Styles of several lines; those of one method at several grid points get a style each."""
-    return [of_method(row if rows.count(row) == 1 else "", position) for position, row in enumerate(rows)]
+    return [method_style(row if rows.count(row) == 1 else "", position) for position, row in enumerate(rows)]
 
 
 def _style(place: int) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _style(place: int) -> dict[str, Any]:
     }
 
 
-def along(count: int) -> list[dict[str, Any]]:
+def ordered_styles(count: int) -> list[dict[str, Any]]:
     """Styles of lines that have an order, such as K: from dark to light, which grey keeps, dashes and markers in turn."""
     import matplotlib as mpl
 
@@ -66,19 +66,19 @@ def along(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def headline(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs: Iterable[Run]) -> None:
+def add_title(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs: Iterable[Run]) -> None:
     """Title: what is shown; below it data, clients, rounds, seeds, protocol."""
     runs = list(runs)
     data = list(dict.fromkeys(f"{run['dataset']} {run['partition'] or ''}".strip() for run in runs))
     columns = {run["column"] for run in runs}
     about = [data[0]] if len(data) == 1 else [f"{len(columns)} federations"] if data else []
-    facts = ", ".join([*about, wording.facts(runs), f"protocol {view.protocol}"])
+    facts = ", ".join([*about, captions.facts(runs), f"protocol {view.protocol}"])
     fits = int(14 * figure.get_figwidth())  # letters of this size
     lines = [line for part in (spec.get("title") or what, facts) for line in textwrap.wrap(part, fits)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=10)
 
 
-def foot(figure: Any, axes: Iterable[Any], notes: str) -> None:
+def add_footer(figure: Any, axes: Iterable[Any], notes: str) -> None:
     """At the foot of a figure one legend for all axes, and what is missing."""
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     width = figure.get_figwidth()
@@ -166,7 +166,7 @@ def _middle(group: Sequence[float]) -> float:
     return group[0] / group[1]
 
 
-def nothing(axis: Any, why: str) -> None:
+def empty_panel(axis: Any, why: str) -> None:
     """Say on an axis why it is empty."""
     axis.set_xticks([])
     axis.set_yticks([])

@@ -1,4 +1,4 @@
-"""One way of doing a round of a workload: an engine at a precision, ready to run."""
+"""An engine at one precision, set up to train rounds of a workload and to be timed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PLAIN: Precision = "fp32"
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a round is done."""
+class Variant:
+    """An engine and its precision."""
 
     engine: str
     precision: Precision = PLAIN
@@ -34,7 +34,7 @@ class Way:
         return f"{self.engine} {self.precision}"
 
 
-ORACLE = Way(ORACLE_ENGINE)
+ORACLE = Variant(ORACLE_ENGINE)
 
 
 def precisions(device: torch.device) -> tuple[Precision, ...]:
@@ -42,39 +42,39 @@ def precisions(device: torch.device) -> tuple[Precision, ...]:
     return engines.PRECISIONS if device.type == "cuda" else (PLAIN,)
 
 
-def ways(device: torch.device, engine: str | None, precision: str | None) -> list[Way]:
-    """All ways on this device, or those of one engine or precision, the oracle first: it is what the others are held against."""
+def variants(device: torch.device, engine: str | None, precision: str | None) -> list[Variant]:
+    """All variants on this device, or those of one engine or precision; first the oracle, which the others are compared with."""
     if engine is not None and engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if precision is not None and precision not in precisions(device):
         raise ValueError(f"precision must be {' or '.join(precisions(device))} on this device, not {precision!r}")
-    on_device = [name for name in ENGINES if device.type == "cpu" or name != "threaded"]  # which is one a core
+    on_device = [name for name in ENGINES if device.type == "cpu" or name != "threaded"]  # threaded: one thread per core
     chosen_engines = on_device if engine is None else [engine]
     chosen_precisions = [p for p in precisions(device) if precision in (None, p)]
-    every = [Way(e, p) for p in chosen_precisions for e in sorted(chosen_engines, key=lambda e: e != ORACLE_ENGINE)]
-    return [ORACLE, *(way for way in every if way != ORACLE)]
+    every = [Variant(e, p) for p in chosen_precisions for e in sorted(chosen_engines, key=lambda e: e != ORACLE_ENGINE)]
+    return [ORACLE, *(variant for variant in every if variant != ORACLE)]
 
 
-class Contender:
+class TimedEngine:
     """An engine with its samples and initial models in place."""
 
-    def __init__(self, workload: Workload, samples: Samples, way: Way) -> None:
-        self.way = way
+    def __init__(self, workload: Workload, samples: Samples, variant: Variant) -> None:
+        self.variant = variant
         self.device = samples.y.device
         self._samples = samples
         module = workload.module().to(self.device)
         state: Tree = dict(module.state_dict())
         self._initial = tree_map(lambda t: t.detach().clone()[None, None], state)
-        training = LocalTraining(workload.lr, workload.batch_size, precision=way.precision)
-        self._engine = engines.make(way.engine, module, training, SEED, samples, workload.models)
+        training = LocalTraining(workload.lr, workload.batch_size, precision=variant.precision)
+        self._engine = engines.make(variant.engine, module, training, SEED, samples, workload.models)
         self.models = workload.models
         self.chunk = _clients_that_fit(self._engine, samples, workload.models)
         self.clients = len(samples.count)  # that a round trains: the first so many
 
     def fit_into(self, seconds: float) -> None:
-        """Train fewer clients, where one after the other all would take longer than this. The first is tried."""
+        """Train fewer clients where all of them, one after the other, would take longer. The first client is timed."""
         everyone, self.clients = self.clients, 1
-        self.round()  # loads what is loaded when first used
+        self.round()  # loads what is loaded lazily
         whole = self.seconds()
         shares = self._samples.count.cumsum(0) / self._samples.count.sum()
         self.clients = everyone if whole <= seconds else max(1, int((shares * whole <= seconds).sum()))
@@ -91,7 +91,7 @@ class Contender:
         return stack(kept) if keep else {}
 
     def seconds(self) -> float:
-        """Of one round; reckoned by samples where it trains some of the clients."""
+        """Seconds of one round; extrapolated by samples where only some of the clients are trained."""
         machine.wait(self.device)
         begin = time.perf_counter()
         self.round()
@@ -100,15 +100,15 @@ class Contender:
 
     @property
     def share(self) -> float:
-        """Of all samples, those that a round trains on."""
+        """Fraction of all samples that a round trains on."""
         count = self._samples.count
         return float(count[: self.clients].sum() / count.sum())
 
     def difference(self, trained: Tree, oracle: Tree) -> float:
-        """How far two ways' parameters are apart after a round, as a share of how far the oracle moved them; of the worst tensor.
+        """Distance between two variants' parameters after a round, relative to how far the oracle moved them (worst tensor).
 
-        Norms over all replicas of a tensor: where rounding turns a ReLU's answer, single entries differ by much, and rightly so.
-        Of the clients that both have trained.
+        Norms over all replicas of a tensor: where rounding flips a ReLU, single entries differ by much, and rightly so. Only
+        the clients that both have trained are compared.
         """
         initial = dict(named_leaves(to(self._initial, "cpu")))
         right = dict(named_leaves(oracle))
@@ -122,7 +122,7 @@ class Contender:
 
 
 def _distance(stack: Tensor, other: Tensor) -> float:
-    """Of two stacks [C, K, …], or a stack and one model for all: client by client, since 60 TextCNNs are a billion numbers."""
+    """Between two stacks [C, K, …], or a stack and one model: client by client, since 60 TextCNNs are a billion numbers."""
     norms = [
         torch.linalg.vector_norm(a.float() - b.float(), dtype=torch.float64)
         for a, b in zip(stack, other.expand_as(stack), strict=True)

@@ -26,9 +26,9 @@ def check(kind: str, spec: Mapping[str, Any]) -> None:
 
 
 def tables(study: Study, results: Results) -> list[TableData]:
-    from fedfew.studies.tables import made
+    from fedfew.studies.tables import make_tables
 
-    return made(list(study.tables), results, study.name)
+    return make_tables(list(study.tables), results, study.name)
 
 
 def rendered(table: TableData, form: str) -> str:
@@ -37,7 +37,7 @@ def rendered(table: TableData, form: str) -> str:
     return {"markdown": render.markdown, "latex": render.latex, "csv": render.csv}[form](table)
 
 
-def on_screen(table: TableData) -> RenderableType:
+def for_terminal(table: TableData) -> RenderableType:
     """A table for rich to print."""
     from fedfew.studies import render
 
