@@ -6,11 +6,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-<<<<<<< HEAD
-from pathlib import Path
-=======
-from types import SimpleNamespace
->>>>>>> 17631c9 (Studies, report and bench: names from the field; a worker process is a class of its own)
 
 import numpy as np
 import pytest

@@ -101,7 +101,7 @@ def made(found: Study, root: Path, **options: Any) -> list[Any]:
     from fedfew.studies.worker import Worker
 
     planned = cells(found, Options(**options))
-    worker = Worker(root, keep_models=False, code="abc", workers=1, tell=lambda event: None)
+    worker = Worker(root, keep_models=False, code="abc", workers=1, send=lambda event: None)
     for cell in planned:
         worker.make(cell.key, cell.settings)
     return planned

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from fedfew.studies import execution, runner
-from fedfew.studies.folder import RunFolder
+from fedfew.studies import execution, runner, store
+from fedfew.studies.folder import RunFolder, write_plan
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
+from fedfew.studies.worker_process import WorkerProcess
 from fedfew.training.settings import Settings
 from fedfew.util.files import folder_locked
-from tests.studies.small import Heard, begun, command, outcome, study, text, until
+from tests.studies.small import Heard, begun, command, made, outcome, study, text, until
 
 LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
 
@@ -144,7 +145,7 @@ def test_a_second_ctrl_c_kills(tmp_path, monkeypatch):
     """A worker in a long round hears of nothing; the runner does not wait for it."""
     heard, reports = Heard(), []
     slow = 'import sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); import time; time.sleep(600)'
-    monkeypatch.setattr(runner.sys, "executable", _script(tmp_path, slow))
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, slow))
     job = runner.Job("abc", "slow", Settings())
 
     def interrupt() -> None:
@@ -167,16 +168,156 @@ def _script(folder: Path, program: str) -> str:
 
 def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path, monkeypatch):
     dies = 'import os, sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)'
-    monkeypatch.setattr(runner.sys, "executable", _script(tmp_path, dies))
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, dies))
     report = runner.run(tmp_path, [runner.Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
-    assert "its process died 3 times (signal 9, SIGKILL); too little memory" in report.failed["abc"]
-    assert RunFolder.of(tmp_path, "abc").error["kind"] == "Died"
+    assert "its process died 3 times (signal 9, SIGKILL); the usual reason is too little memory" in report.failed["abc"]
+    assert RunFolder.of(tmp_path, "abc").error["kind"] == "Crashed"
 
 
-def test_a_worker_that_cannot_even_start_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner.sys, "executable", _script(tmp_path, "raise SystemExit(3)"))
-    with pytest.raises(RuntimeError, match=r"a worker process ended before it had anything to do \(exit code 3\); .*log may say"):
+def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, "raise SystemExit(3)"))
+    with pytest.raises(RuntimeError, match=r"ended 3 times before its first run \(exit code 3\); .*log may say why"):
         runner.run(tmp_path, [runner.Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
+
+
+MAKES_RUNS = """
+import json, sys
+print('{"event": "ready"}', flush=True)
+for line in sys.stdin:
+    print(json.dumps({"event": "done", "key": json.loads(line)["key"]}), flush=True)
+"""
+
+
+def test_a_worker_that_is_killed_before_its_first_run_is_replaced(tmp_path, monkeypatch):
+    first_dies = f"""
+import os, pathlib
+try:
+    pathlib.Path({str(tmp_path / "started")!r}).mkdir()
+except FileExistsError:
+    pass
+else:
+    os.kill(os.getpid(), 9)
+{MAKES_RUNS}"""
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, first_dies))
+    jobs = [runner.Job(key, key, Settings()) for key in "ab"]
+    report = runner.run(tmp_path, jobs, Heard(), workers=1, code="", log=tmp_path / "log")
+    assert (sorted(report.done), report.failed) == (["a", "b"], {})
+
+
+def test_a_worker_that_never_starts_leaves_the_work_to_the_others(tmp_path, monkeypatch):
+    start = WorkerProcess.start
+
+    for name, program in (("first", "raise SystemExit(3)"), ("second", MAKES_RUNS)):
+        (tmp_path / name).mkdir()
+        _script(tmp_path / name, program)
+
+    def start_only_the_second(number, arguments, log, events):
+        monkeypatch.setattr(sys, "executable", str(tmp_path / ("second" if number else "first") / "python"))
+        return start(number, arguments, log, events)
+
+    monkeypatch.setattr(WorkerProcess, "start", start_only_the_second)
+    jobs = [runner.Job(key, key, Settings()) for key in "abc"]
+    report = runner.run(tmp_path, jobs, Heard(), workers=2, code="", log=tmp_path / "log")
+    assert (sorted(report.done), report.failed) == (["a", "b", "c"], {})
+
+
+def test_a_run_that_hangs_fails_at_the_time_limit_and_the_others_go_on(tmp_path, monkeypatch):
+    hangs = """
+import json, sys, time
+print('{"event": "ready"}', flush=True)
+for line in sys.stdin:
+    key = json.loads(line)["key"]
+    if key == "hangs":
+        time.sleep(600)
+    print(json.dumps({"event": "done", "key": key}), flush=True)
+"""
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, hangs))
+    jobs = [runner.Job("hangs", "x", Settings(), seconds=9.0), runner.Job("works", "y", Settings())]
+    begin = time.monotonic()
+    report = runner.run(tmp_path, jobs, Heard(), workers=1, code="", log=tmp_path / "log", time_limit=0.5)
+    assert time.monotonic() - begin < 10
+    assert report.done == ["works"]
+    assert "no round was finished within the time limit of 0.5 s" in report.failed["hangs"]
+    assert RunFolder.of(tmp_path, "hangs").error["kind"] == "TimeLimit"
+
+
+def test_rounds_that_are_finished_in_time_have_no_limit_together(tmp_path, monkeypatch):
+    slow = """
+import json, sys, time
+print('{"event": "ready"}', flush=True)
+key = json.loads(sys.stdin.readline())["key"]
+for _ in range(5):
+    time.sleep(0.3)
+    print(json.dumps({"event": "round", "key": key}), flush=True)
+print(json.dumps({"event": "done", "key": key}), flush=True)
+"""
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, slow))
+    job = runner.Job("slow", "x", Settings())
+    report = runner.run(tmp_path, [job], Heard(), workers=1, code="", log=tmp_path / "log", time_limit=1.0)
+    assert (report.done, report.failed) == (["slow"], {})
+
+
+@pytest.mark.slow
+def test_a_file_in_the_working_folder_does_not_take_the_place_of_a_module(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("queue", "torch", "yaml"):
+        Path(f"{name}.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    _, report, _ = run_study(study(rows={"R": {"method": "fedavg"}}), tmp_path)
+    assert (len(report.done), report.failed) == (1, {})
+    assert not Path("imported").exists()
+
+
+DAMAGES = {
+    "empty": b"",
+    "half": b"{",
+    "a list": b"[]",
+    "null": b"null",
+    "nothing in it": b"{}",
+    "wrong shape": b'{"run": 1, "clients": [], "rounds": []}',
+    "wrong value": b'{"run": {"served_mean": "good"}, "clients": [], "rounds": []}',
+    "wrong client": b'{"run": {}, "clients": [3], "rounds": []}',
+    "not text": b"\xff\xfe\x00",
+    "nested": b"[" * 100_000,
+}
+
+
+@pytest.fixture(scope="module")
+def two_finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study, list[Cell]]:
+    root = tmp_path_factory.mktemp("damaged")
+    found = study(rows={"R": {"method": "fedavg"}, "S": {"method": "fedprox"}})
+    return root, found, made(found, root)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_result_blocks_nothing(two_finished, damage):
+    root, found, (first, second) = two_finished
+    result = RunFolder.of(root, first.key).path / "result.json"
+    intact = result.read_bytes()
+    result.write_bytes(damage)
+    try:
+        results = store.collect(root, write_plan(root / "tiny", found.text, "scale 1", [first, second], {})[0].cells)
+        assert results.runs["status"].to_pylist() == ["failed", "done"]
+        assert "result.json is damaged" in results.runs["error"][0].as_py()
+        prepared = execution.prepare(found, Options(), root, workers=1)
+        assert (list(prepared.new), list(prepared.damaged), list(prepared.done)) == ([first.key], [first.key], [second.key])
+        assert prepared.estimate.seconds[first.key] is not None
+    finally:
+        result.write_bytes(intact)
+
+
+@pytest.mark.slow
+def test_a_run_whose_result_is_damaged_is_made_again(tmp_path):
+    found = study(rows={"R": {"method": "fedavg"}})
+    run_study(found, tmp_path)
+    key = cells(found)[0].key
+    before = outcome(tmp_path, key)
+    result = RunFolder.of(tmp_path, key).path / "result.json"
+    result.write_bytes(b"{")
+    _, report, _ = run_study(found, tmp_path)
+    assert report.done == [key]
+    assert outcome(tmp_path, key) == before
+    assert (result.parent / "damaged-result.json").read_bytes() == b"{"
 
 
 @pytest.mark.slow
@@ -198,7 +339,7 @@ def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
 
 
 def test_a_run_that_another_runner_holds_is_waited_for_and_picked_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(runner, "CHECK_AGAIN", 0.1)
     found = study()
     first, second = cells(found)
     with folder_locked(RunFolder.of(tmp_path, first.key).path):
@@ -223,25 +364,25 @@ def test_models_are_kept_where_asked_for_and_those_of_another_run_are_thrown_awa
     (tmp_path / "runs" / key / "result.json").unlink()
     _, report, _ = run_study(found, tmp_path)
     assert report.done == [key]
-    assert "begun anew" in (tmp_path / "tiny" / "workers.log").read_text()
+    assert "started again from round 0" in (tmp_path / "tiny" / "workers.log").read_text()
     assert RunFolder.of(tmp_path, key).result["run"]["lr"] == cells(found)[0].settings.lr != 0.5
 
 
 # -- who does what -----------------------------------------------------------------------------------------------------------
 
 
-def order(jobs: list[runner.Job], hands: int) -> list[list[str]]:
+def order(jobs: list[runner.Job], workers: int) -> list[list[str]]:
     """What each of so many workers would do, each taking a job in turn."""
-    made = runner._Runner(Path(), list(jobs), Heard(), lambda: None, {}, sys.stderr)
-    made.hands = {n: runner._Hand(n, subprocess.Popen(["true"], stdin=subprocess.PIPE, text=True)) for n in range(hands)}
-    taken: list[list[str]] = [[] for _ in range(hands)]
+    runner_ = runner._Runner(Path(), list(jobs), Heard(), lambda: None, {}, sys.stderr)
+    runner_.workers = {n: WorkerProcess(n, subprocess.Popen(["true"], stdin=subprocess.PIPE, text=True)) for n in range(workers)}
+    taken: list[list[str]] = [[] for _ in range(workers)]
     for turn in range(len(jobs)):
-        hand = made.hands[turn % hands]
-        job = made._next(hand)
-        hand.job, hand.data = job, runner.data_of(job.settings)
-        taken[turn % hands].append(job.label)
-    for hand in made.hands.values():
-        hand.process.communicate()
+        worker = runner_.workers[turn % workers]
+        job = runner_._next_job(worker)
+        worker.job, worker.data = job, runner.data_of(job.settings)
+        taken[turn % workers].append(job.label)
+    for worker in runner_.workers.values():
+        worker.process.communicate()
     return taken
 
 
@@ -265,4 +406,4 @@ def test_how_many_workers(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert runner.default_workers("cuda") == 1
     (tmp_path / "control").touch()
-    assert runner.default_workers("cuda") == runner.SIDE_BY_SIDE > 1
+    assert runner.default_workers("cuda") == runner.MPS_WORKERS > 1

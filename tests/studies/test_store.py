@@ -14,7 +14,7 @@ import pytest
 
 import fedfew
 from fedfew.studies import execution, store
-from fedfew.studies.folder import RunFolder, StoredPlan, write_plan
+from fedfew.studies.folder import DamagedFileError, RunFolder, StoredPlan, write_plan
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.worker import Worker
 from fedfew.training.settings import make_federation, training_arguments
@@ -165,14 +165,27 @@ def test_pieces_of_a_study_are_shown_together_but_lengths_are_not_mixed(finished
 
 def test_half_written_lines_and_damaged_files(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.note_attempt(event="begun", pid=1)
+    folder.record_attempt(event="begun", when="now", pid=1)
     with open(tmp_path / "attempts.jsonl", "a") as file:
-        file.write('{"event": "beg')
-    folder.note_attempt(event="begun", pid=2)
+        file.write('{"event": "beg\n[]\n{}\n{"event": "ended", "when": "", "pid": 1, "seconds": "many"}\n{"event": "beg')
+    folder.record_attempt(event="begun", when="now", pid=2)
     assert [attempt["pid"] for attempt in folder.attempts] == [1, 2]
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(ValueError, match=r"result\.json is damaged .*: delete it, and the run is made anew"):
+    with pytest.raises(DamagedFileError, match=r"result\.json is damaged"):
         _ = folder.result
+    (tmp_path / "error.json").write_text('{"message": 3}')
+    assert folder.error is None
+
+
+def test_a_damaged_plan_is_replaced_and_said_so(tmp_path):
+    found = study()
+    for damage in ("{", "[]", '{"length": "scale 1"}'):
+        (tmp_path / "plan.json").write_text(damage)
+        with pytest.raises(DamagedFileError, match=r"plan\.json is damaged"):
+            StoredPlan.read(tmp_path)
+        plan, dropped = write_plan(tmp_path, found.text, "scale 1", cells(found), {})
+        assert dropped == "the damaged file plan.json"
+        assert StoredPlan.read(tmp_path) == plan
 
 
 def test_groups_and_notes_are_kept(tmp_path):

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.studies.folder import RunFolder
+from fedfew.studies.folder import DamagedFileError, RunFolder
+from fedfew.studies.store import readable_result
 from fedfew.training.settings import Settings, make_method
 
 if TYPE_CHECKING:
@@ -158,7 +159,10 @@ def _measured(root: Path) -> dict[Kind, float]:
     """Seconds a sample pass, by kind, of the finished runs below a folder."""
     rates: dict[Kind, list[float]] = {}
     for path in sorted(root.glob("runs/*/result.json")):
-        row = (RunFolder(path.parent).result or {}).get("run", {})
+        try:
+            row = (readable_result(RunFolder(path.parent)) or {}).get("run", {})
+        except DamagedFileError:
+            continue
         if row.get("seconds") and row.get("rounds"):
             settings = _settings_of(row)
             device = "cpu" if row["device"] == "cpu" else "cuda"

@@ -1,21 +1,22 @@
-"""A study from its file to its results: plan, look at what is there, run what is not, collect."""
+"""A study from its file to its results: plan the runs, find those that exist, make the others, collect the results."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from fedfew.studies import availability, runner, store
 from fedfew.studies.estimate import Estimate, estimate
-from fedfew.studies.folder import LOG, RunFolder, StoredPlan, write_plan
+from fedfew.studies.folder import ERROR, LOG, DamagedFileError, RunFolder, StoredPlan, write_plan
 from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
+from fedfew.training.settings import find_model
 
-WRITE_EVERY = 20.0  # seconds between two writings of the tables while runs are going
+WRITE_EVERY = 20.0  # seconds between two updates of the tables while runs are going
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,13 @@ class Prepared:
     options: Options
     root: Path
     cells: list[Cell]
-    missing: dict[str, str]  # data sets that are not here, and how to get them
-    done: dict[str, Cell]  # by key; every run is here once, however many places it has in the study
-    failed: dict[str, str]  # key → why, of runs that will not be tried again
+    missing: dict[str, str]  # data sets that are not available, and how to get them
+    done: dict[str, Cell]  # by key; a run is listed once, however many places it has in the study
+    failed: dict[str, str]  # key → reason, of runs that will not be tried again
     new: dict[str, Cell]
     without_data: dict[str, Cell]
     workers: int
+    damaged: dict[str, str] = field(default_factory=dict)  # key → reason, of results that cannot be read; also in ``new``
 
     @property
     def folder(self) -> Path:
@@ -50,13 +52,18 @@ class Prepared:
     def estimate(self) -> Estimate:
         return estimate(self.root, {key: cell.settings for key, cell in self.new.items()}, self.workers)
 
-    def run(self, watcher: runner.Watcher, *, keep_models: bool = False) -> tuple[runner.Report, str | None]:
-        """Make the runs that are new, keep the tables up to date; the report, and the length of a plan that had to make way."""
+    def run(
+        self, watcher: runner.Watcher, *, keep_models: bool = False, time_limit: float | None = runner.TIME_LIMIT
+    ) -> tuple[runner.Report, str | None]:
+        """Make the new runs and keep the tables up to date; the report, and what the new plan replaced."""
+        self._check_models()
         plan, dropped = write_plan(self.folder, self.study.text, self.options.length, self.cells, self.missing)
-        write = _Writer(self.root, self.folder, plan)
+        writer = _TableWriter(self.root, self.folder, plan)
         jobs = [runner.Job(key, cell.label, cell.settings, self.estimate.seconds[key] or 1.0) for key, cell in self.new.items()]
+        for key in self.damaged:
+            RunFolder.of(self.root, key).set_aside_damaged_result()
         for job in jobs:
-            (RunFolder.of(self.root, job.key).path / "error.json").unlink(missing_ok=True)
+            (RunFolder.of(self.root, job.key).path / ERROR).unlink(missing_ok=True)
         report = runner.run(
             self.root,
             jobs,
@@ -65,48 +72,65 @@ class Prepared:
             code=f"outcomes-{OUTCOME_VERSION}",
             log=self.folder / LOG,
             keep_models=keep_models,
-            finished=write.sometimes,
+            time_limit=time_limit,
+            on_finished=writer.write_sometimes,
         )
-        write.now()
+        writer.write()
         return report, dropped
+
+    def _check_models(self) -> None:
+        """Import the modules of the user's own that the new runs name, so that an error is found before anything is trained."""
+        for cell in {cell.settings.model: cell for cell in self.new.values()}.values():
+            try:
+                find_model(cell.settings.model)
+            except (ValueError, ImportError) as error:
+                raise self.study.error(f"columns → {cell.column} with rows → {cell.row}", error) from None
 
 
 @dataclass
-class _Writer:
+class _TableWriter:
     root: Path
     folder: Path
     plan: StoredPlan
     last: float = 0.0
     clock: Callable[[], float] = time.monotonic
 
-    def sometimes(self) -> None:
+    def write_sometimes(self) -> None:
         if self.clock() - self.last >= WRITE_EVERY:
-            self.now()
+            self.write()
 
-    def now(self) -> None:
+    def write(self) -> None:
         store.write(self.folder, store.collect(self.root, self.plan.cells, self.plan.missing))
         self.last = self.clock()
 
 
 def prepare(study: Study, options: Options, root: Path, *, workers: int | None = None, retry_failed: bool = False) -> Prepared:
-    """Plan a study and see which of its runs are there. Raises ValueError where anything in it makes no sense."""
+    """Plan a study and look up which of its runs exist. Nothing that the study names is imported.
+
+    Raises ValueError where a setting makes no sense.
+    """
     planned = cells(study, options)
     missing = availability.missing(cell.settings for cell in planned)
-    unique = {cell.key: cell for cell in planned}
-    done, failed, new, without = {}, {}, {}, {}
-    for key, cell in unique.items():
+    done, failed, new, without, damaged = {}, {}, {}, {}, {}
+    for key, cell in {cell.key: cell for cell in planned}.items():
         folder = RunFolder.of(root, key)
-        if folder.finished:
+        try:
+            finished = store.readable_result(folder) is not None
+        except DamagedFileError as error:
+            finished, damaged[key] = False, str(error)
+        if finished:
             done[key] = cell
         elif cell.settings.dataset in missing:
             without[key] = cell
-        elif not retry_failed and (error := folder.error) is not None:
-            failed[key] = error["message"]
+        elif not retry_failed and (error_file := folder.error) is not None:
+            failed[key] = error_file["message"]
         else:
             new[key] = cell
+    damaged = {key: reason for key, reason in damaged.items() if key in new}
     if workers is None:
         workers = min(runner.default_workers(cell.settings.device) for cell in planned)
-    return Prepared(study, options, root, planned, missing, done, failed, new, without, min(workers, max(1, len(new))))
+    workers = min(workers, max(1, len(new)))
+    return Prepared(study, options, root, planned, missing, done, failed, new, without, workers, damaged)
 
 
 def collect_results(root: Path, name: str) -> tuple[store.Results, StoredPlan]:

@@ -1,7 +1,7 @@
-"""Where things lie: ``runs/<key>/`` for every run, shared by all studies, and ``<study>/`` for what a study makes of them.
+"""Files of studies: ``runs/<key>/`` for every run, shared by all studies, and ``<study>/`` for the results of one study.
 
-In a run's folder: training checkpoints while it is going, ``attempts.jsonl`` (a line for each time it was taken up), and at
-the end ``result.json`` or ``error.json``, each there whole or not at all.
+The folder of a run holds training checkpoints while it is going, ``attempts.jsonl`` (one line per start and end of an attempt),
+and at the end ``result.json`` or ``error.json``, each written whole or not at all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedfew.util.files import remove_unfinished, write_atomically
+
 if TYPE_CHECKING:
     from fedfew.studies.plan import Cell
 
 DEFAULT = Path("studies")
 PLAN, STUDY, LOG = "plan.json", "study.yaml", "workers.log"
+RESULT, ERROR, ATTEMPTS = "result.json", "error.json", "attempts.jsonl"
+
+
+class DamagedFileError(ValueError):
+    """A file of a study holds something else than what was written there."""
 
 
 @dataclass(frozen=True)
@@ -33,51 +40,74 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What the finished run left behind: ``run``, ``clients``, ``rounds``."""
-        return read_json(self.path / "result.json")
+        """The finished run's ``run``, ``clients`` and ``rounds``; None where it is not finished. Raises DamagedFileError."""
+        found = read_json(self.path / RESULT)
+        kinds = {"run": dict, "clients": list, "rounds": list}
+        if found is not None and not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+            raise DamagedFileError(f"{self.path / RESULT} is damaged: it must hold {', '.join(kinds)}")
+        return found
 
     @property
     def finished(self) -> bool:
-        return (self.path / "result.json").exists()
+        return (self.path / RESULT).exists()
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """Why the run failed, where it did."""
-        return read_json(self.path / "error.json")
+        """Why the run failed, where it did: ``message``, ``kind``, ``when``, ``trace``. A damaged file tells nothing."""
+        try:
+            found = read_json(self.path / ERROR)
+        except DamagedFileError:
+            return None
+        return found if found is not None and isinstance(found.get("message"), str) else None
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
-        """Each time the run was taken up, oldest first."""
+        """Starts and ends of attempts, oldest first."""
         try:
-            lines = (self.path / "attempts.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (self.path / ATTEMPTS).read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("}")]  # a killed process may leave half a line
+        return [attempt for line in lines if (attempt := _attempt(line)) is not None]
 
-    def note_attempt(self, **values: Any) -> None:
+    def record_attempt(self, **values: Any) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "attempts.jsonl", "a", encoding="utf-8") as file:
-            file.write("\n" * self._half_a_line() + json.dumps(values) + "\n")
+        with open(self.path / ATTEMPTS, "a", encoding="utf-8") as file:
+            file.write("\n" * self._ends_within_a_line() + json.dumps(values) + "\n")
 
-    def _half_a_line(self) -> bool:
+    def _ends_within_a_line(self) -> bool:
         try:
-            written = (self.path / "attempts.jsonl").read_bytes()
+            written = (self.path / ATTEMPTS).read_bytes()
         except FileNotFoundError:
             return False
         return written != b"" and not written.endswith(b"\n")
 
     def finish(self, result: dict[str, Any], keep_models: bool) -> None:
-        write_json(self.path / "result.json", result)
-        (self.path / "error.json").unlink(missing_ok=True)
+        write_json(self.path / RESULT, result)
+        (self.path / ERROR).unlink(missing_ok=True)
         if not keep_models:
             self.drop_checkpoints()
 
     def fail(self, message: str, kind: str, trace: str = "") -> None:
-        write_json(self.path / "error.json", {"message": message, "kind": kind, "when": now(), "trace": trace})
+        write_json(self.path / ERROR, {"message": message, "kind": kind, "when": now(), "trace": trace})
+
+    def set_aside_damaged_result(self) -> None:
+        """Rename a result that cannot be read, so that the run is made again and nothing is lost."""
+        os.replace(self.path / RESULT, self.path / f"damaged-{RESULT}")
 
     def drop_checkpoints(self) -> None:
-        for place in [*self.path.glob("round-*"), *self.path.glob(".partial-*")]:
-            shutil.rmtree(place, ignore_errors=True)
+        for checkpoint in self.path.glob("round-*"):
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        remove_unfinished(self.path)
+
+
+def _attempt(line: str) -> dict[str, Any] | None:
+    """One line of attempts; None for half a line, which a killed process leaves, and for anything else."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    whole = isinstance(found, dict) and {"event", "when", "pid"} <= found.keys()
+    return found if whole and isinstance(found.get("seconds", 0.0), int | float) else None
 
 
 def now() -> str:
@@ -86,30 +116,36 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """What a study's folder is about."""
+    """The planned runs of a study, as stored in its folder."""
 
     length: str  # "scale 0.05": what all of its runs have in common
     cells: list[dict[str, Any]]
-    missing: dict[str, str]  # by data set, why it is not here
+    missing: dict[str, str]  # by data set, why it is not available
 
     @classmethod
     def read(cls, folder: Path) -> StoredPlan | None:
-        """That of the study in a folder; None where it has never been run."""
+        """The plan of the study in a folder; None where it has never been run. Raises DamagedFileError."""
         found = read_json(folder / PLAN)
-        return None if found is None else cls(**found)
+        try:
+            return None if found is None else cls(**found)
+        except TypeError as error:
+            raise DamagedFileError(f"{folder / PLAN} is damaged ({error})") from None
 
 
 def write_plan(folder: Path, text: str, length: str, cells: list[Cell], missing: dict[str, str]) -> tuple[StoredPlan, str | None]:
-    """Keep what is planned beside what was planned before; all of it, and the length of what had to make way.
+    """Add the planned runs to those planned before; all of them, and what was dropped ("scale 0.05"; None: nothing).
 
-    A study may be run piece by piece (--only); its tables show all pieces. They do not show runs of two lengths side by side, so
-    a plan of another scale or sample takes the place of the old one. The runs themselves stay where they are.
+    A study may be run piece by piece (--only), and its tables show all pieces. They never mix runs of two lengths, so a plan of
+    another scale or sample replaces the old one. The runs themselves are kept.
     """
-    planned = [_listed(cell) for cell in cells]
-    before = StoredPlan.read(folder)
-    dropped = before.length if before is not None and before.length != length else None
-    if dropped is not None:
-        before = None
+    planned = [_entry(cell) for cell in cells]
+    dropped = None
+    try:
+        before = StoredPlan.read(folder)
+    except DamagedFileError:
+        before, dropped = None, f"the damaged file {PLAN}"
+    if before is not None and before.length != length:
+        dropped, before = before.length, None
     places = {_place(entry) for entry in planned}
     kept = [entry for entry in before.cells if _place(entry) not in places] if before else []
     plan = StoredPlan(length, kept + planned, (before.missing if before else {}) | missing)
@@ -118,7 +154,7 @@ def write_plan(folder: Path, text: str, length: str, cells: list[Cell], missing:
     return plan, dropped
 
 
-def _listed(cell: Cell) -> dict[str, Any]:
+def _entry(cell: Cell) -> dict[str, Any]:
     place = {name: getattr(cell, name) for name in ("study", "protocol", "column", "row", "point", "seed", "key")}
     return place | {"settings": asdict(cell.settings)}
 
@@ -128,13 +164,16 @@ def _place(entry: dict[str, Any]) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no file. Raises DamagedFileError."""
     try:
-        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, and the run is made anew") from None
-    return read
+    except (ValueError, RecursionError) as error:  # not text, not JSON, or nested without end
+        raise DamagedFileError(f"{path} is damaged ({error})") from None
+    if not isinstance(found, dict):
+        raise DamagedFileError(f"{path} is damaged: it must hold names and values")
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -143,6 +182,4 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_atomically(path, text)

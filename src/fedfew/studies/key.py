@@ -8,14 +8,14 @@ value is left out, so that a new setting does not change the keys of runs made b
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedfew.methods import Method
-from fedfew.training.settings import Settings, find_model, make_method
+from fedfew.studies.module_lookup import source_file
+from fedfew.training.settings import Settings, make_method
 
 OUTCOME_VERSION = 2
 """Raise it when the same settings give other results than before: every cached run is then made anew.
@@ -82,14 +82,10 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
 
 @cache
 def _factory(model: str) -> str | None:
-    """Of a module of the user's own, a hash of the file that it is made in."""
-    factory = find_model(model)
-    if isinstance(factory, str):
-        return None
-    try:
-        return hashlib.sha256(Path(inspect.getfile(factory)).read_bytes()).hexdigest()
-    except (TypeError, OSError):  # a callable without a file
-        return None
+    """Of ``module:factory``, a hash of the module's source file, which is not imported; None where there is none."""
+    module, colon, _ = model.partition(":")
+    file = source_file(module) if colon else None
+    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _hash(value: Any) -> str:

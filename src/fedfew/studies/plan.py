@@ -11,8 +11,9 @@ from typing import Any
 from fedfew.methods.hyperparameters import hyper_parameters
 from fedfew.studies import protocol as protocols
 from fedfew.studies import scale as scaling
+from fedfew.studies.module_lookup import check_named
 from fedfew.studies.study import NOT_AN_AXIS, Study
-from fedfew.training.settings import RECOMMENDED, TYPES, Settings, find_model, make_method, resolve
+from fedfew.training.settings import RECOMMENDED, TYPES, Settings, make_method, resolve
 from fedfew.util.spelling import unknown
 
 Layer = Mapping[str, Any]
@@ -200,16 +201,17 @@ def axes_of(row: Layer) -> set[str]:
 
 
 def _check(settings: Settings) -> None:
-    """What would only come out in training, as far as it can be known without the data."""
+    """What would otherwise fail only in training, as far as it can be known without the data."""
     from fedfew.data.partition_spec import PartitionSpec
     from fedfew.engines.precision import check as check_precision
     from fedfew.models import MODELS
     from fedfew.training.api import device_named
 
     method = make_method(settings)
-    model = find_model(settings.model)
-    if isinstance(model, str) and model not in MODELS:
-        raise unknown("model", model, MODELS)
+    if ":" in settings.model:
+        check_named(settings.model, "model")
+    elif settings.model not in MODELS:
+        raise unknown("model", settings.model, MODELS)
     if settings.partition is not None:
         PartitionSpec.parse(settings.partition)
     check_precision(settings.precision)

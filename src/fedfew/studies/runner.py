@@ -241,7 +241,7 @@ class _Runner:
     # -- workers that die or hang --------------------------------------------------------------------------------------------
 
     def _handle_exit(self, worker: WorkerProcess) -> None:
-        """A worker has ended. Unless all are stopping, another takes its place, and its run is tried again up to CRASHES times."""
+        """A worker has ended. Unless all are stopping, another takes its place, and its run is tried again."""
         job, was_ready, worker.job, worker.ready = worker.job, worker.ready, None, False
         if self.workers.get(worker.number) is not worker:
             return
@@ -259,7 +259,7 @@ class _Runner:
             self._start_worker(worker.number)
         elif not self.workers:
             raise RuntimeError(
-                f"no worker process can be started (ended {FAILED_STARTS} times before its first run, with {worker.exit_reason}); "
+                f"no worker process can be started: it ended {FAILED_STARTS} times before its first run ({worker.exit_reason}); "
                 f"{self.log.name} may say why"
             )
 
@@ -284,8 +284,9 @@ class _Runner:
         self._record_failed(worker, job, reason)
 
     def _enforce_time_limit(self) -> None:
-        for worker in self.workers.values() if self.time_limit is not None else ():
-            if worker.job is not None and not worker.timed_out and time.monotonic() - worker.last_event > self.time_limit:
+        limit = float("inf") if self.time_limit is None else self.time_limit
+        for worker in self.workers.values():
+            if worker.job is not None and not worker.timed_out and time.monotonic() - worker.last_event > limit:
                 worker.timed_out = True
                 worker.kill()
 

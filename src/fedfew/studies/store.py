@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedfew.studies.folder import RunFolder
+from fedfew.studies.folder import DamagedFileError, RunFolder
 from fedfew.studies.run_result import OVER_CLIENTS, SCORES
+from fedfew.util.files import write_atomically
 
 NAMES = ("runs", "clients", "rounds")
-PLACE = ("study", "protocol", "column", "row", "point", "key", "status", "error", "seed")  # what the plan says, not the run
 
 
 def _schema(**types: pa.DataType) -> pa.Schema:
@@ -67,7 +67,7 @@ ROUNDS = _schema(
 
 @dataclass(frozen=True)
 class Results:
-    """A row a planned run, a row a run × client, a row a run × scored round."""
+    """One row per planned run, one per run and client, one per run and scored round."""
 
     runs: pa.Table
     clients: pa.Table
@@ -75,15 +75,15 @@ class Results:
 
 
 def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows as a table; what a row does not say is null."""
+    """Rows as a table; what a row does not have is null."""
     listed = list(rows)
     return pa.table({name: pa.array([row.get(name) for row in listed], schema.field(name).type) for name in schema.names}, schema)
 
 
 def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str, str] | None = None) -> Results:
-    """What is there of the planned runs: done, failed or missing, with a reason where it is that their data are not here.
+    """The results of the planned runs so far: done, failed or missing, with a reason where there is one.
 
-    plan: entries of ``plan.json``; missing: by data set, why it is not here.
+    plan: entries of ``plan.json``; missing: by data set, why it is not available.
     """
     runs, clients, rounds = [], [], []
     seen: set[str] = set()
@@ -91,10 +91,14 @@ def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str,
         folder = RunFolder.of(root, entry["key"])
         place = {name: entry[name] for name in ("study", "protocol", "column", "row", "key", "seed")}
         place["point"] = json.dumps(entry["point"], sort_keys=True)
-        result, error = folder.result, folder.error
+        error = folder.error
+        try:
+            result = readable_result(folder)
+        except DamagedFileError as damage:
+            result, error = None, {"message": f"{damage}; the run is made again when the study is run"}
         if result is not None:
             runs.append(result["run"] | place | {"status": "done"})
-            if entry["key"] not in seen:  # a run may stand in two places of one study
+            if entry["key"] not in seen:  # a run may have two places in one study
                 clients += [{"key": entry["key"]} | row for row in result["clients"]]
                 rounds += [{"key": entry["key"]} | row for row in result["rounds"]]
                 seen.add(entry["key"])
@@ -104,6 +108,18 @@ def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str,
             why = (missing or {}).get(entry["settings"]["dataset"])
             runs.append(_planned(entry) | place | {"status": "missing", "error": why})
     return Results(table(runs, RUNS), table(clients, CLIENTS), table(rounds, ROUNDS))
+
+
+def readable_result(folder: RunFolder) -> dict[str, Any] | None:
+    """The result of a finished run, if the tables can hold it; None where it is not finished. Raises DamagedFileError."""
+    result = folder.result
+    if result is not None:
+        try:
+            for rows, schema in (([result["run"]], RUNS), (result["clients"], CLIENTS), (result["rounds"], ROUNDS)):
+                table(rows, schema)
+        except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise DamagedFileError(f"{folder.path / 'result.json'} is damaged ({error})") from None
+    return result
 
 
 def _planned(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,9 +134,9 @@ def write(folder: Path, results: Results) -> None:
     """Write the three tables into a study's folder, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
-        partial = folder / f".{name}.{os.getpid()}.partial"
-        pq.write_table(getattr(results, name), partial)
-        os.replace(partial, folder / f"{name}.parquet")
+        contents = io.BytesIO()
+        pq.write_table(getattr(results, name), contents)
+        write_atomically(folder / f"{name}.parquet", contents.getvalue())
 
 
 def read(folder: Path) -> Results:

@@ -1,9 +1,10 @@
 """A process that makes runs, one after the other, as the runner asks for them.
 
-Orders come in as JSON, a line each: ``{"run": {…}}``, ``{"stop": true}``. News goes out the same way, on a stream of its own, for
-anything may print to the usual one. Where the runner is gone its orders end, and the worker stops at the end of the round.
+It reads one JSON message per line from standard input: ``{"key": …, "settings": {…}}`` asks for a run, ``{"stop": true}`` ends
+the worker after the current round; so does the end of the input, when the runner has died. It writes one event per line to what
+was its standard output; anything else that prints goes to standard error, which is the runner's log.
 
-python -m fedfew.studies.worker        # started by fedfew.studies.runner
+python -P -m fedfew.studies.worker ARGUMENTS       # started by fedfew.studies.runner
 """
 
 from __future__ import annotations
@@ -31,54 +32,54 @@ if TYPE_CHECKING:
     from fedfew.training.run import Run
 
 OF_THE_DATA = ("dataset", "partition", "clients", "data_seed", "sample", "data_dir")
-TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of a run's progress
-NEWS_EVERY = 0.1  # seconds
+PROGRESS = ("round", "rounds", "loss", "served", "adapted", "seconds")  # what a round's event reports
+EVENT_EVERY = 0.1  # seconds: at most so often
 
 
 def data_of(settings: Settings) -> tuple[Any, ...]:
-    """What tells one federation from another."""
+    """The settings that decide which federation is loaded."""
     return tuple(getattr(settings, name) for name in OF_THE_DATA)
 
 
 @dataclass
 class Worker:
-    """Keeps the federation it loaded last: most runs of a study share theirs with the next."""
+    """Makes runs. Keeps the federation it loaded last: most runs of a study share theirs with the next."""
 
     root: Path
     keep_models: bool
-    code: str
-    workers: int  # of this study, this one among them
-    tell: Callable[[dict[str, Any]], None]
+    code: str  # version of the code, recorded with the results
+    workers: int  # how many there are in all
+    send: Callable[[dict[str, Any]], None]
     stopping: threading.Event = field(default_factory=threading.Event)
     _data: tuple[tuple[Any, ...], Federation, list[str]] | None = None
 
     def make(self, key: str, settings: Settings) -> None:
-        """Make a run, or find out why it cannot be made; tells which of ``done, failed, busy, stopped`` it came to."""
+        """Make a run. Its last event is ``done``, ``failed``, ``busy`` (another runner holds it) or ``stopped``."""
         folder = RunFolder.of(self.root, key)
         try:
             with folder_locked(folder.path, wait=0):
                 self._locked(key, settings, folder)
         except FolderInUseError:
-            self.tell({"event": "busy", "key": key})
+            self.send({"event": "busy", "key": key})
 
     def _locked(self, key: str, settings: Settings, folder: RunFolder) -> None:
         if folder.finished:  # by another runner, a moment ago
-            self.tell({"event": "done", "key": key})
+            self.send({"event": "done", "key": key})
             return
-        if (failed := folder.error) is not None:  # the same; one that is to be tried again has been taken away
-            self.tell({"event": "failed", "key": key, "error": failed["message"]})
+        if (failed := folder.error) is not None:  # the same: the error of a run to be tried again is deleted before
+            self.send({"event": "failed", "key": key, "error": failed["message"]})
             return
         try:
             self._train(key, settings, folder)
         except KeyboardInterrupt:
-            self.tell({"event": "stopped", "key": key})
+            self.send({"event": "stopped", "key": key})
         except Exception as error:
-            # Whatever went wrong with this run, the others are to go on; the reason is kept with it.
+            # Whatever went wrong with this run, the others continue; the reason is stored with it.
             folder.fail(error_text(error), type(error).__name__, traceback.format_exc())
-            self.tell({"event": "failed", "key": key, "error": error_text(error)})
+            self.send({"event": "failed", "key": key, "error": error_text(error)})
             _free_memory()
         else:
-            self.tell({"event": "done", "key": key})
+            self.send({"event": "done", "key": key})
 
     def _train(self, key: str, settings: Settings, folder: RunFolder) -> None:
         from fedfew.engines.memory import share
@@ -88,9 +89,9 @@ class Worker:
         device = device_named(settings.device)
         begin, before = time.perf_counter(), folder.attempts
         started = before[0]["when"] if before else now()
-        folder.note_attempt(event="begun", when=now(), pid=os.getpid())
+        folder.record_attempt(event="begun", when=now(), pid=os.getpid())
         try:
-            self.tell({"event": "loading", "key": key})
+            self.send({"event": "loading", "key": key})
             federation, notes = self._federation(settings)
             if settings.sample is not None:
                 notes = [f"only {settings.sample:,} rows of the data set", *notes]
@@ -98,7 +99,7 @@ class Worker:
             run = self._trained(key, settings, folder, federation)
         finally:
             seconds = time.perf_counter() - begin
-            folder.note_attempt(event="ended", when=now(), pid=os.getpid(), seconds=seconds)
+            folder.record_attempt(event="ended", when=now(), pid=os.getpid(), seconds=seconds)
         about = {
             "code": self.code,
             "device": _device_name(device),
@@ -110,16 +111,17 @@ class Worker:
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
     def _trained(self, key: str, settings: Settings, folder: RunFolder, federation: Federation) -> Run:
-        """The run, taken up where it was left."""
+        """The run, resumed from its last checkpoint."""
         import fedfew
         from fedfew.training.checkpoint import CheckpointError
 
-        told = [0.0]
+        last_event = 0.0
 
         def on_round(progress: Progress) -> None:
-            if progress.done or time.perf_counter() - told[0] >= NEWS_EVERY:
-                told[0] = time.perf_counter()
-                self.tell({"event": "round", "key": key} | {name: getattr(progress, name) for name in TOLD})
+            nonlocal last_event
+            if progress.done or time.perf_counter() - last_event >= EVENT_EVERY:
+                last_event = time.perf_counter()
+                self.send({"event": "round", "key": key} | {name: getattr(progress, name) for name in PROGRESS})
             if self.stopping.is_set() and not progress.done:
                 raise KeyboardInterrupt
 
@@ -129,27 +131,27 @@ class Worker:
         try:
             return train()
         except CheckpointError as unusable:
-            print(f"{key} is begun anew: {unusable}", file=sys.stderr)
+            print(f"{key} is started again from round 0: {unusable}", file=sys.stderr)
             folder.drop_checkpoints()
             return train()
         except fedfew.DivergedError:
-            folder.drop_checkpoints()  # going on from here would diverge again
+            folder.drop_checkpoints()  # resuming would diverge again
             raise
 
     def _federation(self, settings: Settings) -> tuple[Federation, list[str]]:
         wanted = data_of(settings)
         if self._data is None or self._data[0] != wanted:
-            self._data = None  # or two would be in memory at once
+            self._data = None  # so that two are never in memory at once
             self._data = (wanted, *make_federation(settings))
         return self._data[1], self._data[2]
 
 
 def error_text(error: Exception) -> str:
-    """One readable paragraph; an error that nobody expected gets its kind in front."""
+    """The message in one line; of an unexpected error with its type in front."""
     from fedfew import DivergedError
     from fedfew.engines import UnsupportedModuleError
 
-    text = " ".join(str(error).split()) or "no further words"
+    text = " ".join(str(error).split()) or "no message"
     expected = (ValueError, OSError, ImportError, MemoryError, DivergedError, UnsupportedModuleError)
     return text if isinstance(error, expected) else f"{type(error).__name__}: {text}"
 
@@ -174,37 +176,37 @@ def _free_memory() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Work until the runner says stop, or is gone."""
+    """Work until the runner sends ``stop``, or has died."""
     import torch
 
     given = json.loads(arguments[0])
-    news = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what anything else prints goes to the log
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints goes to the log
     torch.set_num_threads(given["threads"])
 
-    def tell(event: dict[str, Any]) -> None:
+    def send(event: dict[str, Any]) -> None:
         try:
-            news.write(json.dumps(event) + "\n")
-            news.flush()
-        except (BrokenPipeError, ValueError):  # the runner is gone: this run ends with its round, as below
+            events.write(json.dumps(event) + "\n")
+            events.flush()
+        except (BrokenPipeError, ValueError):  # the runner has died: this run ends with its round
             worker.stopping.set()
 
-    worker = Worker(Path(given["root"]), given["keep_models"], given["code"], given["workers"], tell)
-    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(orders, worker.stopping), daemon=True).start()
-    tell({"event": "ready"})
-    while (order := orders.get()) is not None and not worker.stopping.is_set():
-        worker.make(order["key"], Settings(**order["settings"]))
+    worker = Worker(Path(given["root"]), given["keep_models"], given["code"], given["workers"], send)
+    messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_messages, args=(messages, worker.stopping), daemon=True).start()
+    send({"event": "ready"})
+    while (message := messages.get()) is not None and not worker.stopping.is_set():
+        worker.make(message["key"], Settings(**message["settings"]))
 
 
-def _listen(orders: queue.SimpleQueue[dict[str, Any] | None], stopping: threading.Event) -> None:
+def _read_messages(messages: queue.SimpleQueue[dict[str, Any] | None], stopping: threading.Event) -> None:
     for line in sys.stdin:
-        order = json.loads(line)
-        if order.get("stop"):
+        message = json.loads(line)
+        if message.get("stop"):
             break
-        orders.put(order)
+        messages.put(message)
     stopping.set()
-    orders.put(None)
+    messages.put(None)
 
 
 if __name__ == "__main__":
