@@ -61,7 +61,7 @@ def test_run_tells_what_it_will_do_what_it_does_and_what_failed(here):
     out = (here / "out").read_text()
     assert "A tiny study" in out
     assert "6 runs: 3 to make, 0 done already, 3 without data" in out
-    assert "not here: kvasir, 3 runs left out. kvasir: looked for in no data folder" in out
+    assert "not here: kvasir, 3 runs left out. kvasir: no data folder was given" in out
     assert "https://datasets.simula.no/kvasir" in out
     assert "with 1 worker (3 from training steps timed just now)" in out
     assert out.count("✓") == 2
@@ -186,10 +186,10 @@ def test_names_are_completed():
 
 
 def test_going_on_is_told_with_all_that_was_given():
-    from fedfew.cli.study_output import go_on
+    from fedfew.cli.study_output import resume_command
 
-    assert go_on("q", None, None, 1.0, None, None, Path("studies"), None, None) == "fedfew study run q"
-    command = go_on("q", ["fair"], 2, 0.05, ["a*", "b"], 9, Path("x"), "cpu", "d")
+    assert resume_command("q", None, None, 1.0, None, None, Path("studies"), None, None) == "fedfew study run q"
+    command = resume_command("q", ["fair"], 2, 0.05, ["a*", "b"], 9, Path("x"), "cpu", "d")
     assert command == (
         "fedfew study run q --protocol fair --only 'a*' --only b --seeds 2 --scale 0.05 "
         "--device cpu --data-dir d --sample 9 --folder x"

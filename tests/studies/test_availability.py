@@ -47,9 +47,9 @@ def test_a_folder_with_files_is_enough(tmp_path):
 def test_so_is_what_was_decoded_before(tmp_path):
     from fedfew.data import cache
     from fedfew.data.finding import find
-    from fedfew.data.readers import Columns
+    from fedfew.data.raw import ColumnChoice
 
-    found = find("femnist", None, Columns(apart=("writer_id",)), {"size": None})
+    found = find("femnist", None, ColumnChoice(excluded=("writer_id",)), {"size": None})
     path = cache.stored_at(found.key, found.name)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Which data sets are here, or can be had, before anything runs: a run that cannot begin is no failure."""
+"""Which data sets are available, checked before anything runs: a run without data is missing, not failed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from urllib.parse import urlparse
 from fedfew.data import DataError
 from fedfew.training.settings import Settings
 
-PATIENCE = 3.0  # seconds for the hub to answer
+TIMEOUT = 3.0  # seconds for the hub to answer
 
 
 def missing(runs: Iterable[Settings]) -> dict[str, str]:
-    """By data set, why it is not here and how to get it; nothing for those that are."""
+    """By data set, why it is not available and how to get it; nothing for those that are."""
     why: dict[str, str] = {}
     for dataset, data_dir, partition in dict.fromkeys((s.dataset, s.data_dir, s.partition) for s in runs):
         try:
-            _look(dataset, data_dir, partition)
+            _check(dataset, data_dir, partition)
         except (DataError, ValueError) as error:
             why[dataset] = str(error)
     return why
 
 
-def _look(dataset: str, data_dir: str | None, partition: str | None) -> None:
-    """Raise DataError where the data set can be had neither here nor from the hub."""
+def _check(dataset: str, data_dir: str | None, partition: str | None) -> None:
+    """Raise DataError where the data set is neither on this machine nor to be had from the hub."""
     from fedfew.data import cache as decoded
     from fedfew.data.finding import HUB_PREFIX, data_folder, find, nowhere
     from fedfew.data.prepared import is_prepared
@@ -54,7 +54,7 @@ def _look(dataset: str, data_dir: str | None, partition: str | None) -> None:
 
 
 def _unreachable(hub_id: str) -> str | None:
-    """Why the hub will not give a data set; None where it probably will, or where its own cache has it."""
+    """Why a data set cannot be downloaded; None where it probably can, or where the hub's own cache has it."""
     if find_spec("datasets") is None:
         return "the package datasets is not installed: pip install 'fedfew[hub]'"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
@@ -70,7 +70,7 @@ def _unreachable(hub_id: str) -> str | None:
 def _answers(address: str) -> bool:
     parts = urlparse(address)
     try:
-        with socket.create_connection((parts.hostname or address, parts.port or 443), timeout=PATIENCE):
+        with socket.create_connection((parts.hostname or address, parts.port or 443), timeout=TIMEOUT):
             return True
     except OSError:
         return False

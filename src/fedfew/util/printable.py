@@ -1,0 +1,44 @@
+"""Text from files and other people, made harmless where it is printed: a name must not steer a terminal or a spreadsheet."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Control characters (escape sequences begin with one), and characters that are invisible or turn the direction of the text.
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_KEPT = {"\u200c", "\u200d"}  # joiners, which some scripts and emoji are written with
+_FORMULA = ("=", "+", "-", "@")
+_MARKDOWN = set("\\`*_{}[]<>()#!|~&$")
+
+
+def printable(text: str) -> str:
+    """The text with line breaks as blanks and hidden characters written out, as ``\\x1b``."""
+    return "".join(_shown(character) for character in str(text))
+
+
+def _shown(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    if unicodedata.category(character) in _HIDDEN and character not in _KEPT:
+        return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+    return character
+
+
+def for_csv(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula: where it would, with an apostrophe in front."""
+    shown = printable(text)
+    return f"'{shown}" if _is_formula(shown) else shown
+
+
+def from_csv(text: str) -> str:
+    """What :func:`for_csv` was given, but for hidden characters."""
+    return text[1:] if text.startswith("'") and _is_formula(text[1:]) else text
+
+
+def _is_formula(text: str) -> bool:
+    return text.lstrip().startswith(_FORMULA)
+
+
+def for_markdown(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return "".join(f"\\{character}" if character in _MARKDOWN else character for character in printable(text))
