@@ -63,7 +63,10 @@ def test_a_module_of_the_users_own(here: Path) -> None:
     )
     call("run", *SMALL, "--method", "fedavg", "--model", "mine_for_cli:net", "--folder", "r")
     np.savez("new.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.zeros(3, np.int64))
-    assert json.loads(call("select", "r", "--data", "new.npz", "--json").stdout)["model"] == 0
+    assert "--model module:factory" in refused("select", "r", "--data", "new.npz")
+    own = ("--model", "mine_for_cli:net")
+    assert json.loads(call("select", "r", "--data", "new.npz", *own, "--json").stdout)["model"] == 0
+    assert "mine_for_cli:net" in call("show", "r").stdout  # scores need no model
     assert "there is no factory in mine_for_cli called 'nett'; did you mean 'net'?" in refused(
         "run", "--model", "mine_for_cli:nett"
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedfew
@@ -69,3 +71,21 @@ def test_a_run_stopped_in_its_first_round_has_nothing_to_show_yet() -> None:
     result = call("show", "r", code=2)
     assert "nothing to show yet" in result.stderr
     assert json.loads(call("show", "r", "--json").stdout)["round"] == 1
+
+
+@pytest.mark.parametrize("command", ["show", "select", "export", "report"])
+def test_nothing_that_a_folder_names_is_imported(command: str, here: Path) -> None:
+    """An attack: a folder from elsewhere whose settings name a module that lies beside it."""
+    (here / "trap.py").write_text("from pathlib import Path\nPath('sprung').touch()\ndef net(): ...\n")
+    run = fedfew.train(fedfew.data.digits(4, "iid"), rounds=1, method="fedavg")
+    run.settings["model"] = "trap:net"
+    run.save("r")
+    Path("r/config.yaml").write_text("model: trap:net\nmethod: fedavg\n")
+    np.savez("new.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.zeros(3, np.int64))
+    words = {"select": ["--data", "new.npz"], "export": ["-o", "e"]}.get(command, [])
+    if command in ("show", "report"):
+        call(command, "r", *words)
+    else:
+        assert "the run was made with the module 'trap:net'" in refused(command, "r", *words)
+    assert not Path("sprung").exists()
+    assert "trap" not in sys.modules

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 OwnModel = Annotated[
-    str | None, typer.Option(help="module:factory, for a run made from Python with a module of your own.", show_default=False)
+    str | None,
+    typer.Option(help="module:factory, for a run made with a module of your own; it is imported.", show_default=False),
 ]
 
 
@@ -56,13 +57,10 @@ def show(
 
 
 def load(folder: Path, model: str | None) -> Run:
-    """The run in a folder; a module of the user's own is found through --model or the folder's configuration."""
+    """The run in a folder. Nothing that the folder names is imported: a module of the user's own comes from --model alone."""
     import fedfew
-    from fedfew.training.settings import find_model, read_file
+    from fedfew.training.settings import find_model
 
-    config = folder / runfolder.CONFIG
-    if model is None and config.exists():
-        model = str(read_file(config).get("model"))
     factory: Any = find_model(model) if model and ":" in model else None
     return fedfew.load(folder, factory)
 

@@ -95,7 +95,7 @@ class Run:
 def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
     """The run saved in a folder (its newest intact checkpoint).
 
-    model: needed only where the run was made with a module of your own: the same zero-argument callable.
+    model: needed only for the models of a run that was made with a module of your own: the same zero-argument callable.
     """
     state, _ = checkpoint.read_newest(Path(folder))
     settings = state.settings
@@ -104,11 +104,15 @@ def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
 
 
 def named_factory(settings: dict[str, Any]) -> ModelFactory:
-    """The factory of a run whose model has a name."""
+    """The factory of a run whose model has a name. A module of the user's own is never imported by its name in the run."""
     name, data = settings["model"], settings["federation"]
-    if name not in models.MODELS:
-        raise ValueError(
-            f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
-            "(a zero-argument callable)"
-        )
-    return lambda: models.build(name, tuple(data["shape"]), data["classes"], data.get("vocabulary"))
+
+    def build() -> nn.Module:
+        if name not in models.MODELS:
+            raise ValueError(
+                f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
+                "(a zero-argument callable; on the command line --model module:factory)"
+            )
+        return models.build(name, tuple(data["shape"]), data["classes"], data.get("vocabulary"))
+
+    return build
