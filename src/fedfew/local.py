@@ -59,6 +59,14 @@ class Trainer(Protocol):
     def local_epochs(self) -> int:
         """Passes over a client's data per round, unless the method asks for another number."""
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of a local step."""
+
+    @property
+    def seed(self) -> int:
+        """What the run's random numbers are drawn from (:mod:`fedfew.random_streams`)."""
+
     def train(
         self,
         params: Tree,

@@ -91,7 +91,7 @@ def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
 
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
-    """‖a − b‖² of two single replicas (no leading axes)."""
+    """‖a − b‖² over all that is in a, of two single replicas (no leading axes)."""
     return torch.stack(leaves(tree_map(lambda x, y: (x - y).square().sum(), a, b))).sum()  # by name: order may differ
 
 

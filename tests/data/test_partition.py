@@ -73,6 +73,12 @@ def test_published_dirichlet_leaves_nobody_below_forty() -> None:
     assert max(sizes) < 300 + 600  # N/M, and at most one class on top
 
 
+def test_published_dirichlet_asks_for_half_the_mean_where_that_is_less_than_forty() -> None:
+    labels = np.repeat(np.arange(5), 40)  # 200 samples, 10 clients: 20 on average
+    sizes = [[len(part) for part in partition.dirichlet_published(labels, 10, 0.3, np.random.default_rng(s))] for s in range(20)]
+    assert min(min(drawn) for drawn in sizes) == 10
+
+
 def test_smaller_alpha_gives_fewer_classes() -> None:
     labels = np.repeat(np.arange(10), 600)
 
@@ -119,7 +125,7 @@ def test_values_stay_together_and_amounts_are_even() -> None:
         (lambda y, rng: partition.dirichlet(y, 40, 0.5, rng, at_least=4), "100 samples are too few for 40 clients"),
         (lambda y, rng: partition.dirichlet(y, 20, 1e-4, rng, at_least=3), "raise alpha or take fewer clients"),
         (lambda y, rng: partition.dirichlet_published(y, 20, 1e-4, rng, at_least=5), "lower at_least"),
-        (lambda y, rng: partition.dirichlet_published(y, 3, 0.1, rng), "too few for 3 clients with at least 40"),
+        (lambda y, rng: partition.dirichlet_published(y, 3, 0.1, rng, 40), "too few for 3 clients with at least 40"),
         (lambda y, rng: partition.quantity(len(y), 30, 0.01, rng), "raise beta"),
         (lambda y, rng: partition.pathological(y, 3, 1, rng), "cannot hold all 5 classes: take at least 5 clients or 2 classes"),
         (lambda y, rng: partition.pathological(y, 3, 6, rng), "between 1 and 5"),

@@ -15,7 +15,7 @@ from fedfew.engines import LocalTraining, Sequential, sequential
 from fedfew.evaluation.costs import cost
 from fedfew.local import Local
 from fedfew.methods import METHODS, FedAvg
-from fedfew.methods.base import Outcome, Reply
+from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.stack import stack, subtract, take, tree_map
 
 COUNTS = [5, 7, 10, 3, 21]
@@ -142,7 +142,7 @@ def test_work_is_that_of_a_real_engine(method, federation, monkeypatch):
     monkeypatch.setattr(_Counted, "rows", {})
     chosen = method()
     everyone = torch.arange(len(COUNTS))
-    server, own = chosen.init(lambda k: {n: t.detach().clone() for n, t in _Counted().state_dict().items()}, len(COUNTS))
+    server, own = chosen.init(Fresh(lambda k: {n: t.detach().clone() for n, t in _Counted().state_dict().items()}), len(COUNTS))
     local = Local(
         Sequential(_Counted(), LocalTraining(lr=0.01, batch_size=BATCH, epochs=2), 0),
         federation.train,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -245,3 +246,16 @@ def test_a_run_stopped_before_any_score_can_be_exported(run: fedfew.Run, tmp_pat
 def test_the_note_of_a_file_says_how_to_build_its_model(written: Path) -> None:
     note = model_file.note(written / "models/model-1.safetensors")
     assert (note["number"], note["model"]["name"]) == (1, "linear")
+
+
+@pytest.mark.parametrize("pixels", ["unit", "symmetric"])
+def test_the_card_states_the_preprocessing_that_the_models_were_trained_with(pixels: str, tmp_path: Path) -> None:
+    """Bytes: half bright, half dark, which is the label."""
+    x = np.repeat(np.array([[200], [50]], np.uint8), 10, 0)
+    data = fedfew.Federation.from_arrays([(x, x[:, 0] > 100)] * 2, [(x, x[:, 0] > 100)] * 2)
+    data = replace(data, train=replace(data.train, pixels=pixels), test=replace(data.test, pixels=pixels))
+    run = fedfew.train(data, "linear", "fedavg", rounds=2, engine="sequential", device="cpu")
+    export.write(run, tmp_path / "it")
+    model = export.read(tmp_path / "it").card["model"]
+    assert (model["pixels"], model["dtype"]) == (pixels, "uint8")
+    assert {"unit": "x/255", "symmetric": "0.5"}[pixels] in (tmp_path / "it" / "README.md").read_text()

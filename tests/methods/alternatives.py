@@ -18,7 +18,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "apfl": {"alpha": ({}, 0.9), "adaptive": ({}, False), "mixing": ({}, "round")},
     "fedrep": {"head": ({}, "0"), "head_epochs": ({}, 1), "body_epochs": ({}, 1)},
     "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},
-    "ifca": {"models": ({}, 2), "init_models": ({}, "copies")},
+    "ifca": {"models": ({}, 2), "init_models": ({}, "copies"), "ties": ({"init_models": "copies"}, "random")},
     "fedfew": {
         "models": ({}, 2),
         "mu": ({}, 1.0),
@@ -52,7 +52,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "apfl": {"alpha": (*NOT_A_WEIGHT, 1.1, "half"), "adaptive": ("perhaps", 1), "mixing": ("epoch",)},
     "fedrep": {"head": (3, "no such layer"), "head_epochs": (*NOT_A_NUMBER_OF, "all"), "body_epochs": (*NOT_A_NUMBER_OF, "all")},
     "fedamp": {"lam": (*NOT_A_WEIGHT, "strong"), "alpha": NOT_POSITIVE, "sigma": NOT_POSITIVE, "unit": ("metre",)},
-    "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",)},
+    "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",), "ties": ("last",)},
     "fedfew": {
         "models": (*NOT_A_NUMBER_OF, M + 1),
         "mu": NOT_POSITIVE,

@@ -69,8 +69,8 @@ def test_published_form_by_hand() -> None:
             w_i, alpha = w, alphas[i]
             for _ in range(2):
                 at_w, at_v = gradient(w_i, x, y), gradient(v[i], x, y)
-                slope = float(((v[i] - w_i) * (alpha * at_v + (1 - alpha) * at_w)).sum()) + 0.02 * alpha
                 w_i, v[i] = w_i - LR * at_w, v[i] - LR * at_v
+                slope = float(((v[i] - w_i) * (alpha * at_v + (1 - alpha) * at_w)).sum()) + 0.02 * alpha
                 alpha = min(max(alpha - LR * slope, 0.0), 1.0)
             alphas[i] = alpha
             v[i] = alpha * v[i] + (1 - alpha) * w_i

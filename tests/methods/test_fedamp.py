@@ -17,6 +17,7 @@ from tests.methods.small import (
     federation,
     initial,
     linear,
+    normalised,
     served,
     theta,
     train,
@@ -89,3 +90,19 @@ def test_without_penalty_it_is_local_training() -> None:
     for method in (FedAMP(lam=0.0), FedAMP.as_published()):
         for a, b in zip(served(train(method)), served(train(LocalOnly())), strict=True):
             assert_same(a, b)
+
+
+def test_attention_is_of_parameters_alone() -> None:
+    """Running statistics differ by millions where features are large; parameters do not."""
+    data = federation((7, 12, 6, 10, 16, 8))
+    data.train.x[data.train.rows(0)] *= 1e3
+    run = train(FedAMP(unit="one"), data, model=normalised, participation=1.0, rounds=1)
+    assert not any("running" in name or "tracked" in name for name in run.state.server)
+    models = served(run)
+    parameters = [torch.cat([t.flatten() for n, t in m.items() if n.endswith(("weight", "bias"))]).double() for m in models]
+    distance, unit = run.method.squared_distances(run.state.server, torch.arange(6))
+    for j in range(6):
+        assert_close(distance[0, j], (parameters[0] - parameters[j]).square().sum())
+    assert unit == 1.0
+    apart = (models[0]["1.running_var"] - models[1]["1.running_var"]).square().sum()
+    assert apart > 1e4 * distance[0, 1]  # what it would have been

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import torch
 
+from fedfew import random_streams
+from fedfew.local import best_model
 from fedfew.methods import IFCA, FedAvg
+from fedfew.methods.ifca import ties_broken
 from tests.methods.small import (
     FULL_BATCH,
     assert_close,
@@ -50,11 +53,37 @@ def test_one_cluster_is_fedavg() -> None:
     assert_same(ifca, fedavg)
 
 
-def test_copies_are_fedavg_at_first() -> None:
+def test_where_the_first_of_equals_is_taken_copies_are_fedavg_at_first() -> None:
     """Later a client may like an untrained copy better than the mean of all, and the copies part ways."""
-    ifca, fedavg = train(IFCA.as_published(), rounds=1), train(FedAvg(), rounds=1)
+    ifca, fedavg = train(IFCA(init_models="copies"), rounds=1), train(FedAvg(), rounds=1)
     assert_same(dict(ifca.models[0].state_dict()), dict(fedavg.models[0].state_dict()))
-    assert IFCA.as_published() == IFCA(init_models="copies")
+
+
+def test_published_clients_spread_over_copies_at_random() -> None:
+    """60 clients over 3 clusters: 20 each but for chance (standard deviation 3.7); other seeds and clients, other clusters."""
+    assert IFCA.as_published() == IFCA(init_models="copies", ties="random")
+    data = federation((5,) * 60)
+    joined = []
+    for seed in (0, 1):
+        run = train(IFCA.as_published(), data, rounds=1, participation=1.0, seed=seed)
+        losses = torch.from_numpy(run.history.last("losses"))
+        joined.append(losses.argmin(1))
+        assert 6 <= int(torch.bincount(joined[-1], minlength=3).min()) <= 20
+        assert float((losses.amax(1) / losses.amin(1)).max()) < 1 + 1e-6
+    assert not torch.equal(*joined)
+    other = federation((5,) * 60).take(torch.arange(60).flip(0))
+    again = train(IFCA.as_published(), other, rounds=1, participation=1.0, seed=1).history.last("losses")
+    assert torch.equal(torch.from_numpy(again).argmin(1).flip(0), joined[1])  # a draw belongs to the client
+
+
+def test_only_ties_are_broken() -> None:
+    losses = torch.tensor([[1.0, 1.0, 2.0], [3.0, 2.0, 1.0], [float("nan"), 5.0, 5.0]])
+    broken = ties_broken(losses.expand(50, 3, 3).reshape(150, 3), random_streams.count(0, torch.arange(150)))
+    chosen = best_model(broken).reshape(50, 3)
+    assert set(chosen[:, 0].tolist()) == {0, 1}
+    assert set(chosen[:, 1].tolist()) == {2}
+    assert set(chosen[:, 2].tolist()) == {1, 2}
+    torch.testing.assert_close(broken, losses.expand(50, 3, 3).reshape(150, 3), rtol=2e-7, atol=0, equal_nan=True)
 
 
 def test_a_client_sends_one_model_and_its_losses() -> None:

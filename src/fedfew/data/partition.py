@@ -35,13 +35,15 @@ def dirichlet(labels: Indices, clients: int, alpha: float, rng: np.random.Genera
 
 
 def dirichlet_published(
-    labels: Indices, clients: int, alpha: float, rng: np.random.Generator, at_least: int = PUBLISHED_LEAST
+    labels: Indices, clients: int, alpha: float, rng: np.random.Generator, at_least: int | None = None
 ) -> list[Indices]:
     """The variant of the published experiments, more even in size than :func:`dirichlet`.
 
     Class by class, a client that already has N/M samples or more gets none, and the others' shares are scaled up to 1. The draw
-    is repeated until every client has ``at_least`` samples (published value: 40).
+    is repeated until every client has ``at_least`` samples; None: as published, 40 or half of N/M, whichever is less.
     """
+    if at_least is None:
+        at_least = min(PUBLISHED_LEAST, len(labels) // (2 * clients))
     _check_alpha("alpha", alpha)
     _check_enough(len(labels), clients, at_least)
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]

@@ -98,8 +98,7 @@ class PartitionSpec:
         elif self.kind == "dirichlet":
             parts = partitions.dirichlet(labels, clients, float(self.value), rng, least)
         elif self.kind == "dirichlet-published":
-            least = partitions.PUBLISHED_LEAST if at_least is None else at_least
-            parts = partitions.dirichlet_published(labels, clients, float(self.value), rng, least)
+            parts = partitions.dirichlet_published(labels, clients, float(self.value), rng, at_least)
         elif self.kind == "pathological":
             parts = partitions.pathological(labels, clients, int(self.value), rng)
         else:

@@ -24,6 +24,7 @@ from fedfew.engines.precision import Precision, products
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
+from fedfew.models.state import replica_state
 from fedfew.stack import Tree, leaves, tree_map
 
 
@@ -81,11 +82,15 @@ class UnsupportedModuleError(TypeError):
     """The stacked engine cannot take this module."""
 
 
+REMEDY = "; use engine='sequential'"  # how the message of such an error ends
+
+
 class Engine(ABC):
     name: ClassVar[str]
+    why: str = ""  # it was chosen, where it was not asked for by name
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
-        self.module = dropout.make_counted(module).train()
+        self.module = out_of_place(dropout.make_counted(module)).train()
         self.training = training
         self.seed = seed
         self.drops = any(isinstance(m, dropout.CountedDropout) for m in self.module.modules())
@@ -95,6 +100,10 @@ class Engine(ABC):
     @property
     def local_epochs(self) -> int:
         return self.training.epochs
+
+    @property
+    def lr(self) -> float:
+        return self.training.lr
 
     # -- what methods and the training loop ask for --------------------------------------------------------------------------
 
@@ -194,7 +203,7 @@ class Engine(ABC):
 
     def bytes_per_replica(self, samples: Samples) -> int:
         """Memory one replica takes in training: parameters, gradient, copies, and what autograd keeps of a batch."""
-        weights = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
+        weights = sum(t.numel() * t.element_size() for t in replica_state(self.module).values())
         return 5 * weights + 2 * self.training.batch_size * self.bytes_per_sample(samples)
 
     def bytes_per_sample(self, samples: Samples) -> int:
@@ -216,6 +225,14 @@ class Engine(ABC):
 
 
 EVALUATION_BATCH = 512
+
+
+def out_of_place(module: nn.Module) -> nn.Module:
+    """The module itself, in which no activation writes over its input: the same numbers, but vmap and autograd need the input."""
+    for layer in module.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]  # a plain attribute of PyTorch's activations
+    return module
 
 
 def correct(logits: Tensor, y: Tensor) -> Tensor:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from fedfew.engines.base import Engine, LocalTraining, UnsupportedModuleError
+from fedfew.engines.base import REMEDY, Engine, LocalTraining, UnsupportedModuleError
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked.engine import Stacked
 from fedfew.engines.threaded import Threaded
 from fedfew.federation import Samples
 from fedfew.local import cross_entropy
+from fedfew.models.state import replica_state
 from fedfew.stack import Tree, tree_map
 
 ENGINES: dict[str, type[Engine]] = {"stacked": Stacked, "threaded": Threaded, "sequential": Sequential}
@@ -29,26 +29,29 @@ def make(name: str, module: nn.Module, training: LocalTraining, seed: int, sampl
     """
     if name not in (*ENGINES, "auto"):
         raise ValueError(f"engine must be {NAMES}, not {name!r}")
+    why = ""
     if name == "auto":
         work = _kind_of_work(module, training, samples, models)
         if work not in _fastest:
             _fastest[work] = _trial(module, training, seed, samples, models)
-        name = _fastest[work]
-    return ENGINES[name](module, training, seed)
+        name, why = _fastest[work]
+    engine = ENGINES[name](module, training, seed)
+    engine.why = why
+    return engine
 
 
-_fastest: dict[Hashable, str] = {}  # engines by kind of work, as trials showed
+_fastest: dict[Hashable, tuple[str, str]] = {}  # engines by kind of work, as trials showed, and what these showed
 
 
 def _kind_of_work(module: nn.Module, training: LocalTraining, samples: Samples, models: int) -> Hashable:
-    shapes = tuple((path, t.shape, t.dtype) for path, t in module.state_dict().items())
+    shapes = tuple((path, t.shape, t.dtype) for path, t in replica_state(module).items())
     layers = (type(module), str(module), shapes)
     data = (len(samples.count), samples.longest, samples.x.shape[1:], samples.x.dtype, str(samples.x.device))
     return (layers, replace(training, lr=0.0), data, models, str(samples.y.device), torch.get_num_threads())
 
 
-def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> str:
-    """The name of the engine that is fastest here.
+def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> tuple[str, str]:
+    """The name of the engine that is fastest here, and why it was chosen.
 
     In the stack clients share what a step costs before any arithmetic, and a client alone finds its model in the cache. So all
     are tried on as many clients as a fraction of a second allows; where that is not even one, two are taken to be twice as long.
@@ -60,9 +63,14 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
     seconds = {"sequential": few * one_client if long else _seconds(plain, samples, models, clients=few, runs=1)}
     if not samples.y.is_cuda:  # a GPU takes no notice of how many cores hand it work
         seconds["threaded"] = _seconds(Threaded(module, training, seed), samples, models, clients=few, runs=2)
-    with suppress(UnsupportedModuleError):
+    refused = ""
+    try:
         seconds["stacked"] = _seconds(Stacked(module, training, seed), samples, models, clients=few, runs=2)
-    return min(seconds, key=seconds.__getitem__)
+    except UnsupportedModuleError as error:
+        refused = f"; {str(error).removesuffix(REMEDY)}"
+    name = min(seconds, key=seconds.__getitem__)
+    times = ", ".join(f"{other} {1000 * s:.3g} ms" for other, s in sorted(seconds.items(), key=lambda item: item[1]))
+    return name, f"the fastest in a trial with {few} clients ({times}){refused}"
 
 
 TRIAL_SECONDS = (
@@ -75,7 +83,7 @@ def _seconds(engine: Engine, samples: Samples, models: int, clients: int, runs: 
     first = torch.arange(min(clients, len(samples.count)))
     few, most = samples.take(first), 2 * engine.training.batch_size
     few = replace(few, count=few.count.clamp_max(most), longest=min(few.longest, most))
-    state: Tree = {k: v.to(samples.y.device) for k, v in engine.module.state_dict().items()}
+    state: Tree = {k: v.to(samples.y.device) for k, v in replica_state(engine.module).items()}
     params = tree_map(lambda t: t.expand(len(first), models, *t.shape), state)
     seconds = 0.0
     for _ in range(runs):

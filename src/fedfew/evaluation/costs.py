@@ -19,6 +19,8 @@ from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass
 from fedfew.federation import Federation, Samples
 from fedfew.local import Local, Objective, Projection, Through
 from fedfew.methods import Method, Reply
+from fedfew.methods.base import Fresh
+from fedfew.models.state import buffer_names, replica_state
 from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
 
 
@@ -31,7 +33,7 @@ class Cost:
     steps: float  # optimiser steps of a client, over all models it trains
     gradient_passes: int  # times a client sends its training data forward and backward through a model
     forward_passes: int  # times it sends them forward only (to choose or to report losses)
-    model_bytes: int  # one model: parameters and buffers
+    model_bytes: int  # one model: parameters that are trained, and buffers
     server_models: float  # the server's state, in models
     client_models: float  # what a client keeps from round to round, in models
     inference_passes: float  # models a client runs to predict one sample
@@ -53,8 +55,8 @@ def cost(
     chosen.check_against(len(federation))
     shape, classes, vocabulary = federation.shape, federation.classes, federation.vocabulary
     module = models.build(model, shape, classes, vocabulary) if isinstance(model, str) else model()
-    single: Tree = {name: t.detach().clone() for name, t in module.state_dict().items()}
-    server, own = chosen.init(lambda k: tree_map(torch.clone, single), len(federation))
+    single: Tree = {name: t.detach().clone() for name, t in replica_state(module).items()}
+    server, own = chosen.init(Fresh(lambda k: tree_map(torch.clone, single), buffer_names(module)), len(federation))
     counting = _Counting(module, LocalTraining(lr=1.0, batch_size=batch_size, epochs=local_epochs), seed=0)
 
     first = torch.tensor([0])  # messages are stacks, so every client's has the same size: one client stands for all

@@ -26,6 +26,7 @@ from fedfew.federation import Federation, Pixels, as_input
 from fedfew.local import best_model, cross_entropy
 from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
+from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
 from fedfew.training import batch_norm_policy
 
@@ -174,10 +175,10 @@ def _adapted(
     check_augment(training.augment, here.train)
     engine = Sequential(module, training, seed)
     trained = copy.deepcopy(module)
-    params: Tree = {name: t.detach()[None, None].clone() for name, t in module.state_dict().items()}
+    params: Tree = {name: t.detach()[None, None].clone() for name, t in replica_state(module).items()}
     for epoch in range(training.epochs):
         params, _ = engine.train(params, here.train, here.ids, 1, cross_entropy, {}, epochs=1, first_epoch=epoch)
-        trained.load_state_dict(dict(named_leaves(tree_map(lambda t: t[0, 0], params))))
+        load_state(trained, dict(named_leaves(tree_map(lambda t: t[0, 0], params))) | frozen_state(module))
         if on_epoch is not None:
             on_epoch(epoch + 1, score(trained.eval()))
     return trained.eval()

@@ -128,7 +128,7 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "vocabulary": data.get("vocabulary"),
         "batch_norm": run.settings.get("batch_norm", "average"),
         "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
-        "dtype": about.get("dtype"),
+        "dtype": about.get("dtype") or data.get("dtype"),
     }
 
 

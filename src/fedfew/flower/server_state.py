@@ -16,9 +16,10 @@ from fedfew.evaluation.costs import rehearsed
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
 from fedfew.flower.registry import Member, common_data
-from fedfew.stack import Tree, leaves, take
+from fedfew.models.state import holding
+from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.training import batch_norm_policy, checkpoint
-from fedfew.training.api import fresh_models
+from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.run import ModelFactory, Run
@@ -43,6 +44,9 @@ class ServerState:
         found = checkpoint.checkpoints(self.folder)
         self.state, data = self._resumed() if found else _new(config.clients, members)
         self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, make_factory(data), config.make_method())
+        if not found:
+            self.state.frozen = frozen_parameters(self.factory, config.seed)
+        self.factory = holding(self.factory, dict(named_leaves(self.state.frozen)))
         server, own = self.method.init(fresh_models(self.factory, config.seed, torch.device("cpu")), config.clients)
         self.like = rehearsed(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:

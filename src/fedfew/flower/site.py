@@ -32,9 +32,10 @@ from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import fails_as
 from fedfew.local import Local, best_model
 from fedfew.methods import Method
+from fedfew.models.state import holding
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy
-from fedfew.training.api import device_named, fresh_models
+from fedfew.training.api import device_named, fresh_models, frozen_parameters
 from fedfew.training.run import ModelFactory
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Site:
             batch_norm_policy.check(settings["batch_norm"], factory(), method, data, settings["batch_size"])
             check_augment(settings["augment"], data.train)
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
+            factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
             names = ("lr", "batch_size", "local_epochs", "momentum", "weight_decay", "augment")
             training = LocalTraining(*(settings[name] for name in names))
             module = factory().to(device)

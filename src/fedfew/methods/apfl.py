@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 
 from fedfew.local import Local, Loss
 from fedfew.methods.base import Fresh, Outcome, Reply, is_number
@@ -30,7 +31,8 @@ class APFL(FedAvg):
     """Learn α by its gradient, each client its own. Off: α stays where it starts."""
     mixing: Literal["step", "round"] = "step"
     """When v meets w. "step" (the paper): v is trained through the mix. "round" (published code): v is trained by itself and
-    becomes the mix when the round ends; α follows ⟨v − w, α∇f(v) + (1 − α)∇f(w)⟩ + 0.02·α."""
+    becomes the mix when the round ends; α follows ⟨v′ − w′, α∇f(v) + (1 − α)∇f(w)⟩ + 0.02·α, where v′ and w′ are v and w after
+    the step of plain SGD and the gradients are those before it."""
 
     name: ClassVar[str] = "apfl"
     served: ClassVar[str] = "α·v + (1 − α)·w: the client's own v mixed with the global model w as received"
@@ -60,10 +62,11 @@ class APFL(FedAvg):
         buffers = {name: t for name, t in v.items() if not local.engine.trainable(name)}
         params: Tree = {"w": received, "v": {name: t for name, t in v.items() if name not in buffers}, "buffers": buffers}
         objective = self.through_mix if self.mixing == "step" else self.side_by_side
+        context: Tree = {} if self.mixing == "step" else {"lr": torch.full_like(alpha, local.engine.lr)}
         if self.adaptive:
-            trained, losses = local.train(params | {"alpha": alpha}, objective, project=keep_in_unit_interval)
+            trained, losses = local.train(params | {"alpha": alpha}, objective, context, project=keep_in_unit_interval)
         else:
-            trained, losses = local.train(params, objective, context={"alpha": alpha})
+            trained, losses = local.train(params, objective, context | {"alpha": alpha})
             trained["alpha"] = alpha
         w = branch(trained, "w")
         v, alpha = _v_and_alpha(trained)
@@ -81,15 +84,16 @@ class APFL(FedAvg):
         return value + loss(mixed | branch(params, "buffers")), value
 
     def side_by_side(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
-        """f(w) + f(v) + 0.01·α², with α's published gradient: ``moves`` is 0, but α's gradient goes through it."""
-        w, (v, alpha) = branch(params, "w"), _v_and_alpha(params | context)
-        shared: Tree = {name: w[name] for name in v}
-        apart = tree_map(torch.detach, subtract(v, shared))
-        fixed = alpha.detach()
-        moves = alpha - fixed
-        value = loss(w | add(shared, apart, moves * (1 - fixed)))
-        personal = loss(add(v, apart, moves * fixed) | branch(params, "buffers"))
-        return value + personal + PUBLISHED_DECAY / 2 * alpha.square(), value
+        """A linear function with the published gradients: ∇f(w) in w, ∇f(v) in v, and in α the one that ``mixing`` describes."""
+        received, (v, alpha) = branch(params, "w"), _v_and_alpha(params | context)
+        w: Tree = {name: received[name] for name in v}
+        of_w, value = _gradient(loss, w, {name: t for name, t in received.items() if name not in v})
+        of_v, _ = _gradient(loss, v, branch(params, "buffers"))
+        step, fixed = -tensor(context, "lr"), alpha.detach()
+        apart = subtract(add(v, of_v, step), add(w, of_w, step))
+        mixed = mix(fixed, of_v, of_w)
+        of_alpha = (_dot(apart, mixed) + PUBLISHED_DECAY * fixed).detach()
+        return _dot(of_w, w) + _dot(of_v, v) + of_alpha * alpha, value
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))
@@ -104,6 +108,17 @@ def mix(alpha: Tensor, v: Tree, w: Tree) -> Tree:
         return (share * a + (1 - share) * b).to(a.dtype)  # a count of batches stays one
 
     return tree_map(mixed, v, {name: w[name] for name in v})
+
+
+def _gradient(loss: Loss, parameters: Tree, buffers: Tree) -> tuple[Tree, Tensor]:
+    """∇f and f at these parameters, both fixed. Buffers, which a module may write into, are an argument of their own."""
+    at = tree_map(torch.detach, parameters)
+    gradient, value = grad_and_value(lambda p, b: loss(p | b))(at, buffers)
+    return tree_map(torch.detach, gradient), value.detach()
+
+
+def _dot(a: Tree, b: Tree) -> Tensor:
+    return torch.stack(leaves(tree_map(lambda x, y: (x * y).sum(), a, b))).sum()
 
 
 def keep_in_unit_interval(params: Tree) -> None:

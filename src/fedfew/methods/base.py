@@ -30,7 +30,16 @@ from fedfew.stack import Tree, WeightedMean, bytes_each, tree_map
 if TYPE_CHECKING:
     from fedfew.local import Local
 
-Fresh = Callable[[int], Tree]  # fresh(k): the parameters of the k-th initialisation, a single replica
+
+@dataclass(frozen=True)
+class Fresh:
+    """fresh(k): the k-th initialisation, a single replica: parameters and buffers."""
+
+    make: Callable[[int], Tree]
+    buffers: frozenset[str] = frozenset()  # names of what is not trained by gradient
+
+    def __call__(self, k: int) -> Tree:
+        return self.make(k)
 
 
 @dataclass

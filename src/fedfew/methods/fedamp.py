@@ -20,7 +20,8 @@ class FedAMP(Method):
 
     The server keeps every client's model and takes a gradient step on the second sum, which gives client i a cloud model of its
     own, u_i = Σ_j ξ_ij·w_j with ξ_ij = α_k·A'(‖w_i − w_j‖²) and ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client minimises
-    F_i(w) + λ/(2α_k)·‖w − u_i‖², starting from its own model: the paper asks for the minimiser, whatever the start.
+    F_i(w) + λ/(2α_k)·‖w − u_i‖², starting from its own model: the paper asks for the minimiser, whatever the start. Only
+    parameters travel and are compared; buffers (BatchNorm's statistics) stay with the client's own model.
 
     A step α_k that would make ξ_ii negative is shortened for that client until ξ_ii = 0, so u_i is always a mean of models.
     """
@@ -51,8 +52,9 @@ class FedAMP(Method):
         self.require(self.unit in ("mean", "one"), "unit", "'mean' or 'one'")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
-        w = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
-        return w, tree_map(torch.clone, w)
+        own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        sent: Tree = {name: t for name, t in own.items() if name not in fresh.buffers}
+        return tree_map(torch.clone, sent), own
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
         """u_i = Σ_j ξ_ij·w_j."""
@@ -87,12 +89,13 @@ class FedAMP(Method):
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(tree_map(lambda t: t[:, None], own), self.objective, context=received)
-        return Outcome(Reply(trained, losses, local.counts), tree_map(lambda t: t[:, 0], trained), adapted=trained)
+        sent: Tree = {name: trained[name] for name in received}
+        return Outcome(Reply(sent, losses, local.counts), tree_map(lambda t: t[:, 0], trained), adapted=trained)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """F_i(w) + λ/(2α_k)·‖w − u_i‖²."""
         value = loss(params)
-        return value + self.lam / (2 * self.alpha) * squared_distance(params, context), value
+        return value + self.lam / (2 * self.alpha) * squared_distance(context, params), value
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         server = tree_map(torch.clone, server)

@@ -148,7 +148,7 @@ class FedFew(Method):
         def loss_of(parameters: Tree, w: Tensor) -> Tensor:
             return loss(body | parameters, through=Through(head, lambda features: scale_gradient(features, w)))
 
-        losses = vmap(loss_of)(heads, tensor(context, "w"))
+        losses = vmap(loss_of, randomness="different")(heads, tensor(context, "w"))
         return losses.sum(), losses.detach()
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from fedfew import random_streams
 from fedfew.local import Local, best_model
 from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
 from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
@@ -23,8 +24,10 @@ class IFCA(Method):
     models: int = 3
     """K. 1: FedAvg. Default 3."""
     init_models: Literal["distinct", "copies"] = "distinct"
-    """K distinct initialisations (the paper), or K copies of one (published code: all losses tie, everybody joins the first
-    cluster, and while nobody likes the untrained copies better, IFCA is FedAvg)."""
+    """K distinct initialisations (the paper), or K copies of one (published code)."""
+    ties: Literal["first", "random"] = "first"
+    """Which of several models with the same least loss, but for rounding, a client joins: the first, or any of them, drawn anew
+    by round and client (published code: its data are shuffled for each model, so rounding decides)."""
 
     name: ClassVar[str] = "ifca"
     served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
@@ -32,12 +35,13 @@ class IFCA(Method):
 
     @classmethod
     def as_published(cls, **changes: Any) -> Self:
-        """The published code's form: K copies of one initialisation."""
-        return replace(cls(init_models="copies"), **changes)
+        """The published code's form: K copies of one initialisation, over which clients spread at random in the first round."""
+        return replace(cls(init_models="copies", ties="random"), **changes)
 
     def check(self) -> None:
         self.require(is_whole(self.models), "models", "a whole number ≥ 1")
         self.require(self.init_models in ("distinct", "copies"), "init_models", "'distinct' or 'copies'")
+        self.require(self.ties in ("first", "random"), "ties", "'first' or 'random'")
 
     def check_against(self, clients: int) -> None:
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
@@ -47,6 +51,8 @@ class IFCA(Method):
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         losses = local.losses(received)
+        if self.ties == "random":
+            losses = ties_broken(losses, random_streams.count(random_streams.TIES, local.engine.seed, local.round, local.clients))
         choice, everyone = best_model(losses), torch.arange(len(local), device=losses.device)
         chosen = tree_map(lambda t: t.expand(len(local), *t.shape[1:])[everyone, choice][:, None], received)
         trained, _ = local.train(chosen)
@@ -63,3 +69,16 @@ class IFCA(Method):
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         return received
+
+
+ROUNDING = 1e-6  # of a mean loss in single precision, relative
+
+
+def ties_broken(losses: Tensor, key: Tensor) -> Tensor:
+    """``losses[C, K]`` in which one of those that are the least but for rounding, drawn by the client's key [C], is the least."""
+    least = losses.nan_to_num(nan=torch.inf, posinf=torch.inf).amin(1, keepdim=True)
+    tied = losses <= least * (1 + ROUNDING)
+    lot = random_streams.uniform(key.to(losses.device)[:, None], torch.arange(losses.shape[1], device=losses.device))
+    drawn = torch.where(tied, lot, -1.0).argmax(1, keepdim=True)
+    below = torch.nextafter(least, torch.full_like(least, -torch.inf))
+    return losses.scatter(1, drawn, torch.where(tied.sum(1, keepdim=True) > 1, below, losses.gather(1, drawn)))

@@ -255,13 +255,14 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     from fedfew.engines.stacked.engine import Stacked
     from fedfew.federation import Samples
     from fedfew.local import cross_entropy
+    from fedfew.models.state import replica_state
     from fedfew.stack import tree_map
 
     clients, each = 20, 4 * batch
     parts = [(_inputs(shape, each), torch.arange(each) % classes) for _ in range(clients)]
     samples = Samples.concatenate(parts).to(device)
     engine = Stacked(module, LocalTraining(0.0, batch), seed=0)
-    params = tree_map(lambda t: t.expand(clients, 1, *t.shape), dict(module.state_dict()))
+    params = tree_map(lambda t: t.expand(clients, 1, *t.shape), dict(replica_state(module)))
     seconds = []
     for _ in range(4):
         begin = time.perf_counter()

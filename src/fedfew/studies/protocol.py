@@ -53,7 +53,7 @@ SWITCHES: tuple[Switch, ...] = (
     Switch(
         "dirichlet",
         "the option for α never reaches the generator, which draws with 0.1, gives nothing to a client that has N/M samples, and "
-        "draws again until everybody has 40",
+        "draws again until every client has 40, or half of N/M where that is less",
         _dirichlet,
     ),
     Switch(

@@ -19,7 +19,9 @@ from fedfew.engines.precision import Precision
 from fedfew.engines.precision import check as check_precision
 from fedfew.federation import Federation, Samples
 from fedfew.methods import Method
-from fedfew.stack import Tree, to
+from fedfew.methods.base import Fresh
+from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
+from fedfew.stack import Tree, named_leaves, to
 from fedfew.training import batch_norm_policy, checkpoint, distributed
 from fedfew.training.batch_norm_policy import BatchNorm
 from fedfew.training.checkpoint import State
@@ -102,6 +104,8 @@ def train(
             "shape": list(shape),
             "vocabulary": vocabulary,
             "test_samples": federation.test.count.tolist(),
+            "pixels": federation.train.pixels,
+            "dtype": str(federation.train.x.dtype).removeprefix("torch."),
             "fingerprint": federation.fingerprint(),
         },
         "model": model if isinstance(model, str) else _name(model),
@@ -126,6 +130,8 @@ def train(
         engine = resumed.settings["engine"] if engine == "auto" else engine
         chunk = resumed.settings["chunk"] if chunk is None else chunk
     factory, chosen = batch_norm_policy.with_policy(batch_norm, factory, chosen)
+    frozen = frozen_parameters(factory, seed) if resumed is None else resumed.frozen
+    factory = holding(factory, dict(named_leaves(frozen)))
     fresh = fresh_models(factory, seed, where)
     here = federation.to(where, stream=too_large(federation, where))
     training = LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision)
@@ -136,7 +142,7 @@ def train(
         chunk = group.firsts(_clients_that_fit(worker, here.train, chosen.replicas))
     if resumed is None:
         server, own = chosen.init(fresh, len(federation))
-        state = State(0, server, own, History(), {})
+        state = State(0, server, own, History(), {}, frozen=frozen)
     else:
         state = resumed
         state.server, state.own = to(state.server, where), to(state.own, where)
@@ -150,6 +156,10 @@ def train(
     }
     loop = RoundLoop(here, chosen, worker, chunk, factory, state, place, checkpoint_every, on_round, group)
     loop.events += [f"refused: {reason}" for reason in refused]
+    if worker.why:
+        loop.events.append(f"engine: {worker.name}, {worker.why}")
+    if precision == "bf16" and where.type == "cpu":
+        loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
     try:
         return loop.run()
     except torch.OutOfMemoryError as error:
@@ -159,16 +169,27 @@ def train(
         ) from error
 
 
-def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Callable[[int], Tree]:
-    """fresh(k): the k-th initialisation of the module, a function of the seed alone."""
+def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Fresh:
+    """fresh(k): the k-th initialisation of what a replica of the module holds, a function of the seed alone."""
 
     def fresh(k: int) -> Tree:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(random_streams.count(random_streams.INIT, seed, k)))
-            module: nn.Module = factory()
-        return {name: t.detach().clone().to(device) for name, t in module.state_dict().items()}
+        return {name: t.clone().to(device) for name, t in replica_state(_initialised(factory, seed, k)).items()}
 
-    return fresh
+    return Fresh(fresh, buffer_names(factory()))
+
+
+def frozen_parameters(factory: ModelFactory, seed: int) -> Tree:
+    """What the module has frozen, by its first initialisation; the same for all models of a run."""
+    module = _initialised(factory, seed, 0)
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ValueError(f"model: {type(module).__name__} has no parameter to train (requires_grad is False for all it has)")
+    return {name: t.clone() for name, t in frozen_state(module).items()}
+
+
+def _initialised(factory: ModelFactory, seed: int, k: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(random_streams.count(random_streams.INIT, seed, k)))
+        return factory()
 
 
 def _name(factory: ModelFactory) -> str:

@@ -40,6 +40,7 @@ class State:
     history: History
     settings: dict[str, Any]
     events: list[str] = field(default_factory=list)
+    frozen: Tree = field(default_factory=dict)  # parameters that are not trained, the same for all models
     choice: Tensor | None = None  # [M]: which of the models served now each client uses; None: not known
     left_out: int = 0  # clients left out since the last scored round
     sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
@@ -52,7 +53,10 @@ class CheckpointError(ValueError):
 def write(folder: Path, state: State) -> Path:
     """Write a checkpoint, atomically, and drop all but the newest two."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {path: t.detach().cpu().contiguous() for path, t in named_leaves({"server": state.server, "own": state.own})}
+    tensors = {
+        path: t.detach().cpu().contiguous()
+        for path, t in named_leaves({"server": state.server, "own": state.own, "frozen": state.frozen})
+    }
     for name, column in state.history.arrays().items():
         tensors[f"history/{name}"] = torch.from_numpy(np.ascontiguousarray(column))
     if state.choice is not None:
@@ -119,6 +123,7 @@ def read(path: Path) -> State:
             round=about["round"],
             server=branch(tree, "server"),
             own=branch(tree, "own"),
+            frozen=branch(tree, "frozen"),
             history=History.from_arrays(history),
             settings=about["settings"],
             events=about["events"],
@@ -134,6 +139,8 @@ def read(path: Path) -> State:
 
 def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
     for name, value in expected.items():
+        if name == "federation" and (found.get(name) or {}).get("fingerprint") == value["fingerprint"]:
+            continue  # the same samples, whatever else was noted about them then
         if found.get(name) != value:
             raise CheckpointError(
                 f"{path.name} belongs to another run: its {name} is {_short(found.get(name))}, not {_short(value)}"

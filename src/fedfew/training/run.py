@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedfew import methods, models
 from fedfew.methods import Method
+from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.training import checkpoint
 from fedfew.training.batch_norm_policy import with_policy
@@ -79,9 +80,8 @@ class Run:
     def _modules(self, stacked: Tree) -> list[nn.Module]:
         modules = []
         for k in range(len(leaves(stacked)[0]) if stacked else 0):
-            module = self._factory()
-            module.load_state_dict(dict(named_leaves(take(stacked, k))))
-            modules.append(module.eval())
+            weights = dict(named_leaves(self.state.frozen)) | dict(named_leaves(take(stacked, k)))
+            modules.append(load_state(self._factory(), weights).eval())
         return modules
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ partial batch of a client is filled up, with samples that weigh nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -21,6 +21,7 @@ from fedfew import random_streams
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import (
     EVALUATION_BATCH,
+    REMEDY,
     Engine,
     LocalTraining,
     ModelScores,
@@ -194,12 +195,19 @@ class Stacked(Engine):
                 return objective(loss, params, fixed)
 
         in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
-        try:
+        with self._or_unsupported():
             return vmap(replica, in_dims=in_dims, randomness="different")(weights, x, y, weight, context, key)
+
+    @contextmanager
+    def _or_unsupported(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             raise UnsupportedModuleError(
                 f"the stacked engine cannot take {type(self.module).__name__}: torch.func.vmap says "
-                f"«{str(error).splitlines()[0]}»; use engine='sequential'"
+                f"«{' '.join(str(error).split())[:200]}»{REMEDY}"
             ) from error
 
     def _descend(self, trained: list[tuple[str, Tensor]], gradients: list[Tensor | None], velocity: dict[str, Tensor]) -> None:
@@ -261,10 +269,11 @@ class Stacked(Engine):
             with weighted_rows(weight):
                 return forward(self.module, weights, x)
 
-        of_all = vmap(vmap(logits_of, in_dims=(0, None, None)), in_dims=(0, 0, 0))
+        of_all = vmap(vmap(logits_of, in_dims=(0, None, None), randomness="different"), in_dims=(0, 0, 0), randomness="different")
         for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
             a = batch.clients
-            logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
+            with self._or_unsupported():
+                logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
             y = batch.y.expand(-1, models, -1)
             weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
             loss = F.cross_entropy(logits.flatten(0, 2), y.flatten(), reduction="none").view_as(y)

@@ -1,0 +1,230 @@
+"""Modules as users write them: frozen layers, tied weights, in-place activations, randomness in ``forward``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fedfew
+from fedfew.engines import LocalTraining
+from fedfew.evaluation.costs import cost
+from fedfew.methods import METHODS
+from fedfew.stack import count_bytes, leaves
+from tests.methods.small import CLASSES, FEATURES, assert_same, federation, mlp, served, tensors, train
+
+ENGINES = ("sequential", "threaded", "stacked")
+HIDDEN = 5
+
+
+def frozen_body() -> nn.Module:
+    module = mlp()
+    module[0].requires_grad_(False)
+    return module
+
+
+class TwoHeads(nn.Module):
+    """A frozen random body, a trained layer with BatchNorm, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(FEATURES, HIDDEN).requires_grad_(False), nn.BatchNorm1d(HIDDEN)
+        self.middle, self.head = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.middle(self.norm(self.body(x))).relu())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_frozen_stays_and_does_not_travel(name: str, engine: str) -> None:
+    data = federation((7, 12, 6, 10, 16, 8))
+    run = train(METHODS[name](), data, model=TwoHeads, engine=engine, rounds=2)
+    states = served(run)
+    assert all(torch.equal(states[0]["body.weight"], state["body.weight"]) for state in states)
+    still = served(train(METHODS[name](), data, model=TwoHeads, engine=engine, rounds=1, lr=1e-30))
+    assert torch.equal(still[0]["body.weight"], states[0]["body.weight"])
+    assert not torch.equal(still[0]["middle.weight"], states[0]["middle.weight"])
+    held = [path for path in tensors(run) if "body" in path]
+    assert held == []  # neither with the server nor with a client: once, in the module
+    assert run.state.frozen.keys() == {"body.weight", "body.bias"}
+
+
+def test_a_frozen_body_costs_what_the_head_costs() -> None:
+    head = 4 * (HIDDEN * CLASSES + CLASSES)
+    found = cost("fedavg", frozen_body, federation())
+    assert (found.bytes_down, found.model_bytes, found.bytes_up) == (head, head, head + 4)
+    run = train(fedfew.FedAvg(), model=frozen_body, rounds=1, participation=1.0)
+    assert int(run.history.last("bytes_down")) == 6 * head
+    assert count_bytes(run.state.server) == head
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_frozen_body_trains_as_sgd_on_the_head_alone(engine: str) -> None:
+    """Local training, full batches: the same as torch.optim.SGD on what has a gradient."""
+    data = federation()
+    run = train(
+        fedfew.LocalOnly(),
+        data,
+        model=frozen_body,
+        engine=engine,
+        rounds=3,
+        local_epochs=1,
+        batch_size=100,
+        momentum=0.0,
+        weight_decay=0.1,
+        participation=1.0,
+    )
+    start = served(train(fedfew.LocalOnly(), data, model=frozen_body, rounds=1, lr=1e-30))[0]
+    for client in range(len(data)):
+        module = frozen_body()
+        module.load_state_dict(start)
+        sgd = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 0.2, weight_decay=0.1)
+        x, y = data.train.of(client)
+        for _ in range(3):
+            sgd.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            sgd.step()
+        assert_same(dict(module.state_dict()), dict(run.model_of(client).state_dict()), 1e-6)
+
+
+def test_a_frozen_random_body_is_found_again(tmp_path: Path) -> None:
+    run = train(fedfew.FedFew(models=2), model=frozen_body, folder=tmp_path)
+    torch.manual_seed(99)
+    loaded = fedfew.load(tmp_path, frozen_body)
+    x, _ = federation().test.of(0)
+    for a, b in zip(run.models, loaded.models, strict=True):
+        assert torch.equal(a(x), b(x))
+    resumed = train(fedfew.FedFew(models=2), model=frozen_body, folder=tmp_path, resume=True, rounds=5)
+    assert_same(tensors(resumed), tensors(train(fedfew.FedFew(models=2), model=frozen_body, rounds=5)))
+
+
+def test_joining_leaves_the_frozen_body_as_it_is() -> None:
+    x, y = federation().train.of(4)
+    start = frozen_body()
+    joined = fedfew.join([start], x, y, training=LocalTraining(0.1, 4), keep_adapted=True)
+    assert joined.adapted
+    assert torch.equal(joined.module[0].weight, start[0].weight)
+    assert not torch.equal(joined.module[2].weight, start[2].weight)
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="Linear has no parameter to train"):
+        train(fedfew.FedAvg(), model=lambda: nn.Linear(FEATURES, CLASSES).requires_grad_(False))
+
+
+class Tied(nn.Module):
+    """An autoencoder's two layers share one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, HIDDEN)
+        self.decode = nn.Linear(FEATURES, HIDDEN, bias=False)
+        self.decode.weight = self.encode.weight
+        self.head = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.encode(x)) @ self.decode.weight
+        return self.head(torch.tanh(self.encode(hidden + self.decode(x).mean(1, keepdim=True))))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tied_weights_train_as_sgd_would(engine: str, tmp_path: Path) -> None:
+    data = federation()
+    full = {"batch_size": 100, "momentum": 0.0, "participation": 1.0, "local_epochs": 1, "rounds": 3}
+    run = train(fedfew.LocalOnly(), data, model=Tied, engine=engine, folder=tmp_path, **full)
+    start = served(train(fedfew.LocalOnly(), data, model=Tied, rounds=1, lr=1e-30))[0]
+    for client in (0, 4):
+        module = Tied()
+        module.load_state_dict(start)
+        sgd = torch.optim.SGD(module.parameters(), 0.2)
+        x, y = data.train.of(client)
+        for _ in range(3):
+            sgd.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            sgd.step()
+        found = run.model_of(client)
+        assert found.decode.weight is found.encode.weight
+        assert_same(dict(module.state_dict()), dict(found.state_dict()), 1e-6)
+    assert_same(dict(fedfew.load(tmp_path, Tied).model_of(4).state_dict()), dict(run.model_of(4).state_dict()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_tied_weights(name: str) -> None:
+    a, b = (tensors(train(METHODS[name](), model=Tied, engine=engine, rounds=2)) for engine in ("sequential", "stacked"))
+    assert_same(a, b, 2e-5)
+    assert not any("decode" in path for path in a)  # one parameter, one name
+
+
+def activated(inplace: bool):
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(FEATURES, HIDDEN),
+            nn.ReLU(inplace=inplace),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.LeakyReLU(0.1, inplace=inplace),
+            nn.ELU(inplace=inplace),
+            nn.Dropout(0.3, inplace=inplace),
+            nn.Linear(HIDDEN, CLASSES),
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_activations_in_place_are_those_out_of_place(engine: str) -> None:
+    run = train(fedfew.FedFew(models=2), model=activated(True), engine=engine)
+    assert_same(tensors(run), tensors(train(fedfew.FedFew(models=2), model=activated(False), engine=engine)))
+    assert run.models[0][1].inplace  # what is handed out is the user's module
+
+
+class Restless(nn.Module):
+    """Randomness of its own in forward: in training, or always."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.inner, self.always = mlp(), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(F.dropout(x, 0.2, training=self.training or self.always))
+
+
+class ByValue(nn.Module):
+    """Looks at a number, which vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x if float(x.sum()) > 0 else -x)
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("engine", ["auto", *ENGINES])
+@pytest.mark.parametrize("share", ["none", "body"])
+def test_a_module_with_randomness_of_its_own_is_trained_and_scored(always: bool, engine: str, share: str) -> None:
+    run = train(fedfew.FedFew(models=2, share=share), model=lambda: Restless(always), engine=engine)
+    assert run.round == 3
+    assert all(bool(t.isfinite().all()) for t in leaves(run.state.server))
+
+
+def test_auto_says_which_engine_it_took_and_what_it_could_not_take() -> None:
+    told: list[str] = []
+    run = train(fedfew.FedAvg(), model=ByValue, engine="auto", on_round=lambda p: told.extend(p.events))
+    assert run.settings["engine"] != "stacked"
+    assert told[0].startswith(f"engine: {run.settings['engine']}, the fastest in a trial with ")
+    assert "the stacked engine cannot take ByValue" in told[0]
+    assert "\n" not in told[0]
+    named: list[str] = []
+    train(fedfew.FedAvg(), engine="stacked", on_round=lambda p: named.extend(p.events))
+    assert named == []  # what was asked for by name needs no reason
+
+
+def test_bf16_on_a_cpu_is_said_to_do_nothing() -> None:
+    told: list[str] = []
+    train(fedfew.FedAvg(), precision="bf16", on_round=lambda p: told.extend(p.events))
+    assert told == ["precision is 'bf16', which has no effect here: a CPU computes in float32"]
