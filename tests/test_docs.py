@@ -1,0 +1,43 @@
+"""Links in the documents lead somewhere, and the files that docs/architecture.md names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+STEPS = ("data", "Federation", "dispatch", "client", "weights", "aggregate", "serve", "history", "report")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+def paths(text: str) -> set[str]:
+    """File and folder names of the page, without those that stand for any method, model, …"""
+    found = re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.py)?|[\w-]+\.py)`", text)
+    return {name for name in found if "<" not in name}
+
+
+def test_the_files_of_the_architecture_exist() -> None:
+    named = paths(ARCHITECTURE)
+    assert len(named) > 20
+    missing = [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "fedfew"))]
+    assert not missing
+
+
+def test_every_step_of_a_round_is_in_the_table() -> None:
+    rows = re.findall(r"^\| ([\w ]+) \|", ARCHITECTURE, re.M)
+    assert [row for row in rows if row in STEPS] == list(STEPS)
+
+
+def test_no_figure_comes_from_a_script_that_is_gone() -> None:
+    for page in PAGES:
+        assert not re.search(r"script[^.]{0,60}not kept|not kept either", page.read_text(encoding="utf-8")), page
