@@ -12,7 +12,7 @@ import pytest
 import fedfew
 
 SOURCE = Path(fedfew.__file__).parent
-EVERYBODY_MAY = {"util", "_version"}
+EVERYBODY_MAY = {"util", "_version", "config"}
 # What each package (or module at the top level) may import, besides EVERYBODY_MAY. Imports within functions and for type
 # checkers alone count as well: they are dependencies for whoever reads the code.
 BOTTOM = {"stack", "scalarization", "random_streams"}
@@ -23,6 +23,7 @@ REPORTS = EVALUATION | {"evaluation", "export"}
 MAY_IMPORT = {
     "_version": set(),
     "util": set(),
+    "config": set(),
     "stack": set(),
     "scalarization": set(),
     "random_streams": set(),

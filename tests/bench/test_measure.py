@@ -131,7 +131,7 @@ def test_precisions_are_offered_once_the_engines_know_them(monkeypatch: pytest.M
     training = dataclasses.make_dataclass(
         "LocalTraining", [("precision", str, "fp32")], bases=(engines.LocalTraining,), frozen=True
     )
-    monkeypatch.setattr(engines, "PRECISIONS", ("fp32", "bf16"), raising=False)
+    monkeypatch.setattr(timed_engine, "get_args", lambda _: ("fp32", "bf16"))
     monkeypatch.setattr(timed_engine, "LocalTraining", training)
     assert precisions(cuda) == ("fp32", "bf16")
     assert variants(cuda, "stacked", None) == [ORACLE, Variant("stacked"), Variant("stacked", "bf16")]

@@ -45,7 +45,7 @@ def test_adapting_reports_before_and_after_and_writes_the_model(exported: str) -
     }
     assert told["adapted"] == (told["after"]["loss"] < told["before"]["loss"])
     x, y = np.load("mine.npz")["x"], np.load("mine.npz")["y"]
-    joined = fedfew.join(export.read(exported).models, x, y, training=LocalTraining(0.1, 10, epochs=3))
+    joined = fedfew.join(export.read(exported).models, x, y, training=LocalTraining(0.1, 10, local_epochs=3))
     written = fedfew.load_model("model.safetensors").state_dict()
     for name, value in joined.module.state_dict().items():
         assert torch.equal(written[name], value)

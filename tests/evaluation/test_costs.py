@@ -144,7 +144,7 @@ def test_work_is_that_of_a_real_engine(method, federation, monkeypatch):
     everyone = torch.arange(len(COUNTS))
     server, own = chosen.init(Fresh(lambda k: {n: t.detach().clone() for n, t in _Counted().state_dict().items()}), len(COUNTS))
     local = Local(
-        Sequential(_Counted(), LocalTraining(lr=0.01, batch_size=BATCH, epochs=2), 0),
+        Sequential(_Counted(), LocalTraining(lr=0.01, batch_size=BATCH, local_epochs=2), 0),
         federation.train,
         everyone,
         1,

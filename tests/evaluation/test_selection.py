@@ -62,7 +62,7 @@ def test_the_epochs_are_those_of_plain_sgd() -> None:
     start = nn.Linear(1, 2)
     told: list[int] = []
     joined = fedfew.join(
-        [start], x, y, training=LocalTraining(0.3, 100, epochs=3), keep_adapted=True, on_epoch=lambda e, _: told.append(e)
+        [start], x, y, training=LocalTraining(0.3, 100, local_epochs=3), keep_adapted=True, on_epoch=lambda e, _: told.append(e)
     )
     at, _ = hold_out(y, 0.2)
     plain = nn.Linear(1, 2)
@@ -100,7 +100,7 @@ def test_a_model_that_adapting_made_worse_is_not_used_unless_asked() -> None:
 def test_adapting_that_diverges_is_worse_and_never_kept() -> None:
     x, y = ones(10)
     x = x + 1
-    far = LocalTraining(lr=3e38, batch_size=1, epochs=3, weight_decay=1.0)
+    far = LocalTraining(lr=3e38, batch_size=1, local_epochs=3, weight_decay=1.0)
     joined = fedfew.join([constant(0, 0)], x, y, training=far)
     assert joined.worse
     assert not joined.adapted
@@ -171,7 +171,7 @@ def test_a_newcomer_of_a_real_federation_gets_the_model_of_its_group() -> None:
     others = [i for i in range(20) if i != 7]
     run = fedfew.train(digits.take(others), "mlp", fedfew.FedFew(models=4), rounds=60, batch_size=10, lr=0.1, engine="stacked")
     x, y = (torch.cat(pair).numpy() for pair in zip(digits.train.of(7), digits.test.of(7), strict=True))
-    joined = fedfew.join(run.models, x, y, training=LocalTraining(0.1, 10, epochs=3))
+    joined = fedfew.join(run.models, x, y, training=LocalTraining(0.1, 10, local_epochs=3))
     same_turn = [run.choice[others.index(i)].item() for i in others if i % 4 == 3]
     assert joined.model in same_turn
     assert joined.before is not None

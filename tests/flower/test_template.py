@@ -2,7 +2,6 @@
 
 import builtins
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ def test_the_example_is_what_init_writes(tmp_path):
     there = {name: (EXAMPLE / name).read_text() for name in written}
     assert there == written
     config = tomllib.loads(written["pyproject.toml"])["tool"]["flwr"]["app"]["config"]
-    assert config.keys() == {f.name.replace("_", "-") for f in fields(DeploymentConfig)} | set(SIMULATED)
+    assert config.keys() == {name.replace("_", "-") for name in DeploymentConfig.names()} | set(SIMULATED)
     assert DeploymentConfig.read(config).make_method().name == "fedfew"
 
 

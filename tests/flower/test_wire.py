@@ -95,5 +95,5 @@ def test_what_comes_in_is_checked() -> None:
 
 
 def test_an_unknown_way_is_answered() -> None:
-    with pytest.raises(ValueError, match="compression must be none or bf16 or int8, not 'zip'"):
+    with pytest.raises(ValueError, match="compression must be none, bf16 or int8, not 'zip'"):
         DeploymentConfig.read({"compression": "zip"})

@@ -1,17 +1,19 @@
 """The three policies for BatchNorm layers, from train to load."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
 import fedfew
 from fedfew import stack
+from fedfew.config import BatchNorm
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.local import cross_entropy
 from fedfew.methods import make
 from fedfew.models.batch_norm import state_names
 from fedfew.stack import WeightedMean, leaves, named_leaves, tree_map
-from fedfew.training.batch_norm_policy import POLICIES
 from tests.engines.small import Normalised, assert_close, images
 from tests.helpers import difference, federation, linear, same_history, same_run
 
@@ -23,6 +25,8 @@ METHODS = {
     "ifca": make("ifca", models=2),
     "local": make("local"),
 }
+
+POLICIES = get_args(BatchNorm)
 
 
 def train(method="fedavg", policy="average", model=Normalised, data=DATA, **changes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from fedfew import engines
 from fedfew.bench import machine
 from fedfew.bench.workloads import SEED, Workload
-from fedfew.engines import LocalTraining, Precision
+from fedfew.config import LocalTraining, Precision
 from fedfew.engines.choice import ENGINES
 from fedfew.federation import Samples
 from fedfew.local import cross_entropy
@@ -39,7 +40,7 @@ ORACLE = Variant(ORACLE_ENGINE)
 
 def precisions(device: torch.device) -> tuple[Precision, ...]:
     """The precisions that the engines know on this device; a CPU has fp32 alone."""
-    return engines.PRECISIONS if device.type == "cuda" else (PLAIN,)
+    return get_args(Precision) if device.type == "cuda" else (PLAIN,)
 
 
 def variants(device: torch.device, engine: str | None, precision: str | None) -> list[Variant]:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import typer
 
@@ -35,7 +35,11 @@ def takes_settings(*without: str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
-        options = [_option(f.name, **f.metadata) for f in fields(Settings) if f.metadata and f.name not in without]
+        options = [
+            _option(f.name, f.metadata["panel"], f.metadata["about"])
+            for f in fields(Settings)
+            if f.metadata and f.name not in without
+        ]
         parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         command.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]  # a function can have one
         command.__annotations__ = {p.name: p.annotation for p in [*parameters, *options]} | {"return": None}
@@ -105,4 +109,11 @@ def _option(name: str, panel: str, about: str) -> inspect.Parameter:
         autocompletion=_COMPLETIONS.get(name),
     )
     hint: Any = Annotated
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint[TYPES[name] | None, option])
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint[_kind(TYPES[name]) | None, option]
+    )
+
+
+def _kind(hint: Any) -> Any:
+    """What typer is to read: of a choice its text, which is checked with all other settings."""
+    return str if get_origin(hint) is Literal else hint

@@ -58,10 +58,7 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     from fedfew.evaluation.costs import cost
     from fedfew.stack import count_bytes
 
-    model = arguments["model"]
-    built = (
-        models.build(model, federation.shape, federation.classes, federation.vocabulary) if isinstance(model, str) else model()
-    )
+    built = models.factory(arguments["model"], federation.shape, federation.classes, federation.vocabulary)()
     if count_bytes(dict(built.state_dict())) * len(federation) > LARGEST:
         return
     counted = cost(arguments["method"], lambda: built, federation, arguments["local_epochs"], arguments["batch_size"])

@@ -15,6 +15,7 @@ from fedfew.cli import errors, flags, selection
 from fedfew.cli.show import OwnModel
 
 if TYPE_CHECKING:
+    from fedfew.config import LocalTraining
     from fedfew.evaluation.selection import Fit, Joined
 
 
@@ -70,7 +71,7 @@ def select(
             seed=seed,
             on_epoch=on_epoch,
         )
-    document = _document(joined, len(y)) | {"source": source.name, "training": None if training is None else asdict(training)}
+    document = _document(joined, len(y)) | {"source": source.name, "training": _training(training)}
     if output is not None:
         selection.write(output, joined, source, document)
     if json:
@@ -79,6 +80,13 @@ def select(
         tables.print_json(document | {"file": None if output is None else str(output)})
         return
     _show(console, joined, output)
+
+
+def _training(training: LocalTraining | None) -> dict[str, Any] | None:
+    if training is None:
+        return None
+    values = asdict(training)
+    return {"epochs": values.pop("local_epochs")} | values
 
 
 def _document(joined: Joined, samples: int) -> dict[str, Any]:

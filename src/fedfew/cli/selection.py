@@ -31,21 +31,11 @@ class Source:
 
     def training(self, epochs: int, lr: float | None, batch_size: int | None) -> LocalTraining:
         """As the clients trained, but for what is given."""
-        from fedfew.engines import LocalTraining
+        from fedfew.config import LocalTraining
 
-        chosen = LocalTraining(
-            lr=self.settings["lr"] if lr is None else lr,
-            batch_size=self.settings["batch_size"] if batch_size is None else batch_size,
-            epochs=epochs,
-            momentum=self.settings.get("momentum", 0.0),
-            weight_decay=self.settings.get("weight_decay", 0.0),
-            augment=self.settings.get("augment", "none"),
-        )
-        if not 0 < chosen.lr < float("inf"):
-            raise ValueError(f"lr must be a finite number > 0, not {chosen.lr}")
-        if chosen.batch_size < 1:
-            raise ValueError(f"batch_size must be ≥ 1, not {chosen.batch_size}")
-        return chosen
+        given = {"lr": lr, "batch_size": batch_size}
+        changes = {name: value for name, value in given.items() if value is not None}
+        return LocalTraining.taken_from(self.settings, local_epochs=epochs, **changes)
 
 
 def find(folder: Path, model: str | None) -> Source:

@@ -4,19 +4,17 @@
 Imports local, federation, models, stack and random_streams; never methods, training or anything above.
 """
 
-from fedfew.engines.base import Engine, LocalTraining, ModelScores, UnsupportedModuleError
+from fedfew.config import LocalTraining
+from fedfew.engines.base import Engine, ModelScores, UnsupportedModuleError
 from fedfew.engines.choice import make
-from fedfew.engines.precision import PRECISIONS, Precision
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked import Stacked
 from fedfew.engines.threaded import Threaded
 
 __all__ = [
-    "PRECISIONS",
     "Engine",
     "LocalTraining",
     "ModelScores",
-    "Precision",
     "Sequential",
     "Stacked",
     "Threaded",

@@ -5,23 +5,18 @@ The draw for an image is a hash of (the replica's key for this epoch, the image'
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor
 
 from fedfew import random_streams
+from fedfew.config import Augment
 from fedfew.federation import Samples, as_input
 
-Augment = Literal["none", "flip", "crop-flip"]
-KINDS: tuple[Augment, ...] = get_args(Augment)
 PADDING = 4  # pixels on every side, of which a crop of the old size is taken
 
 
 def check(augment: str, samples: Samples) -> None:
-    """Refuse, naming the setting, what is not known or is not for these samples."""
-    if augment not in KINDS:
-        raise ValueError(f"augment must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {augment!r}")
+    """Refuse, naming the setting, what is not for these samples."""
     pixels = samples.x.dtype == torch.uint8 or samples.x.is_floating_point()
     if augment != "none" and not (samples.x.ndim == 4 and pixels):
         raise ValueError(

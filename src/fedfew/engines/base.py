@@ -18,27 +18,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedfew import random_streams
+from fedfew.config import LocalTraining
 from fedfew.engines import dropout
-from fedfew.engines.augment import Augment
-from fedfew.engines.precision import Precision, products
+from fedfew.engines.precision import products
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree, leaves, tree_map
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How a client trains: plain SGD as in PyTorch, started afresh each round."""
-
-    lr: float
-    batch_size: int
-    epochs: int = 1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    augment: Augment = "none"
-    precision: Precision = "tf32"
 
 
 @dataclass(frozen=True)
@@ -99,7 +86,7 @@ class Engine(ABC):
 
     @property
     def local_epochs(self) -> int:
-        return self.training.epochs
+        return self.training.local_epochs
 
     @property
     def lr(self) -> float:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
-Precision = Literal["fp32", "tf32", "bf16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-
-
-def check(precision: str) -> None:
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, not {precision!r}")
+from fedfew.config import Precision
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedfew import random_streams
+from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass, correct, evaluation_batches, forward
+from fedfew.engines.base import Engine, ModelScores, Pass, correct, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through

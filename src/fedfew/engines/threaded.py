@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedfew.engines.base import LocalTraining
+from fedfew.config import LocalTraining
 from fedfew.engines.sequential import Sequential, Work, together
 from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, tree_map

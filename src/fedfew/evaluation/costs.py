@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfew import methods, models
-from fedfew.engines.base import Engine, LocalTraining, ModelScores, Pass
+from fedfew.config import LocalTraining
+from fedfew.engines.base import Engine, ModelScores, Pass
 from fedfew.federation import Federation, Samples
 from fedfew.local import Local, Objective, Projection, Through
 from fedfew.methods import Method, Reply
@@ -48,16 +49,13 @@ def cost(
     batch_size: int = 20,
 ) -> Cost:
     """The cost of a method on a federation; ``method``, ``model`` and the settings are those of :func:`fedfew.train`."""
-    for name, value in (("local_epochs", local_epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be ≥ 1, not {value!r}")
+    training = LocalTraining(lr=1.0, batch_size=batch_size, local_epochs=local_epochs)
     chosen = methods.make(method) if isinstance(method, str) else method
     chosen.check_against(len(federation))
-    shape, classes, vocabulary = federation.shape, federation.classes, federation.vocabulary
-    module = models.build(model, shape, classes, vocabulary) if isinstance(model, str) else model()
+    module = models.factory(model, federation.shape, federation.classes, federation.vocabulary)()
     single: Tree = {name: t.detach().clone() for name, t in replica_state(module).items()}
     server, own = chosen.init(Fresh(lambda k: tree_map(torch.clone, single), buffer_names(module)), len(federation))
-    counting = _Counting(module, LocalTraining(lr=1.0, batch_size=batch_size, epochs=local_epochs), seed=0)
+    counting = _Counting(module, training, seed=0)
 
     first = torch.tensor([0])  # messages are stacks, so every client's has the same size: one client stands for all
     received, kept = chosen.dispatch(server, first), take(own, first)

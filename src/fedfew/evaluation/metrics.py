@@ -226,7 +226,7 @@ def evaluate(run: Run, federation: Federation) -> Scores:
 def _served(run: Run, client: int) -> Tree:
     """Parameters of the model a client uses: what :meth:`Run.model_of` loads, without building a module for each candidate."""
     here = torch.tensor([client])
-    candidates = run.method.serve(run.method.dispatch(run.state.server, here), take(run.state.own, here))
+    candidates = run.method.candidates(run.state.server, run.state.own, here)
     return take(take(candidates, 0), int(run.choice[client]))
 
 

@@ -176,7 +176,7 @@ def _adapted(
     engine = Sequential(module, training, seed)
     trained = copy.deepcopy(module)
     params: Tree = {name: t.detach()[None, None].clone() for name, t in replica_state(module).items()}
-    for epoch in range(training.epochs):
+    for epoch in range(training.local_epochs):
         params, _ = engine.train(params, here.train, here.ids, 1, cross_entropy, {}, epochs=1, first_epoch=epoch)
         load_state(trained, dict(named_leaves(tree_map(lambda t: t[0, 0], params))) | frozen_state(module))
         if on_epoch is not None:

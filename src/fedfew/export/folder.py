@@ -22,8 +22,9 @@ from torch import nn
 from fedfew._version import __version__
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
+from fedfew.models import ModelFactory
 from fedfew.stack import leaves, take
-from fedfew.training.run import ModelFactory, Run
+from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically
 
 FORMAT = 1
@@ -136,7 +137,7 @@ def _clients_use_these(run: Run) -> bool:
     """Whether clients choose among the server's models; those of Ditto, APFL, … have models of their own."""
     first = torch.tensor([0])
     try:
-        candidates = take(run.method.serve(run.method.dispatch(run.state.server, first), take(run.state.own, first)), 0)
+        candidates = take(run.method.candidates(run.state.server, run.state.own, first), 0)
     except LookupError:  # of a run on a network the clients' own states are at home, and this method cannot serve without
         return False
     ours = run.method.server_models(run.state.server)

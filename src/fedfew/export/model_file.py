@@ -10,8 +10,9 @@ from torch import nn
 
 from fedfew.data import tensorfile
 from fedfew.methods import FedAvg
+from fedfew.models import ModelFactory
 from fedfew.training.batch_norm_policy import with_policy
-from fedfew.training.run import ModelFactory, named_factory
+from fedfew.training.run import named_factory
 
 
 def write(path: Path, module: nn.Module, about: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.strategy import FedFewStrategy
-from fedfew.training.run import ModelFactory
+from fedfew.models import ModelFactory
 
 
 def server_app(model: ModelFactory | None = None, **changes: Any) -> ServerApp:

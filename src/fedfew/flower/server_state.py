@@ -16,17 +16,16 @@ from fedfew.evaluation.costs import rehearsed
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
 from fedfew.flower.registry import Member, common_data
+from fedfew.models import ModelFactory
 from fedfew.models.state import holding
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.training import batch_norm_policy, checkpoint
 from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
-from fedfew.training.run import ModelFactory, Run
+from fedfew.training.run import Run
 
 MakeFactory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
-_TRAINING = ("model", "local_epochs", "batch_size", "lr", "momentum", "weight_decay", "batch_norm", "augment")
-COMPARED = (*_TRAINING, "participation", "seed", "score_every")
 
 
 class ServerState:
@@ -123,7 +122,7 @@ class ServerState:
 
     def _comparable(self) -> dict[str, Any]:
         """The settings that a checkpoint must have been made with."""
-        return {"method": self.config.make_method().settings()} | {name: getattr(self.config, name) for name in COMPARED}
+        return {"method": self.config.make_method().settings(), "model": self.config.model, **self.config.outcome()}
 
 
 def _new(clients: int, members: list[Member]) -> tuple[State, dict[str, Any]]:

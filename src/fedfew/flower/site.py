@@ -32,11 +32,11 @@ from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import fails_as
 from fedfew.local import Local, best_model
 from fedfew.methods import Method
+from fedfew.models import ModelFactory
 from fedfew.models.state import holding
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
-from fedfew.training.run import ModelFactory
 
 if TYPE_CHECKING:
     from fedfew.flower.pending_update import PendingUpdate
@@ -172,17 +172,13 @@ class Site:
             check_augment(settings["augment"], data.train)
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
-            names = ("lr", "batch_size", "local_epochs", "momentum", "weight_decay", "augment")
-            training = LocalTraining(*(settings[name] for name in names))
+            training = LocalTraining.taken_from(settings)
             module = factory().to(device)
             engine = engines.make(self.config.engine, module, training, settings["seed"], data.train, method.replicas)
             return _Task(run, message.integer("round", 1), method, factory, engine, data, settings)
 
     def _factory(self, settings: dict[str, Any]) -> ModelFactory:
-        if not isinstance(self.model, str):
-            return self.model
-        name, shape = self.model, tuple(settings["shape"])
-        return lambda: models.build(name, shape, settings["classes"], settings["vocabulary"] or None)
+        return models.factory(self.model, settings["shape"], settings["classes"], settings["vocabulary"] or None)
 
     def _private_state(self, task: _Task, last: int) -> tuple[Tree, int]:
         """The client's state after round ``last``, or else the newest before this round or the initial one; and its round."""

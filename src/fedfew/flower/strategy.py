@@ -11,7 +11,8 @@ from fedfew import models
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.server_loop import ServerLoop
-from fedfew.training.run import ModelFactory, Run
+from fedfew.models import ModelFactory
+from fedfew.training.run import Run
 from fedfew.training.settings import find_model
 from fedfew.util.files import folder_locked
 
@@ -37,4 +38,4 @@ class FedFewStrategy:
         if not isinstance(found, str):
             return found
         shape, classes, vocabulary = tuple(data["shape"]), data["classes"], data["vocabulary"]
-        return lambda: models.build(found, shape, classes, vocabulary)
+        return models.factory(found, shape, classes, vocabulary)

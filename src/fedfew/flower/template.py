@@ -112,7 +112,7 @@ def files(name: str) -> dict[str, str]:
 def settings() -> str:
     """Every setting of a deployment with its value and meaning, in TOML."""
     lines = []
-    for setting in fields(DeploymentConfig):
+    for setting in (f for f in fields(DeploymentConfig) if f.name in DeploymentConfig.names()):
         value = DEFAULTS.get(setting.name, setting.default)
         lines.append((f"{setting.name.replace('_', '-')} = {_toml(value)}", setting.metadata["about"]))
     width = max(len(line) for line, _ in lines)

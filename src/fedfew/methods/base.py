@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor
 
-from fedfew.stack import Tree, WeightedMean, bytes_each, tree_map
+from fedfew.stack import Tree, WeightedMean, bytes_each, leaves, take, tree_map
 
 if TYPE_CHECKING:
     from fedfew.local import Local
@@ -133,6 +133,11 @@ class Method(ABC):
     @abstractmethod
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""
+
+    def candidates(self, server: Tree, own: Tree, clients: Tensor) -> Tree:
+        """What :meth:`serve` gives the clients at these positions; own: the private states of all clients ``[M, …]``."""
+        here = clients.to(leaves(own)[0].device) if leaves(own) else clients
+        return self.serve(self.dispatch(server, clients), take(own, here))
 
     def server_models(self, server: Tree) -> Tree:
         """The server's models ``[K, …]``, for use outside of training; ``{}`` for a method that keeps none there."""

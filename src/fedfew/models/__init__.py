@@ -5,7 +5,7 @@ Imports util alone, and may import federation, stack and random_streams. Methods
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -24,6 +24,17 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18-gn": resnet18_gn,
     **ON_TOKENS,
 }
+
+
+ModelFactory = Callable[[], nn.Module]
+
+
+def factory(model: str | ModelFactory, shape: Sequence[int], classes: int, vocabulary: int | None = None) -> ModelFactory:
+    """What makes the model for samples of this shape: of a name, :func:`build`; a factory of the user's own as it is."""
+    if not isinstance(model, str):
+        return model
+    name = model
+    return lambda: build(name, tuple(shape), classes, vocabulary)
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:

@@ -251,7 +251,7 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     """Steps of twenty clients at once, as the stacked engine takes them."""
     import torch
 
-    from fedfew.engines.base import LocalTraining
+    from fedfew.config import LocalTraining
     from fedfew.engines.stacked.engine import Stacked
     from fedfew.federation import Samples
     from fedfew.local import cross_entropy
@@ -261,7 +261,7 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     clients, each = 20, 4 * batch
     parts = [(_inputs(shape, each), torch.arange(each) % classes) for _ in range(clients)]
     samples = Samples.concatenate(parts).to(device)
-    engine = Stacked(module, LocalTraining(0.0, batch), seed=0)
+    engine = Stacked(module, LocalTraining(1e-30, batch), seed=0)  # too small a step to move a weight
     params = tree_map(lambda t: t.expand(clients, 1, *t.shape), dict(replica_state(module)))
     seconds = []
     for _ in range(4):

@@ -203,7 +203,6 @@ def axes_of(row: Layer) -> set[str]:
 def _check(settings: Settings) -> None:
     """What would otherwise fail only in training, as far as it can be known without the data."""
     from fedfew.data.partition_spec import PartitionSpec
-    from fedfew.engines.precision import check as check_precision
     from fedfew.models import MODELS
     from fedfew.training.api import device_named
 
@@ -214,17 +213,10 @@ def _check(settings: Settings) -> None:
         raise unknown("model", settings.model, MODELS)
     if settings.partition is not None:
         PartitionSpec.parse(settings.partition)
-    check_precision(settings.precision)
     device_named(settings.device)
     _check_dataset(settings.dataset)
     if settings.clients is not None:
         method.check_against(settings.clients)
-    limits = {"rounds": 1, "local_epochs": 1, "batch_size": 1, "score_every": 1, "checkpoint_every": 1}
-    for name, least in limits.items():
-        if getattr(settings, name) < least:
-            raise ValueError(f"{name} must be ≥ {least}, not {getattr(settings, name)}")
-    if not 0 < settings.lr < float("inf"):
-        raise ValueError(f"lr must be a finite number > 0, not {settings.lr:g}")
 
 
 def _check_dataset(name: str) -> None:

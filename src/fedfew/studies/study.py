@@ -14,13 +14,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedfew.config import COMPUTE
 from fedfew.studies.protocol import PROTOCOLS
-from fedfew.training.settings import WHERE, Settings
+from fedfew.training.settings import Settings
 from fedfew.util.spelling import unknown
 
 SUFFIXES = (".yaml", ".yml")
 SET_BY_THE_PLAN = {"seed": "seeds", "data_seed": "seeds"}  # a seed sets both
-NOT_AN_AXIS = {name for name, f in Settings.__dataclass_fields__.items() if f.metadata.get("panel") == WHERE}
+NOT_AN_AXIS = {name for name, f in Settings.__dataclass_fields__.items() if f.metadata.get("panel") == COMPUTE}
 _TRAINING = ("columns", "rows", "base", "grid", "sweep", "seeds", "protocols", "tables", "figures")
 KEYS = ("name", "title", "about", "call", *_TRAINING)
 

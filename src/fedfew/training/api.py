@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,21 @@ from torch import nn
 
 from fedfew import engines, methods, models, random_streams
 from fedfew._version import __version__
-from fedfew.engines import Engine, LocalTraining
-from fedfew.engines.augment import Augment
+from fedfew.config import TrainConfig
+from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.memory import allowance
-from fedfew.engines.precision import Precision
-from fedfew.engines.precision import check as check_precision
 from fedfew.federation import Federation, Samples
 from fedfew.methods import Method
 from fedfew.methods.base import Fresh
+from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
 from fedfew.stack import Tree, named_leaves, to
 from fedfew.training import batch_norm_policy, checkpoint, distributed
-from fedfew.training.batch_norm_policy import BatchNorm
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.loop import Progress, RoundLoop
-from fedfew.training.run import ModelFactory, Run
+from fedfew.training.run import Run
 
 
 def train(
@@ -35,130 +35,57 @@ def train(
     model: str | ModelFactory = "mlp",
     method: str | Method = "fedfew",
     *,
-    rounds: int = 100,
-    local_epochs: int = 1,
-    batch_size: int = 20,
-    lr: float = 0.05,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    participation: float = 1.0,
-    batch_norm: BatchNorm = "average",
-    augment: Augment = "none",
-    seed: int = 0,
-    engine: str = "auto",
-    precision: Precision = "tf32",
-    device: str = "auto",
-    chunk: int | None = None,
-    score_every: int = 1,
+    config: TrainConfig | None = None,
     folder: str | Path | None = None,
-    checkpoint_every: int = 10,
     resume: bool = False,
     on_round: Callable[[Progress], None] | None = None,
+    **settings: Any,
 ) -> Run:
     """Train a federation and return the run.
 
     model: a name ("linear", "mlp", "cnn", "textcnn", "resnet18", …) or a zero-argument callable returning an ``nn.Module`` that
         gives logits.
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.003)``.
-    participation: share of the clients, drawn anew each round, that take part in it.
-    batch_norm: whose statistics BatchNorm layers use. "average": they travel with the parameters; "local": every client keeps
-        these layers at home (FedBN); "batch": none are kept, evaluation uses those of the client's own batch.
-    augment: what happens to images in training. "none", "flip" (left to right, every other one), or "crop-flip" (also shifted by
-        up to 4 pixels).
-    engine: "stacked" (all replicas at once), "threaded" (as many side by side as there are cores), "sequential" (one by one), or
-        "auto": the fastest one in a short trial.
-    precision: of the factors of products on a GPU: "tf32" (10 bits of the mantissa), "fp32" (all of it, half as fast), or "bf16".
-    chunk: how many clients are processed at once; chosen to fit in memory unless given. The result is the same.
-    score_every: score all clients every so many rounds (and after the last).
-    folder: where checkpoints go, every ``checkpoint_every`` rounds (less often where large ones would take over a tenth of the
-        time); with ``resume`` a run that was stopped there goes on, and ends as if it had not been (to the last bit on a CPU).
+    config: training settings to start from; the keywords listed below change single ones.
+    folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
+        ends as if it had not been (to the last bit on a CPU).
     on_round: called after every round with a :class:`Progress`.
 
     Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
     """
-    _check(rounds, "rounds", rounds >= 1, "≥ 1")
-    _check(local_epochs, "local_epochs", local_epochs >= 1, "≥ 1")
-    _check(batch_size, "batch_size", batch_size >= 1, "≥ 1")
-    _check(lr, "lr", 0 < lr < float("inf"), "a finite number > 0")
-    _check(momentum, "momentum", 0 <= momentum < 1, "in [0, 1)")
-    _check(weight_decay, "weight_decay", 0 <= weight_decay < float("inf"), "a finite number ≥ 0")
-    _check(participation, "participation", 0 < participation <= 1, "in (0, 1]")
-    _check(score_every, "score_every", score_every >= 1, "≥ 1")
-    _check(checkpoint_every, "checkpoint_every", checkpoint_every >= 1, "≥ 1")
-    _check(chunk, "chunk", chunk is None or chunk >= 1, "≥ 1")
+    config = TrainConfig.of(config, settings)
     chosen = methods.make(method) if isinstance(method, str) else method
+    factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
-    shape, classes, vocabulary = federation.shape, federation.classes, federation.vocabulary
-    factory = (lambda: models.build(model, shape, classes, vocabulary)) if isinstance(model, str) else model
-    batch_norm_policy.check(batch_norm, factory(), chosen, federation, batch_size)
-    check_augment(augment, federation.train)
-    check_precision(precision)
+    batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
+    check_augment(config.augment, federation.train)
     group = distributed.group()
-    where = distributed.device_of(group, device_named(device))
-    outcome_settings: dict[str, Any] = {
-        "federation": {
-            "name": federation.name,
-            "clients": len(federation),
-            "classes": classes,
-            "shape": list(shape),
-            "vocabulary": vocabulary,
-            "test_samples": federation.test.count.tolist(),
-            "pixels": federation.train.pixels,
-            "dtype": str(federation.train.x.dtype).removeprefix("torch."),
-            "fingerprint": federation.fingerprint(),
-        },
-        "model": model if isinstance(model, str) else _name(model),
-        "method": chosen.settings(),
-        "local_epochs": local_epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "participation": participation,
-        "batch_norm": batch_norm,
-        "augment": augment,
-        "seed": seed,
-        "score_every": score_every,
-    }
-    group.check_same(outcome_settings | {"rounds": rounds})
+    device = distributed.device_of(group, device_named(config.device))
+    identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
+    group.check_same(identity | {"rounds": config.rounds})
     place = None if folder is None else Path(folder)
-    resumed, refused = _resumed(place, resume, outcome_settings)
-    if resumed is not None:
-        if resumed.round > rounds:
-            raise ValueError(f"rounds is {rounds}, but the run in {folder} has already done {resumed.round}")
-        engine = resumed.settings["engine"] if engine == "auto" else engine
-        chunk = resumed.settings["chunk"] if chunk is None else chunk
-    factory, chosen = batch_norm_policy.with_policy(batch_norm, factory, chosen)
-    frozen = frozen_parameters(factory, seed) if resumed is None else resumed.frozen
+    state, refused = _resumed(place, resume, identity)
+    if state is not None:
+        config = _as_before(config, state)
+    factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
+    frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
     factory = holding(factory, dict(named_leaves(frozen)))
-    fresh = fresh_models(factory, seed, where)
-    here = federation.to(where, stream=too_large(federation, where))
-    training = LocalTraining(lr, batch_size, local_epochs, momentum, weight_decay, augment, precision)
-    worker = engines.make(engine, factory().to(where), training, seed, here.train, chosen.replicas)
-    if (agreed := group.firsts(worker.name)) != worker.name:  # their trials may differ, but they must train alike
-        worker = engines.make(agreed, factory().to(where), training, seed, here.train, chosen.replicas)
-    if chunk is None:
-        chunk = group.firsts(_clients_that_fit(worker, here.train, chosen.replicas))
-    if resumed is None:
-        server, own = chosen.init(fresh, len(federation))
+    here = federation.to(device, stream=too_large(federation, device))
+    engine = _engine(config, factory, here, chosen.replicas, group)
+    chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
+    if state is None:
+        server, own = chosen.init(fresh_models(factory, config.seed, device), len(federation))
         state = State(0, server, own, History(), {}, frozen=frozen)
-    else:
-        state = resumed
-        state.server, state.own = to(state.server, where), to(state.own, where)
-    state.settings = outcome_settings | {
-        "rounds": rounds,
-        "engine": worker.name,
-        "precision": precision,
-        "chunk": chunk,
-        "fedfew": __version__,
-        "torch": torch.__version__,
-    }
-    loop = RoundLoop(here, chosen, worker, chunk, factory, state, place, checkpoint_every, on_round, group)
+    state.server, state.own = to(state.server, device), to(state.own, device)
+    versions = {"fedfew": __version__, "torch": torch.__version__}
+    computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
+    state.settings = identity | computed | versions
+    loop = RoundLoop(here, chosen, engine, chunk, factory, state, place, config.checkpoint_every, on_round, group)
     loop.events += [f"refused: {reason}" for reason in refused]
-    if worker.why:
-        loop.events.append(f"engine: {worker.name}, {worker.why}")
-    if precision == "bf16" and where.type == "cpu":
+    if engine.why:
+        loop.events.append(f"engine: {engine.name}, {engine.why}")
+    if config.precision == "bf16" and device.type == "cpu":
         loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
     try:
         return loop.run()
@@ -167,6 +94,56 @@ def train(
             f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
             f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
         ) from error
+
+
+def _documented(function: Callable[..., Run]) -> None:
+    """Show the training settings in the function's signature and docstring, from their one declaration."""
+    own = inspect.signature(function)
+    named = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(f.name, keyword, default=f.default, annotation=f.type) for f in fields(TrainConfig)]
+    function.__signature__ = own.replace(parameters=[*named, *added])  # type: ignore[attr-defined]  # a function can have one
+    lines = [f"    {f.name}: {f.metadata['about']} (default: {f.default!r})" for f in fields(TrainConfig)]
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nTraining settings:\n" + "\n".join(lines)
+
+
+_documented(train)
+
+
+def _about(federation: Federation) -> dict[str, Any]:
+    """What a run records of its federation."""
+    return {
+        "name": federation.name,
+        "clients": len(federation),
+        "classes": federation.classes,
+        "shape": list(federation.shape),
+        "vocabulary": federation.vocabulary,
+        "test_samples": federation.test.count.tolist(),
+        "pixels": federation.train.pixels,
+        "dtype": str(federation.train.x.dtype).removeprefix("torch."),
+        "fingerprint": federation.fingerprint(),
+    }
+
+
+def _as_before(config: TrainConfig, state: State) -> TrainConfig:
+    """The settings of a run that goes on: engine and chunk as they were chosen, unless given."""
+    if state.round > config.rounds:
+        raise ValueError(f"rounds is {config.rounds}, but the run has already done {state.round}")
+    before = state.settings
+    return replace(
+        config,
+        engine=before["engine"] if config.engine == "auto" else config.engine,
+        chunk=before["chunk"] if config.chunk is None else config.chunk,
+    )
+
+
+def _engine(config: TrainConfig, factory: ModelFactory, here: Federation, replicas: int, group: distributed.Group) -> Engine:
+    def make(name: str) -> Engine:
+        return engines.make(name, factory().to(here.train.y.device), config.local, config.seed, here.train, replicas)
+
+    engine = make(config.engine)
+    agreed = group.firsts(engine.name)  # trials in different processes may differ, but all must train alike
+    return engine if agreed == engine.name else make(agreed)
 
 
 def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Fresh:
@@ -192,8 +169,11 @@ def _initialised(factory: ModelFactory, seed: int, k: int) -> nn.Module:
         return factory()
 
 
-def _name(factory: ModelFactory) -> str:
-    """module:name of a user's own factory; the colon tells it from the name of one of ours."""
+def _name(model: str | ModelFactory) -> str:
+    """The model's name, or module:name of a user's own factory."""
+    if isinstance(model, str):
+        return model
+    factory = model
     named = factory if hasattr(factory, "__qualname__") else type(factory)
     return f"{named.__module__}:{named.__qualname__}"
 
@@ -234,8 +214,3 @@ def device_named(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {name!r}, but this machine has no CUDA GPU that torch can use")
     return device
-
-
-def _check(value: object, name: str, ok: bool, wanted: str) -> None:
-    if not ok:
-        raise ValueError(f"{name} must be {wanted}, not {value!r}")

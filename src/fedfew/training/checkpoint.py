@@ -22,6 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from fedfew.config import defaults
 from fedfew.stack import Tree, branch, from_named, named_leaves
 from fedfew.training.history import History
 from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
@@ -138,12 +139,13 @@ def read(path: Path) -> State:
 
 
 def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    recorded = defaults() | found  # a setting that is younger than the checkpoint had its default's effect
     for name, value in expected.items():
         if name == "federation" and (found.get(name) or {}).get("fingerprint") == value["fingerprint"]:
             continue  # the same samples, whatever else was noted about them then
-        if found.get(name) != value:
+        if recorded.get(name) != value:
             raise CheckpointError(
-                f"{path.name} belongs to another run: its {name} is {_short(found.get(name))}, not {_short(value)}"
+                f"{path.name} belongs to another run: its {name} is {_short(recorded.get(name))}, not {_short(value)}"
             )
 
 

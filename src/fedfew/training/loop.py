@@ -18,13 +18,14 @@ from fedfew.engines import Engine
 from fedfew.federation import Federation
 from fedfew.local import Local, best_model
 from fedfew.methods import Method
+from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, leaves, put, take, to
 from fedfew.training import checkpoint
 from fedfew.training.aggregation import Aggregation, PerClient, usable
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.training.history import History
-from fedfew.training.run import ModelFactory, Run
+from fedfew.training.run import Run
 from fedfew.util.interrupts import held_back
 
 BRIEF = 1.0  # seconds in which a checkpoint may be written as often as was asked for
@@ -178,7 +179,7 @@ class RoundLoop:
         everyone = torch.arange(len(self.federation))
         scores = PerClient(len(everyone))
         for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
-            candidates = self.method.serve(self.method.dispatch(server, clients), self._own(clients))
+            candidates = self.method.candidates(server, self.state.own, clients)
             scores.put(clients, self._score(candidates, clients))
         first, *others = self.group.everyones(scores)
         for other in others:

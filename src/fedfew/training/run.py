@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ from torch import Tensor, nn
 
 from fedfew import methods, models
 from fedfew.methods import Method
+from fedfew.models import ModelFactory
 from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.training import checkpoint
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
-
-ModelFactory = Callable[[], nn.Module]
 
 
 class Run:
@@ -64,9 +62,8 @@ class Run:
     def model_of(self, client: int) -> nn.Module:
         """The model that a client uses, in evaluation mode."""
         here = torch.tensor([client])
-        received = self.method.dispatch(self.state.server, here)
         try:
-            candidates = take(self.method.serve(received, take(self.state.own, here)), 0)
+            candidates = take(self.method.candidates(self.state.server, self.state.own, here), 0)
             return self._modules(candidates)[int(self.choice[client])]
         except (IndexError, KeyError):
             if not self.state.sites or self.state.own:
@@ -113,6 +110,6 @@ def named_factory(settings: dict[str, Any]) -> ModelFactory:
                 f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
                 "(a zero-argument callable; on the command line --model module:factory)"
             )
-        return models.build(name, tuple(data["shape"]), data["classes"], data.get("vocabulary"))
+        return models.factory(name, data["shape"], data["classes"], data.get("vocabulary"))()
 
     return build

@@ -10,12 +10,14 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from fedfew.config import TrainConfig
 from fedfew.util.conversion import convert, in_words
 from fedfew.util.spelling import unknown
+from fedfew.util.validated import setting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,60 +25,39 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.methods import Method
 
-T = TypeVar("T")
-
-WHAT, HOW, WHERE = "What to train", "How to train", "Where and how fast"
-
-
-def _setting(default: T, panel: str, about: str) -> T:
-    value: T = field(default=default, metadata={"panel": panel, "about": about})
-    return value
+TASK = "What to train"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Everything a run is started with but the method's own hyper-parameters, which are in ``method_settings``."""
+class Settings(TrainConfig):
+    """Everything a run is started with: the data, the model, the method and the training settings.
 
-    dataset: str = _setting("digits", WHAT, "A name ('fedfew data list'), a path, or hub:owner/name.")
-    partition: str | None = _setting(
-        None, WHAT, "How samples are dealt to clients: rotation, dirichlet:0.5, pathological:2, iid, …"
+    The method's own hyperparameters are in ``method_settings``.
+    """
+
+    dataset: str = setting("digits", "A name ('fedfew data list'), a path, or hub:owner/name.", panel=TASK)
+    partition: str | None = setting(
+        None, "How samples are split among clients: rotation, dirichlet:0.5, pathological:2, iid, …", panel=TASK
     )
-    clients: int | None = _setting(None, WHAT, "How many clients.")
-    data_seed: int = _setting(0, WHAT, "Seed of the dealing; it stays the same when --seed changes.")
-    sample: int | None = _setting(None, WHAT, "Keep only so many rows, drawn by --data-seed: for quick tries.")
-    data_dir: str | None = _setting(None, WHAT, "Folder looked at for data before any network; else $FEDFEW_DATA.")
-    model: str = _setting("mlp", WHAT, "A model's name, or module:factory for a module of your own (found from here).")
-    method: str = _setting("fedfew", WHAT, "How to train them together; 'fedfew methods' lists what there is.")
-    rounds: int = _setting(100, HOW, "Rounds of communication.")
-    local_epochs: int = _setting(1, HOW, "Passes over a client's data in a round.")
-    batch_size: int = _setting(20, HOW, "Samples in a step.")
-    lr: float = _setting(0.05, HOW, "Learning rate.")
-    momentum: float = _setting(0.0, HOW, "Momentum of SGD.")
-    weight_decay: float = _setting(0.0, HOW, "Weight decay of SGD.")
-    batch_norm: str = _setting("average", HOW, "Statistics of BatchNorm layers: average (they travel), local (FedBN), or batch.")
-    augment: str = _setting("none", HOW, "What happens to images in training: none, flip, or crop-flip.")
-    participation: float = _setting(1.0, HOW, "Share of the clients, drawn anew each round, that take part.")
-    seed: int = _setting(0, HOW, "Seed of initial models and batches.")
-    engine: str = _setting(
-        "auto", WHERE, "stacked (all replicas at once), threaded (one a core), sequential, or auto: the fastest in a short trial."
+    clients: int | None = setting(None, "Number of clients.", panel=TASK)
+    data_seed: int = setting(0, "Seed of the partition; it stays the same when --seed changes.", panel=TASK)
+    sample: int | None = setting(None, "Keep only so many rows, drawn by --data-seed: for quick tries.", panel=TASK)
+    data_dir: str | None = setting(
+        None, "Folder searched for data before any network; else $FEDFEW_DATA.", panel=TASK, outcome=False
     )
-    precision: str = _setting("tf32", WHERE, "Of the factors of products on a GPU: tf32, fp32 (half as fast), or bf16.")
-    device: str = _setting("auto", WHERE, "cpu, cuda, cuda:N, or auto.")
-    chunk: int | None = _setting(None, WHERE, "Clients processed at once (chosen to fit in memory).")
-    score_every: int = _setting(1, WHERE, "Score all clients every so many rounds.")
-    checkpoint_every: int = _setting(
-        10, WHERE, "Write a checkpoint every so many rounds, or less often where that would take over a tenth of the time."
-    )
+    model: str = setting("mlp", "A model's name, or module:factory for a module of your own (found from here).", panel=TASK)
+    method: str = setting("fedfew", "Federated method (see 'fedfew methods').", panel=TASK)
     method_settings: dict[str, Any] = field(default_factory=dict)
 
     def as_config(self) -> dict[str, Any]:
         """What a ``--config`` file with these settings holds."""
-        values = asdict(self)
-        values["method"] = {"name": self.method} | values.pop("method_settings")
+        values = {name: getattr(self, name) for name in (*_TASK, *TYPES)}  # the task first
+        values["method"] = {"name": self.method} | self.method_settings
         return values
 
 
 TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
+_TASK = [f.name for f in fields(Settings) if f.metadata.get("panel") == TASK]
 
 _PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}
 # By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers
@@ -237,7 +218,5 @@ def find_model(name: str) -> str | Callable[[], nn.Module]:
 
 def training_arguments(settings: Settings) -> dict[str, Any]:
     """The keyword arguments of :func:`fedfew.train` but for folder, resume and on_round."""
-    of_the_data = {"dataset", "partition", "clients", "data_seed", "sample", "data_dir"}
-    not_plain = {"method", "model", "method_settings"}
-    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in of_the_data | not_plain}
+    plain = {f.name: getattr(settings, f.name) for f in fields(TrainConfig)}
     return plain | {"model": find_model(settings.model), "method": make_method(settings)}

@@ -23,7 +23,8 @@ def in_words(hint: Any) -> str:
     if _is_union(hint):
         return ", or ".join(in_words(kind) for kind in get_args(hint))
     if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
+        *others, last = map(str, get_args(hint))
+        return f"{', '.join(others)} or {last}" if others else last
     if get_origin(hint) is tuple:
         return "numbers separated by commas"
     return _WORDS.get(hint, str(hint))

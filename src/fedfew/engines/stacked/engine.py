@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedfew import random_streams
+from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import (
     EVALUATION_BATCH,
     REMEDY,
     Engine,
-    LocalTraining,
     ModelScores,
     Pass,
     UnsupportedModuleError,

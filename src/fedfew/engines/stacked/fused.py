@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedfew.engines.precision import Precision
+from fedfew.config import Precision
 
 
 class FusedConvolution(nn.Module):

@@ -13,7 +13,7 @@ from fedfew import engines
 from fedfew.data import split
 from fedfew.engines import LocalTraining
 from fedfew.federation import Federation, Samples
-from fedfew.stack import Tree, take, to, tree_map
+from fedfew.stack import Tree, to, tree_map
 
 if TYPE_CHECKING:
     from fedfew.training.run import Run
@@ -134,12 +134,12 @@ def regret(run: Run, federation: Federation, most: int = MOST_CLIENTS, seed: int
 
 
 def _candidates(run: Run, clients: torch.Tensor) -> Tree:
-    return run.method.serve(run.method.dispatch(run.state.server, clients), take(run.state.own, clients))
+    return run.method.candidates(run.state.server, run.state.own, clients)
 
 
 def _losses(run: Run, candidates: Tree, samples: Samples) -> Array:
     """Mean loss [C, S], where the samples lie."""
     device, s = samples.y.device, run.settings
-    training = LocalTraining(s["lr"], s["batch_size"], precision=s.get("precision", "tf32"))
+    training = LocalTraining.taken_from(s)
     engine = engines.Sequential(run.model_of(0).to(device), training, s["seed"])
     return engine.losses(to(candidates, device), samples).cpu().numpy().astype(np.float64)
