@@ -112,3 +112,9 @@ def test_chosen_clients_can_be_written(tmp_path: Path) -> None:
     layouts.labelled(tmp_path, "a.parquet", 60, 3)
     some = load(tmp_path / "a.parquet", clients=4, partition="iid").take([3, 1])
     assert_same(some, load(write_prepared(some, tmp_path / "a.fed")))
+
+
+def test_the_file_has_the_permissions_of_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "new").touch()
+    path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
+    assert path.stat().st_mode == (tmp_path / "new").stat().st_mode

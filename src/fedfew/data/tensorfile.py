@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedfew.data.errors import DataError
+from fedfew.util.files import file_written_atomically
 
 _ABOUT = "fedfew"
 
@@ -25,21 +24,15 @@ class BrokenFileError(DataError):
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write under another name, then rename: a reader sees the old file, the new one or none."""
+    """Write a file atomically: a reader sees the old file, the new one or none."""
     stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     note = {"about": dict(about), "crc32": {name: _crc(t) for name, t in stored.items()}}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=".partial-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
+    with file_written_atomically(path) as partial:
+        partial.touch()
+        mode = partial.stat().st_mode  # what the user's umask gives a new file; safetensors would make it private
         save_file(stored, partial, metadata={_ABOUT: json.dumps(note)})
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(partial, 0o666 & ~_umask())  # a temporary file is private, what it becomes need not be
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+        partial.chmod(mode)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -71,9 +64,3 @@ def from_text_tensor(tensor: Tensor) -> Any:
 
 def _crc(tensor: Tensor) -> int:
     return zlib.crc32(tensor.reshape(-1).numpy().data) if tensor.numel() else 0
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

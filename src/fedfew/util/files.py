@@ -20,12 +20,21 @@ HOLDER = ".lock-holder.json"
 
 def write_atomically(path: Path, contents: str | bytes, *, private: bool = False) -> None:
     """Write a file through to the disk under another name, then rename it. private: readable by the owner alone."""
-    partial = _partial(path)
     mode = 0o600 if private else 0o666
+    with (
+        file_written_atomically(path) as partial,
+        os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file,
+    ):
+        file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+@contextmanager
+def file_written_atomically(path: Path) -> Iterator[Path]:
+    """Yield the name of a file to write; it becomes ``path`` if the block within ends without an error."""
+    partial = _partial(path)
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(contents.encode() if isinstance(contents, str) else contents)
-            file.flush()
+        yield partial
+        with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
