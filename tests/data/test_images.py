@@ -61,3 +61,111 @@ def test_large_images_are_decoded_in_threads(tmp_path: Path) -> None:
     federation = two(tmp_path)
     assert everything(federation) == 280
     assert len({x.numpy().tobytes() for s in (federation.train, federation.test) for x in s.x}) == 280
+
+
+def sixteen_bit(value: int, size: tuple[int, int] = (8, 8)) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full(size[::-1], value, np.uint16)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def in_folder(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, contents in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(contents)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("largest", "depth", "halfway", "expected"), [(65535, 16, 32768, 128), (4095, 12, 1024, 64), (200, 8, 100, 100)]
+)
+def test_sixteen_bits_are_scaled_by_the_depth_of_the_whole_set(
+    tmp_path: Path, largest: int, depth: int, halfway: int, expected: int
+) -> None:
+    values = [0, halfway] * 4 + [largest]
+    in_folder(tmp_path, {f"{'ab'[i % 2]}/{i}.png": sixteen_bit(v) for i, v in enumerate(values)})
+    federation = two(tmp_path)
+    # 32768 · 255/65535 = 127.5…, 1024 · 255/4095 = 63.8, 100 · 255/255 = 100
+    top = 200 if depth == 8 else 255
+    assert layouts.pixels_of(federation).tolist() == sorted([0] * 4 + [expected] * 4 + [top])
+    assert federation.shape == (1, 8, 8)
+    assert federation.about["notes"] == [
+        f"9 images have 16 bits per value, the largest value is {largest:,}: scaled from {depth} bits to 8"
+    ]
+    assert two(tmp_path, size=4).shape == (1, 4, 4)
+    assert layouts.pixels_of(two(tmp_path, size=4)).tolist() == layouts.pixels_of(federation).tolist()
+
+
+def test_eight_and_sixteen_bits_mixed(tmp_path: Path) -> None:
+    files = {f"a/{i}.png": sixteen_bit(4095) for i in range(3)} | {f"b/{i}.png": layouts.picture(77, (8, 8)) for i in range(3)}
+    federation = two(in_folder(tmp_path, files))
+    assert layouts.pixels_of(federation).tolist() == [77] * 3 + [255] * 3
+    assert "the other 3 have 8 bits" in federation.about["notes"][0]
+
+
+def test_a_grey_file_that_comes_first_leaves_the_others_their_colours(tmp_path: Path) -> None:
+    files = {"a/0.png": layouts.picture(9, (8, 8))}
+    files |= {f"{'ab'[i % 2]}/{i + 1}.png": layouts.picture(i, (8, 8), "RGB") for i in range(8)}
+    federation = two(in_folder(tmp_path, files))
+    assert federation.shape == (3, 8, 8)
+    colours = {tuple(x[:, 0, 0].tolist()) for s in (federation.train, federation.test) for x in s.x}
+    assert colours == {(9, 9, 9)} | {(i, 255 - i, 7) for i in range(8)}
+    assert federation.about["notes"] == [
+        "1 of 9 images are grey, the others have colours: grey values repeated in three channels"
+    ]
+    assert two(tmp_path, size=(1, 8, 8)).shape == (1, 8, 8)
+    assert "colours converted to grey" in two(tmp_path, size=(1, 8, 8)).about["notes"][0]
+
+
+def test_grey_images_stay_grey_when_resized(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8), 50).convert("P").save(buffer, "GIF")  # a palette of greys
+    files = {f"{'ab'[i % 2]}/{i}.gif": buffer.getvalue() for i in range(4)}
+    files |= {f"{'ab'[i % 2]}/{i}.png": layouts.picture(50, (8, 8)) for i in range(4)}
+    federation = two(in_folder(tmp_path, files), size=4)
+    assert federation.shape == (1, 4, 4)
+    assert federation.about["notes"] == []
+
+
+def test_transparency_is_reported(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGBA", (8, 8), (1, 2, 3, 0)).save(buffer, "PNG")
+    federation = two(in_folder(tmp_path, {f"{'ab'[i % 2]}/{i}.png": buffer.getvalue() for i in range(6)}))
+    assert federation.shape == (3, 8, 8)
+    assert federation.about["notes"] == ["6 images have transparency, which is ignored"]
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_images_of_unknown_range_are_refused(tmp_path: Path, mode: str) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 70_000, np.float32 if mode == "F" else np.int32)).save(buffer, "TIFF")
+    in_folder(tmp_path, {f"{'ab'[i % 2]}/{i}.tif": buffer.getvalue() for i in range(4)})
+    with pytest.raises(DataError, match="save it with 8 or 16 bits, or load an array"):
+        two(tmp_path)
+
+
+def test_formats_that_start_programs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostScript is drawn by a program that Pillow starts; a file of that kind under another name must not reach it."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "EPS")
+    in_folder(tmp_path, {f"{'ab'[i % 2]}/{i}.png": buffer.getvalue() for i in range(4)})
+    with pytest.raises(DataError, match="its format is none of PNG, JPEG"):
+        two(tmp_path)
+
+
+def test_a_decompression_bomb_is_refused_in_words(tmp_path: Path) -> None:
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    layouts.image_folder(tmp_path, classes=2, each=4)
+    (tmp_path / "kind0" / "a.png").write_bytes(bomb)
+    with pytest.raises(DataError, match=r"kind0/a\.png: the image has more than the 50,000,000 pixels that are accepted"):
+        two(tmp_path)

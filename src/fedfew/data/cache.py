@@ -17,7 +17,7 @@ from fedfew.data import tensorfile
 from fedfew.data.decoded import Column, DecodedData, Words
 from fedfew.data.errors import DataError
 
-FORMAT = 1  # part of every key: increase it whenever decoding or the stored form changes
+FORMAT = 2  # part of every key: increase it whenever decoding or the stored form changes
 
 
 def folder() -> Path:
@@ -85,6 +85,7 @@ def _packed(data: DecodedData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
         "source": data.source,
         "skipped": data.skipped,
         "notes": data.notes,
+        "details": data.details,
     }
     return tensors | {"texts": tensorfile.text_tensor(texts)}, about
 
@@ -103,4 +104,5 @@ def _unpacked(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> Decode
         source=about["source"],
         skipped=tuple(about["skipped"]),
         notes=tuple(about["notes"]),
+        details=about["details"],
     )

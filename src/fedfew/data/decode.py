@@ -38,8 +38,11 @@ def decode(
     rows = np.array([row for row in wanted.tolist() if row not in bad.found], dtype=np.int64)
     notes: tuple[str, ...] = raw.notes
     x: NDArray[Any] | Words
+    details: dict[str, Any] = {}
     if raw.kind == "image":
-        x, rows = images.decode_images(raw, rows, size, bad, name)
+        decoded = images.decode_images(raw, rows, size, bad, name)
+        x, rows, notes = decoded.pixels, decoded.rows, notes + decoded.notes
+        details = {"size": list(decoded.size), "resized": size is not None, "depth": decoded.depth}
     elif raw.kind == "text":
         x, rows, long = _texts(raw, rows, bad)
         if long:
@@ -49,7 +52,7 @@ def decode(
     if len(rows) == 0:
         raise DataError(f"no row of {name} can be used: {'; '.join(bad.messages[:3])}")
     columns = {name: column.take(rows) for name, column in raw.columns.items()}
-    return DecodedData(x, y[rows], class_names, columns, rows, len(raw), source, bad.messages, notes)
+    return DecodedData(x, y[rows], class_names, columns, rows, len(raw), source, bad.messages, notes, details)
 
 
 def _texts(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Words, Ints, int]:

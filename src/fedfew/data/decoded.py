@@ -59,7 +59,8 @@ class DecodedData:
     total: int  # rows in the source, unusable ones included
     source: str  # hash of the source
     skipped: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)  # how samples were decoded: JSON values
 
     def __len__(self) -> int:
         return len(self.y)
@@ -75,6 +76,7 @@ class DecodedData:
             source=self.source,
             skipped=self.skipped,
             notes=self.notes,
+            details=self.details,
         )
 
     def sampled(self, wanted: Ints) -> DecodedData:

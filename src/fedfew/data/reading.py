@@ -93,8 +93,8 @@ def _cached_or_decoded(found: Found, size: Size | None, sample: int | None, seed
 
 def _image_size(size: int | Size | None, source: Source | None) -> Size | None:
     own = source.size if source else None
-    full = own if size is None else (own[0] if own else 3, size, size) if isinstance(size, int) else size
-    if full is not None and (len(full) != 3 or full[0] not in (1, 3) or min(full) < 1):
+    full = own if size is None else (own[0] if own else 0, size, size) if isinstance(size, int) else size
+    if full is not None and (len(full) != 3 or full[0] not in (0, 1, 3) or min(full[1:]) < 1):
         raise ValueError(f"size must be a number of pixels or (1 or 3 channels, height, width), not {size}")
     return full
 

@@ -104,7 +104,7 @@ def test_columns_that_are_not_there(
 
 def test_missing_image_files(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("image,label\nnone.png,0\nneither.png,1\n,1\n")
-    with pytest.raises(DataError, match=r"row 1: there is no file .*none\.png"):
+    with pytest.raises(DataError, match=r"row 1: there is no such image file"):
         two(tmp_path / "a.csv")
     with pytest.raises(DataError, match="no row of a can be used"):
         two(tmp_path / "a.csv", on_bad="skip")
