@@ -33,7 +33,7 @@ def test_samples_stay_with_their_client():
         (np.float16, torch.float32),
         (np.uint8, torch.uint8),
         (np.int32, torch.int64),
-        (bool, torch.int64),
+        (bool, torch.float32),
     ],
 )
 def test_stored_types(dtype, stored):

@@ -1,20 +1,23 @@
-"""A federation: every client's samples in one tensor, and where each client's begin."""
+"""A federation: the samples of all clients in one tensor, and where those of each client begin."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from html import escape
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Pixels = Literal["symmetric", "unit"]
+HTML_ROWS = 30  # clients listed in a notebook
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """One split (training or test) of a stack of clients: client i owns rows ``start[i] : start[i] + count[i]``."""
 
@@ -36,6 +39,10 @@ class Samples:
             longest=int(count.max()),
         )
 
+    def __repr__(self) -> str:
+        """A summary without any sample."""
+        return f"<Samples: {int(self.count.sum()):,} of {len(self.count)} clients, {list(self.x.shape[1:])} of {self.x.dtype}>"
+
     def take(self, clients: Tensor) -> Samples:
         """The same rows seen by a chosen stack of clients (nothing is copied)."""
         at = clients.to(self.count.device)
@@ -43,7 +50,7 @@ class Samples:
         return replace(self, start=self.start[at], count=count, longest=int(count.max()))
 
     def to(self, device: torch.device | str, stream: bool = False) -> Samples:
-        """On a device; with ``stream`` the features stay where they are and travel a batch at a time."""
+        """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
         return replace(
             self,
             x=self.x if stream else self.x.to(device),
@@ -53,12 +60,12 @@ class Samples:
         )
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """What a model sees of these rows, on the rows' device; the samples themselves may lie in host memory."""
+        """What a model sees of these rows, on the rows' device; the samples themselves may be in host memory."""
         chosen = self.x.index_select(0, rows.flatten().to(self.x.device)).reshape(rows.shape + self.x.shape[1:])
         return as_input(chosen.to(rows.device, non_blocking=True), self.pixels)
 
     def rows(self, client: int) -> Tensor:
-        """Where one client's samples lie."""
+        """The rows of one client."""
         start, count = int(self.start[client]), int(self.count[client])
         return torch.arange(start, start + count, device=self.y.device)
 
@@ -80,7 +87,13 @@ def as_input(x: Tensor, pixels: Pixels = "symmetric") -> Tensor:
     return x.to(torch.int64) if x.dtype in (torch.int16, torch.int32) else x
 
 
-@dataclass(frozen=True)
+class Preprocessing(Protocol):
+    """Turns raw tables, texts or images into samples as they were in training; see :mod:`fedfew.data.preprocessing`."""
+
+    def apply(self, raw: Any, client: str | int | None = None) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True, repr=False)
 class Federation:
     """M clients' training and test samples. Make one with :meth:`from_arrays` or a function of :mod:`fedfew.data`."""
 
@@ -91,11 +104,23 @@ class Federation:
     name: str = "arrays"
     groups: Tensor | None = None  # the true group of each client, where the data was made with groups
     val: Samples | None = None  # a third split, where one was cut
-    class_names: tuple[str, ...] = ()  # what the labels mean, where known
+    class_names: tuple[str, ...] = ()  # one per class; "0", "1", … if not given
     vocabulary: int | None = None  # for token ids: how many there are
-    about: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # where it came from: source and its hash, partition, seed, rows skipped
+    about: Mapping[str, Any] = field(default_factory=dict)  # its origin: source and its hash, partition, seed, rows skipped
+    client_names: tuple[str, ...] = ()  # one per client; its id if not given
+    preprocessing: Preprocessing | None = None  # fitted on the training samples; None for arrays
+
+    def __post_init__(self) -> None:
+        if not self.class_names:
+            object.__setattr__(self, "class_names", tuple(map(str, range(self.classes))))
+        if not self.client_names:
+            object.__setattr__(self, "client_names", tuple(map(str, self.ids.tolist())))
+        for setting, names, wanted in (
+            ("class_names", self.class_names, self.classes),
+            ("client_names", self.client_names, len(self.ids)),
+        ):
+            if len(names) != wanted:
+                raise ValueError(f"{setting} has {len(names)} names, but {wanted} are needed")
 
     @classmethod
     def from_arrays(
@@ -106,17 +131,21 @@ class Federation:
         classes: int | None = None,
         name: str = "arrays",
         groups: Sequence[int] | None = None,
+        class_names: Sequence[str] | None = None,
+        client_names: Sequence[str] | None = None,
     ) -> Federation:
         """A federation of ``len(train)`` clients, each ``(x, y)`` in numpy or torch.
 
-        x: one row a sample, any shape (vectors, images, token ids), the same for all clients. Floating-point features are kept
-        as float32, bytes as bytes (pixels; see :func:`as_input`), other integers as int64 (token ids).
-        y: integer labels in ``range(classes)``; classes: the largest label + 1 unless given.
+        x: one row per sample, any shape (vectors, images, token ids), the same for all clients. Floating-point features and
+        booleans are stored as float32, bytes as bytes (pixels; see :func:`as_input`), other integers as int64 (token ids).
+        y: integer labels in ``range(classes)``, words, or one-hot rows. classes: the largest label + 1 unless given.
+        class_names: one per class; words are numbered in this order, or alphabetically if it is not given.
         """
         if len(train) == 0:
             raise ValueError("train is empty: a federation needs at least one client")
         if len(train) != len(test):
             raise ValueError(f"train has {len(train)} clients, but test has {len(test)}")
+        train, test, class_names = _numbered(train, test, class_names)
         parts = {"train": [_checked(i, "train", *pair) for i, pair in enumerate(train)]}
         parts["test"] = [_checked(i, "test", *pair) for i, pair in enumerate(test)]
         first = parts["train"][0][0]
@@ -127,7 +156,9 @@ class Federation:
                         f"client {i}: {split} samples are {list(x.shape[1:])} of {x.dtype}, "
                         f"but client 0's training samples are {list(first.shape[1:])} of {first.dtype}"
                     )
-        if classes is None:
+        if classes is None and class_names:
+            classes = len(class_names)
+        elif classes is None:
             classes = 1 + max(int(y.max()) for pairs in parts.values() for _, y in pairs)
         for split, clients in parts.items():
             for i, (_, y) in enumerate(clients):
@@ -143,6 +174,8 @@ class Federation:
             ids=torch.arange(len(train)),
             name=name,
             groups=None if groups is None else torch.as_tensor(groups),
+            class_names=tuple(class_names or ()),
+            client_names=tuple(client_names or ()),
         )
 
     def __len__(self) -> int:
@@ -152,6 +185,32 @@ class Federation:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
+
+    def __repr__(self) -> str:
+        """A summary without any sample."""
+        shape = "×".join(map(str, self.shape)) or "1"
+        kind = str(self.train.x.dtype).removeprefix("torch.")
+        sizes = ", ".join(
+            f"{name} {sum(counts):,} ({min(counts):,} to {max(counts):,} per client)" for name, counts in self._counts().items()
+        )
+        return f"<Federation {self.name!r}: {len(self)} clients, {self.classes} classes, samples {shape} {kind}; {sizes}>"
+
+    def _repr_html_(self) -> str:
+        """The samples per client and split as a small table, for notebooks."""
+        counts = self._counts()
+        head = "".join(f"<th>{name}</th>" for name in ("client", *counts))
+        rows = [
+            f"<tr><td>{escape(client)}</td>{''.join(f'<td>{numbers[i]:,}</td>' for numbers in counts.values())}</tr>"
+            for i, client in enumerate(self.client_names[:HTML_ROWS])
+        ]
+        more = len(self) - len(rows)
+        if more:
+            rows.append(f'<tr><td colspan="{1 + len(counts)}">and {more:,} more</td></tr>')
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
+
+    def _counts(self) -> dict[str, list[int]]:
+        splits = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
 
     def take(self, clients: Sequence[int] | Tensor) -> Federation:
         """A federation of the chosen clients in that order; each keeps its identity, and so its batches."""
@@ -163,15 +222,16 @@ class Federation:
             ids=self.ids[at],
             groups=None if self.groups is None else self.groups[at],
             val=None if self.val is None else self.val.take(at),
+            client_names=tuple(self.client_names[i] for i in at.tolist()),
         )
 
     def to(self, device: torch.device | str, stream: bool = False) -> Federation:
-        """On a device; with ``stream`` the features stay where they are and travel a batch at a time."""
+        """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
         val = None if self.val is None else self.val.to(device, stream)
         return replace(self, train=self.train.to(device, stream), test=self.test.to(device, stream), val=val)
 
     def fingerprint(self) -> str:
-        """A hash of the samples, labels and clients: tells whether a checkpoint belongs to this data."""
+        """A hash of the samples, labels and clients: identifies the data that a checkpoint belongs to."""
         digest = hashlib.sha256(str((self.classes, self.train.x.dtype, self.shape)).encode())
         if self.train.pixels != "symmetric":
             digest.update(self.train.pixels.encode())
@@ -179,6 +239,34 @@ class Federation:
         for tensor in (self.ids, *(t for s in splits for t in (s.x, s.y, s.start, s.count))):
             digest.update(tensor.cpu().contiguous().numpy().data)  # no copy: memory-mapped samples may not fit
         return digest.hexdigest()
+
+
+def from_one_hot(labels: NDArray[Any]) -> NDArray[Any]:
+    """Rows of zeros with a single one as class numbers; anything else unchanged."""
+    if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "biuf":
+        return labels
+    if not bool((((labels == 0) | (labels == 1)).all(axis=1) & (labels.sum(axis=1) == 1)).all()):
+        return labels
+    return labels.argmax(axis=1)
+
+
+def _numbered(
+    train: Sequence[tuple[Any, Any]], test: Sequence[tuple[Any, Any]], class_names: Sequence[str] | None
+) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]], Sequence[str] | None]:
+    """One-hot labels and words as class numbers, and the class names."""
+    labels = [y.numpy(force=True) if isinstance(y, Tensor) else np.asarray(y) for _, y in (*train, *test)]
+    labels = [from_one_hot(y) for y in labels]
+    if any(y.dtype.kind in "UTO" for y in labels):
+        words = [[str(word) for word in y.reshape(-1).tolist()] for y in labels]
+        class_names = class_names or sorted({word for client in words for word in client})
+        number = {name: i for i, name in enumerate(class_names)}
+        for i, client in enumerate(words):
+            if not all(word in number for word in client):
+                where = f"client {i % len(train)}: {'train' if i < len(train) else 'test'}"
+                raise ValueError(f"{where} labels contain words that are not in class_names ({', '.join(class_names)})")
+        labels = [np.array([number[word] for word in client], dtype=np.int64) for client in words]
+    numbered = [(x, y) for (x, _), y in zip((*train, *test), labels, strict=True)]
+    return numbered[: len(train)], numbered[len(train) :], class_names
 
 
 def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -191,12 +279,14 @@ def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if len(x.shape) == 0 or len(x) == 0:
         raise ValueError(f"{where} has no samples")
     if y.ndim != 1 or len(y) != len(x):
-        raise ValueError(f"{where} has {len(x)} samples but labels of shape {list(y.shape)}; one label a sample is needed")
+        raise ValueError(f"{where} has {len(x)} samples but labels of shape {list(y.shape)}; one label per sample is needed")
     if x.is_floating_point():
         x = x.to(torch.float32)
         if not x.isfinite().all():
             bad = int((~x.flatten(1).isfinite().all(1) if x.ndim > 1 else ~x.isfinite()).nonzero()[0])
             raise ValueError(f"{where} sample {bad} contains NaN or infinite values")
+    elif x.dtype == torch.bool:
+        x = x.to(torch.float32)
     elif x.dtype != torch.uint8:
         x = x.to(torch.int64)
     if y.is_floating_point() and not bool((y == y.round()).all()):

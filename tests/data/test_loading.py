@@ -94,9 +94,9 @@ def test_mnist_by_writer(shared: Path) -> None:
 
 
 def test_every_writer_a_client(shared: Path) -> None:
-    with pytest.raises(DataError, match=r"client \d+ has 1 sample, too few"):
+    with pytest.raises(DataError, match=r"client \d+ \(\d+\) has 1 sample, too few"):
         load("mnist-writers", data_dir=shared, partition="by:writer_id", sample=2000)
-    with pytest.warns(SkippedWarning, match=r"left out \d+: client \d+ has 1 sample"):
+    with pytest.warns(SkippedWarning, match=r"left out \d+: client \d+ \(\d+\) has 1 sample"):
         federation = load("mnist-writers", data_dir=shared, partition="by:writer_id", sample=2000, on_bad="skip")
     assert len(federation) > 300
     assert everything(federation) + len(federation.about["skipped"]) == 2000
@@ -132,7 +132,9 @@ def test_a_lesion_is_on_one_side(shared: Path, partition: str) -> None:
     lesion = rows.columns["lesion_id"].codes
     spec = PartitionSpec.parse(partition)
     parts = spec.partition(rows, 6, np.random.default_rng(0), at_least=None, fewest=2, units=lesion)
-    cuts, _ = split.cut_clients(parts, split.Cutter(0.25, 0.1, units=lesion, group="lesion_id"), "raise")
+    cuts, _, _ = split.cut_clients(
+        parts, spec.client_names(rows, parts), split.Cutter(0.25, 0.1, units=lesion, group="lesion_id"), "raise"
+    )
     sides = [set(lesion[np.concatenate([getattr(cut, side) for cut in cuts])].tolist()) for side in ("train", "val", "test")]
     assert sum(map(len, sides)) == len(set(lesion.tolist()))
     assert sum(len(side) for cut in cuts for side in (cut.train, cut.val, cut.test)) == len(raw)
@@ -274,7 +276,7 @@ def test_from_the_hub_and_then_from_the_cache(monkeypatch: pytest.MonkeyPatch) -
     assert everything(federation) == 20
     assert same(federation, load("cifar10", clients=2, partition="iid"))
     assert len(asked) == 1
-    own = load("hub:someone/pets", clients=2, partition="iid")
+    own = load("hub:someone/pets", clients=2, partition="iid", test_share=0.25)
     assert asked[1:] == ["someone/pets"]
     assert same(own, federation)
 

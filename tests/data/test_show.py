@@ -95,10 +95,12 @@ def test_command_show(shared: Path, tmp_path: Path) -> None:
 
 def test_command_prepare(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    file.write_text("a,b,c,kind\n" + "".join(f"{i},{-i},,{i % 3}\n" if i == 4 else f"{i},{-i},7,{i % 3}\n" for i in range(40)))
+    file.write_text(
+        "a,b,c,kind\n" + "".join(f"{i}.5,{-i}.5,7,{i % 3}\n" if i != 4 else f"{i}.5,inf,8,{i % 3}\n" for i in range(40))
+    )
     code, out = run("prepare", file, "--label", "kind", "--clients", 2, "--partition", "iid", "-o", tmp_path / "a.fed")
     assert code == 2
-    assert "error: a.csv, row 5: a value is missing" in out
+    assert "error: a.csv, row 5: a value is infinite" in out
     code, out = run(
         "prepare",
         file,

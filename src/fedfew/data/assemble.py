@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.data import text
-from fedfew.data.decoded import DecodedData, Words
+from fedfew.data.decoded import DecodedData, Features, Words
 from fedfew.data.errors import DataError
 from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
+from fedfew.data.preprocessing import ImagePreprocessing, Preprocessing, Scale, TablePreprocessing, TextPreprocessing
 from fedfew.data.split import Cut
 from fedfew.federation import Federation, Pixels, Samples
 
@@ -26,42 +27,29 @@ def assemble(
     spec: PartitionSpec,
     *,
     name: str,
+    client_names: Sequence[str],
     seed: int,
     pixels: Pixels,
+    scale: Scale,
     vocabulary_from: VocabularyFrom,
     about: dict[str, Any],
 ) -> Federation:
-    """The federation of these clients. about: a record of how it was made."""
-    x: NDArray[Any] | Words = data.x
-    vocabulary: text.Vocabulary | None = None
-    if isinstance(x, Words):
-        vocabulary = text.Vocabulary.built_from(
-            x, np.concatenate([c.train for c in cuts]) if vocabulary_from == "train" else None
-        )
-    shift = _Shift(spec, seed, len(data.class_names))
-    if spec.shift == "rotation" and (isinstance(x, Words) or x.ndim < 3 or x.shape[-1] != x.shape[-2]):
-        what = "texts" if isinstance(x, Words) else f"samples of shape {list(x.shape[1:])}"
-        raise DataError(f"partition {spec} rotates square images, but these are {what}")
+    """The federation of these clients, with the preprocessing fitted on their training rows. about: how it was made."""
+    train = [cut.train for cut in cuts]
+    encoder = _Encoder(data, train, client_names, pixels, scale, vocabulary_from)
+    shift = _Shift(spec, seed, data)
 
     def samples(parts: Sequence[Indices]) -> Samples:
-        order = np.concatenate(parts)
-        chosen = vocabulary.encode(x, order) if vocabulary is not None and isinstance(x, Words) else np.asarray(x)[order]
-        labels = data.y[order]
-        ends = np.cumsum([len(part) for part in parts])
-        for client, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            shift.apply(client, chosen[begin:end], labels[begin:end])
+        x = encoder.encode(parts)
+        labels = data.y[np.concatenate(parts)]
         count = torch.tensor([len(part) for part in parts])
-        return Samples(
-            x=torch.from_numpy(chosen),
-            y=torch.from_numpy(labels),
-            start=count.cumsum(0) - count,
-            count=count,
-            longest=int(count.max()),
-            pixels=pixels,
-        )
+        start = count.cumsum(0) - count
+        for client, (begin, length) in enumerate(zip(start.tolist(), count.tolist(), strict=True)):
+            shift.apply(client, x[begin : begin + length], labels[begin : begin + length])
+        return Samples(torch.from_numpy(x), torch.from_numpy(labels), start, count, int(count.max()), pixels)
 
     return Federation(
-        train=samples([cut.train for cut in cuts]),
+        train=samples(train),
         test=samples([cut.test for cut in cuts]),
         val=samples([cut.val for cut in cuts]) if len(cuts[0].val) else None,
         classes=len(data.class_names),
@@ -69,19 +57,67 @@ def assemble(
         name=name,
         groups=torch.arange(len(cuts)) % spec.groups if spec.shift else None,
         class_names=data.class_names,
-        vocabulary=None if vocabulary is None else vocabulary.size,
+        vocabulary=encoder.vocabulary.size if encoder.vocabulary else None,
         about=about,
+        client_names=tuple(client_names),
+        preprocessing=encoder.preprocessing,
     )
+
+
+class _Encoder:
+    """Decoded samples to the stored ones, fitted on the clients' training rows."""
+
+    def __init__(
+        self,
+        data: DecodedData,
+        train: Sequence[Indices],
+        client_names: Sequence[str],
+        pixels: Pixels,
+        scale: Scale,
+        vocabulary_from: VocabularyFrom,
+    ) -> None:
+        self.x = data.x
+        self.vocabulary: text.Vocabulary | None = None
+        self.preprocessing: Preprocessing | None = None
+        if isinstance(self.x, Words):
+            rows = np.concatenate(train) if vocabulary_from == "train" else None
+            self.vocabulary = text.Vocabulary.built_from(self.x, rows)
+            self.preprocessing = TextPreprocessing(self.vocabulary.words, self.vocabulary.size)
+        elif isinstance(self.x, Features):
+            self.preprocessing = TablePreprocessing.fit(self.x, train, client_names, scale)
+        elif "depth" in data.details:
+            channels, height, width = data.details["size"]
+            self.preprocessing = ImagePreprocessing(
+                (channels, height, width), data.details["resized"], data.details["depth"], pixels
+            )
+
+    def encode(self, parts: Sequence[Indices]) -> NDArray[Any]:
+        """The rows of all clients, one client after the other."""
+        if isinstance(self.x, Words):
+            assert self.vocabulary is not None
+            return self.vocabulary.encode(self.x, np.concatenate(parts))
+        if isinstance(self.x, Features):
+            assert isinstance(self.preprocessing, TablePreprocessing)
+            return np.concatenate([self.preprocessing.transform(self.x.take(part), i) for i, part in enumerate(parts)])
+        return self.x[np.concatenate(parts)]
 
 
 class _Shift:
     """Concept shift: each group of clients sees the data transformed differently, group 0 unchanged."""
 
-    def __init__(self, spec: PartitionSpec, seed: int, classes: int) -> None:
+    def __init__(self, spec: PartitionSpec, seed: int, data: DecodedData) -> None:
         self.spec = spec
         self.permutations: list[Indices] = []
         if spec.shift == "label-permutation":
-            self.permutations = _permutations(classes, spec.groups, np.random.default_rng([seed, 2]))
+            self.permutations = _permutations(len(data.class_names), spec.groups, np.random.default_rng([seed, 2]))
+        if spec.shift == "rotation":
+            x = data.x
+            if not isinstance(x, np.ndarray):
+                raise DataError(
+                    f"partition {spec} rotates square images, but these are {'texts' if isinstance(x, Words) else 'tables'}"
+                )
+            if x.ndim < 3 or x.shape[-1] != x.shape[-2]:
+                raise DataError(f"partition {spec} rotates square images, but these are samples of shape {list(x.shape[1:])}")
 
     def apply(self, client: int, x: NDArray[Any], y: Indices) -> None:
         """In place."""

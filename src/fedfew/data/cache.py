@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.data import tensorfile
-from fedfew.data.decoded import Column, DecodedData, Words
+from fedfew.data.decoded import Column, DecodedData, Features, Words
 from fedfew.data.errors import DataError
 
 FORMAT = 2  # part of every key: increase it whenever decoding or the stored form changes
@@ -75,8 +75,14 @@ def _packed(data: DecodedData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
     if isinstance(data.x, Words):
         arrays |= {"words.ids": data.x.ids, "words.offsets": data.x.offsets}
         texts["inventory"] = data.x.inventory
+    elif isinstance(data.x, Features):
+        arrays |= {"numbers": data.x.numbers} | {f"category.{i}": c.codes for i, c in enumerate(data.x.categories)}
+        texts["numbers"], texts["boolean"] = data.x.number_names, data.x.boolean
+        texts["categories"] = [(name, c.values) for name, c in zip(data.x.category_names, data.x.categories, strict=True)]
     else:
         arrays["x"] = data.x
+    if data.splits is not None:
+        arrays["splits"] = data.splits
     arrays |= {f"column.{name}": column.codes for name, column in data.columns.items()}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     about = {
@@ -93,9 +99,8 @@ def _packed(data: DecodedData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
 def _unpacked(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> DecodedData:
     texts = tensorfile.from_text_tensor(tensors["texts"])
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    words = "words.ids" in arrays
     return DecodedData(
-        x=Words(arrays["words.ids"], arrays["words.offsets"], tuple(texts["inventory"])) if words else arrays["x"],
+        x=_unpacked_samples(arrays, texts),
         y=arrays["y"],
         class_names=tuple(about["class_names"]),
         columns={name: Column(arrays[f"column.{name}"], tuple(values)) for name, values in texts["columns"].items()},
@@ -104,5 +109,16 @@ def _unpacked(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> Decode
         source=about["source"],
         skipped=tuple(about["skipped"]),
         notes=tuple(about["notes"]),
+        splits=arrays.get("splits"),
         details=about["details"],
     )
+
+
+def _unpacked_samples(arrays: dict[str, NDArray[Any]], texts: dict[str, Any]) -> NDArray[Any] | Words | Features:
+    if "words.ids" in arrays:
+        return Words(arrays["words.ids"], arrays["words.offsets"], tuple(texts["inventory"]))
+    if "numbers" not in arrays:
+        return arrays["x"]
+    categories = tuple(Column(arrays[f"category.{i}"], tuple(values)) for i, (_, values) in enumerate(texts["categories"]))
+    names = tuple(name for name, _ in texts["categories"])
+    return Features(arrays["numbers"], tuple(texts["numbers"]), categories, names, tuple(texts["boolean"]))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data import images, text
-from fedfew.data.decoded import DecodedData, Ints, Words
+from fedfew.data.decoded import DecodedData, Features, Ints, Words
 from fedfew.data.errors import BadRows, DataError, OnBad
 from fedfew.data.images import Size
 from fedfew.data.labels import number_labels
@@ -37,7 +37,7 @@ def decode(
     wanted = np.arange(len(raw)) if only is None else np.sort(only)
     rows = np.array([row for row in wanted.tolist() if row not in bad.found], dtype=np.int64)
     notes: tuple[str, ...] = raw.notes
-    x: NDArray[Any] | Words
+    x: NDArray[Any] | Words | Features
     details: dict[str, Any] = {}
     if raw.kind == "image":
         decoded = images.decode_images(raw, rows, size, bad, name)
@@ -47,12 +47,17 @@ def decode(
         x, rows, long = _texts(raw, rows, bad)
         if long:
             notes += (f"{long} texts were cut at {text.LONGEST:,} characters",)
+    elif raw.kind == "table":
+        x, rows = _features(raw, rows, bad)
     else:
         x, rows = _array(raw, rows, bad)
+    if raw.used:
+        details["columns"] = {"used": list(raw.used), "left_out": raw.left_out}
     if len(rows) == 0:
         raise DataError(f"no row of {name} can be used: {'; '.join(bad.messages[:3])}")
     columns = {name: column.take(rows) for name, column in raw.columns.items()}
-    return DecodedData(x, y[rows], class_names, columns, rows, len(raw), source, bad.messages, notes, details)
+    splits = None if raw.splits is None else raw.splits[rows]
+    return DecodedData(x, y[rows], class_names, columns, rows, len(raw), source, bad.messages, notes, splits, details)
 
 
 def _texts(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Words, Ints, int]:
@@ -66,6 +71,15 @@ def _texts(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Words, Ints, int]:
     chosen = [raw.texts[row] or "" for row in good]
     long = sum(len(words) > text.LONGEST for words in chosen)
     return text.split_texts(chosen), np.array(good, dtype=np.int64), long
+
+
+def _features(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Features, Ints]:
+    assert raw.features is not None
+    infinite: NDArray[np.bool_] = np.asarray(np.isinf(raw.features.numbers).any(axis=1))
+    for row in rows[infinite[rows]].tolist():
+        bad.add(row, f"{raw.where(row)}: a value is infinite")
+    rows = rows[~infinite[rows]]
+    return raw.features.take(rows), rows
 
 
 def _array(raw: RawData, rows: Ints, bad: BadRows) -> tuple[NDArray[Any], Ints]:

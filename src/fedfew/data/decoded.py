@@ -48,10 +48,29 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Features:
+    """Columns of a table before scaling and one-hot encoding."""
+
+    numbers: NDArray[np.float64]  # [N, number columns]; NaN: missing
+    number_names: tuple[str, ...]
+    categories: tuple[Column, ...]  # missing values are the category MISSING
+    category_names: tuple[str, ...]
+    boolean: tuple[str, ...] = ()  # number columns that are only 0 and 1
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: Ints) -> Features:
+        taken = tuple(column.take(rows) for column in self.categories)
+        return Features(self.numbers[rows], self.number_names, taken, self.category_names, self.boolean)
+
+
+@dataclass(frozen=True)
 class DecodedData:
     """N samples with their labels."""
 
-    x: NDArray[Any] | Words  # images: bytes [N, C, H, W]; features: float32 [N, …]; token ids: int64 [N, …]; texts: Words
+    # Images: bytes [N, C, H, W]; arrays: float32 [N, …] or token ids int64 [N, …]; texts: Words; tables: Features.
+    x: NDArray[Any] | Words | Features
     y: Ints
     class_names: tuple[str, ...]
     columns: dict[str, Column]
@@ -60,6 +79,7 @@ class DecodedData:
     source: str  # hash of the source
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    splits: NDArray[np.int8] | None = None  # TRAIN, VAL or TEST per row, if the source is split
     details: dict[str, Any] = field(default_factory=dict)  # how samples were decoded: JSON values
 
     def __len__(self) -> int:
@@ -67,7 +87,7 @@ class DecodedData:
 
     def take(self, rows: Ints) -> DecodedData:
         return DecodedData(
-            x=self.x.take(rows) if isinstance(self.x, Words) else self.x[rows],
+            x=self.x[rows] if isinstance(self.x, np.ndarray) else self.x.take(rows),
             y=self.y[rows],
             class_names=self.class_names,
             columns={name: column.take(rows) for name, column in self.columns.items()},
@@ -76,6 +96,7 @@ class DecodedData:
             source=self.source,
             skipped=self.skipped,
             notes=self.notes,
+            splits=None if self.splits is None else self.splits[rows],
             details=self.details,
         )
 

@@ -27,6 +27,7 @@ class Found:
     source: Source | None = None
     cached: bool = True  # decoding takes longer than reading the cache
     from_hub: bool = False
+    client: str | None = None  # the column of clients, if the data has an obvious one
 
 
 def data_folder(data_dir: str | Path | None) -> Path | None:

@@ -137,6 +137,17 @@ def decode_image(image: Image.Image, size: Size, *, resize: bool) -> NDArray[np.
     return array[None] if size[0] == 1 else array.transpose(2, 0, 1)
 
 
+def decode_alone(contents: bytes, size: Size, *, resize: bool, depth: int) -> NDArray[np.uint8]:
+    """One image file as bytes [C, H, W], scaled as the set that it was trained with."""
+    with open_image(contents) as image:
+        if not _is_deep(image):
+            return decode_image(image, size, resize=resize)
+        values = _deep_values(image, size, resize=resize)
+    if int(values.max()) >= 2**depth:
+        raise DataError(f"the image has values of more than the {depth} bits that images had in training")
+    return np.repeat(scaled_to_bytes(values, depth), size[0], axis=0)
+
+
 def open_image(contents: bytes) -> Image.Image:
     """An image whose format is one of the usual ones and whose size is acceptable, not decoded yet."""
     from PIL import Image

@@ -68,15 +68,6 @@ def class_numbers(labels: NDArray[Any], class_names: Sequence[str] | None, where
     return np.array([number[word] for word in words], dtype=np.int64)
 
 
-def from_one_hot(labels: NDArray[Any]) -> NDArray[Any]:
-    """Rows of zeros with a single one as class numbers; anything else unchanged."""
-    if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "biuf":
-        return labels
-    if not bool((((labels == 0) | (labels == 1)).all(axis=1) & (labels.sum(axis=1) == 1)).all()):
-        return labels
-    return labels.argmax(axis=1)
-
-
 def _is_missing(label: Any, numbered: bool) -> bool:
     """numbered: −1 means "no label" among numbered classes, as on the Hugging Face hub."""
     return label is None or label == "" or label != label or (numbered and label == -1)

@@ -5,124 +5,154 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedfew.data import prepared, reading, split
+from fedfew.data import notes, prepared, reading, split
 from fedfew.data.assemble import VocabularyFrom, assemble
-from fedfew.data.decoded import DecodedData
+from fedfew.data.decoded import DecodedData, Features, Words
 from fedfew.data.errors import DataError, OnBad, SkippedWarning
 from fedfew.data.images import Size
 from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
+from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
 from fedfew.federation import Federation, Pixels
 
+TEST_SHARE = 0.25
+
 
 def load(
-    name_or_path: str | Path,
+    data: Any,
     *,
     clients: int | None = None,
     partition: str | None = None,
     data_dir: str | Path | None = None,
     seed: int = 0,
     sample: int | None = None,
-    test_share: float = 0.25,
+    test_share: float | None = None,
     val_share: float = 0.0,
     stratify: bool = False,
     group: str | None = None,
     at_least: int | None = None,
     input: str | Sequence[str] | None = None,
     label: str | None = None,
+    client: str | None = None,
     size: int | Size | None = None,
     pixels: Pixels | None = None,
+    scale: Scale = "client",
     vocabulary_from: VocabularyFrom = "train",
     on_bad: OnBad = "raise",
 ) -> Federation:
     """A data set partitioned among clients, with each client's samples split into training and test (and validation).
 
-    name_or_path: a name from :func:`fedfew.data.names`; a parquet file or a folder of them, a folder with one subfolder of images
-        per class, a CSV, an ``.npz``; a federation written by ``fedfew data prepare``; or ``hub:owner/name``.
+    data: a name from :func:`fedfew.data.names`; a path (parquet, CSV, ``.npz``, a folder of images, a federation written by
+        ``fedfew data prepare``, …); ``hub:owner/name``; or an object: a pandas or polars data frame, a torch or Hugging Face data
+        set, arrays ``(x, y)``, or a list or dict of these with one entry per client. See ``docs/data.md``.
     clients: how many. Default: the paper's number, 20 for other data, and one per value for ``by:column``.
     partition: "iid", "dirichlet:0.5", "dirichlet-published:0.1", "pathological:2", "quantity:0.5", "by:column", "rotation",
         "label-permutation", or one of the former and one of the last two joined by "+". See ``docs/data.md``.
     data_dir: searched before any network. Default: ``$FEDFEW_DATA``.
     sample: keep only so many rows, drawn by the seed: for quick tries.
-    test_share, val_share: fractions of each client's samples. stratify: the same fraction of every class.
+    test_share, val_share: fractions of each client's samples. test_share=None: the data's own test split if it has one, else
+        0.25; for data sets known by name, as in the paper, all splits are merged and 0.25 is used. stratify: the same fraction of
+        every class.
     group: a column (a patient, a lesion) whose rows stay on one side of the split and, unless partitioned by a column, at one
         client; "none": no grouping, even if it is the data set's default.
     at_least: samples that every client must have for a random partition to be accepted. Default: what the split needs, or the
         partition's own rule.
+    client: the column that names the client of each row; the same as partition="by:column".
     input, label: columns, if they are not recognised by their names. size: images are resized to so many pixels per side, or to
         (channels, height, width). pixels: "symmetric" gives models values in −1 … 1, "unit" in 0 … 1.
+    scale: numbers of tables are standardised by the mean and standard deviation of each client's training rows ("client"), of all
+        clients' ("global"), or not at all ("none").
     vocabulary_from: texts that the vocabulary is built from: training texts, or "all" as in the published experiments.
     on_bad: for rows that cannot be used, "raise" reports the first one, "skip" leaves them out and reports how many.
     """
-    _check_settings(on_bad, vocabulary_from, test_share, val_share, stratify, group)
-    if prepared.is_prepared(name_or_path):
+    _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
+    if isinstance(data, (str, Path)) and prepared.is_prepared(data):
         given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
-        return _load_prepared(name_or_path, given)
-    spec = PartitionSpec.parse(partition) if partition is not None else None
+        return _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
+    spec = _partition_spec(partition, client)
     choice = ColumnChoice(
         input=input if input is None or isinstance(input, str) else tuple(input),
         label=None if label is None else (label,),
         excluded=tuple(column for column in (spec and spec.column, group) if column and column != "none"),
     )
-    name = str(name_or_path)
-    folder = None if data_dir is None else str(data_dir)
-    data, defaults = reading.read(name, choice, data_dir=folder, size=size, sample=sample, seed=seed, on_bad=on_bad)
-    _check_classes(data, name)
+    read, defaults = reading.read(data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad)
+    _check_classes(read, defaults.name)
+    if clients is None and (spec is None or spec.column is None):
+        clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
     spec = spec or PartitionSpec.parse(defaults.partition)
-    if clients is None and (partition is None or spec.column is None):
-        clients = defaults.clients
     if group is None and not stratify:
         group = defaults.group
     group = None if group == "none" else group
-    units = _groups(data, group)
-    rng = np.random.default_rng(seed)
-    parts = spec.partition(data, clients, rng, at_least=at_least, fewest=3 if val_share else 2, units=units)
-    cutter = split.Cutter(test_share, val_share, data.y if stratify else None, units, group or "")
-    cuts, too_small = split.cut_clients(parts, cutter, on_bad)
-    skipped = [*data.skipped, *too_small]
+    units = _groups(read, group)
+    splits = read.splits if test_share is None and defaults.keep_split else None
+    parts = spec.partition(
+        read, clients, np.random.default_rng(seed), at_least=at_least, fewest=3 if val_share else 2, units=units
+    )
+    labels = read.y if stratify else None
+    cutter = split.Cutter(TEST_SHARE if test_share is None else test_share, val_share, labels, units, group or "", splits)
+    cuts, names, too_small = split.cut_clients(parts, spec.client_names(read, parts), cutter, on_bad)
+    skipped = [*read.skipped, *too_small]
     if skipped:
         more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
-        warnings.warn(f"{name}: left out {len(skipped)}: {'; '.join(skipped[:3])}{more}", SkippedWarning, stacklevel=2)
+        warnings.warn(f"{defaults.name}: left out {len(skipped)}: {'; '.join(skipped[:3])}{more}", SkippedWarning, stacklevel=2)
     about = {
         "source": defaults.name,
-        "source_hash": data.source,
+        "source_hash": read.source,
         "partition": str(spec),
         "clients": len(cuts),
         "seed": seed,
         "sample": sample,
-        "rows": len(data),
-        "test_share": test_share,
+        "rows": len(read),
+        "test_share": cutter.test_share if splits is None else None,
         "val_share": val_share,
         "stratify": stratify,
         "group": group,
-        "vocabulary_from": None if isinstance(data.x, np.ndarray) else vocabulary_from,
+        "vocabulary_from": vocabulary_from if isinstance(read.x, Words) else None,
+        "scale": scale if isinstance(read.x, Features) else None,
+        "columns": read.details.get("columns"),
         "skipped": skipped,
-        "notes": [*data.notes, *defaults.notes(data)],
+        "notes": [*read.notes, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)],
     }
     return assemble(
-        data,
+        read,
         cuts,
         spec,
         name=f"{defaults.name}-{str(spec).replace(':', '-')}",
+        client_names=names,
         seed=seed,
         pixels=pixels or defaults.pixels,
+        scale=scale,
         vocabulary_from=vocabulary_from,
         about=about,
     )
 
 
+def _partition_spec(partition: str | None, client: str | None) -> PartitionSpec | None:
+    if client is None:
+        return None if partition is None else PartitionSpec.parse(partition)
+    spec = PartitionSpec.parse(f"by:{client}" if partition is None else partition)
+    if spec.column is None and spec.kind == "iid" and spec.shift:  # a shift alone joins the natural partition
+        return PartitionSpec("by", client, spec.shift, spec.groups)
+    if spec.column != client:
+        raise ValueError(f"client={client!r} and partition={partition!r} contradict each other: give one of them")
+    return spec
+
+
 def _check_settings(
-    on_bad: str, vocabulary_from: str, test_share: float, val_share: float, stratify: bool, group: str | None
+    on_bad: str, vocabulary_from: str, scale: str, test_share: float | None, val_share: float, stratify: bool, group: str | None
 ) -> None:
     if on_bad not in ("raise", "skip"):
         raise ValueError(f'on_bad must be "raise" or "skip", not {on_bad!r}')
     if vocabulary_from not in ("train", "all"):
         raise ValueError(f'vocabulary_from must be "train" or "all", not {vocabulary_from!r}')
-    split.check_shares(test_share, val_share)
+    if scale not in ("client", "global", "none"):
+        raise ValueError(f'scale must be "client", "global" or "none", not {scale!r}')
+    split.check_shares(TEST_SHARE if test_share is None else test_share, val_share)
     if stratify and group not in (None, "none"):
         raise ValueError("stratify and group exclude each other: whole groups cannot be split class by class")
 

@@ -117,6 +117,14 @@ class PartitionSpec:
         except ValueError as error:
             raise ValueError(f"partition {self}: {error}") from error
 
+    def client_names(self, data: DecodedData, parts: list[Indices]) -> list[str]:
+        """The value of the column at clients that hold a single one; else the client's number."""
+        if self.column is None:
+            return [str(i) for i in range(len(parts))]
+        column = data.columns[self.column]
+        held = [np.unique(column.codes[part]) for part in parts]
+        return [column.values[codes[0]] if len(codes) == 1 else str(i) for i, codes in enumerate(held)]
+
 
 def _whole(text: str, value: str) -> int:
     try:

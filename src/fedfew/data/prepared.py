@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
+from fedfew.data.preprocessing import Preprocessing, from_document, to_document
 from fedfew.federation import Federation, Samples
 
 FORMAT = 1
@@ -40,8 +40,11 @@ def write(federation: Federation, path: str | Path) -> Path:
         "class_names": list(federation.class_names),
         "vocabulary": federation.vocabulary,
         "pixels": federation.train.pixels,
+        "client_names": list(federation.client_names),
         "about": dict(federation.about),
     }
+    if federation.preprocessing is not None:
+        tensors["preprocessing"] = tensorfile.text_tensor(to_document(cast(Preprocessing, federation.preprocessing)))
     tensorfile.write(target, tensors, about)
     return target
 
@@ -56,6 +59,16 @@ def read(path: str | Path) -> Federation:
         raise DataError(f"{source} is not a prepared federation")
     if about["format"] != FORMAT:
         raise DataError(f"{source} has format {about['format']}, this version of fedfew reads {FORMAT}: prepare it again")
+    try:
+        federation = _federation(tensors, about)
+        _check(federation)
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
+        raise DataError(f"{source} does not hold a valid federation: {error}") from error
+    return federation
+
+
+def _federation(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> Federation:
+    fitted = tensors.get("preprocessing")
     return Federation(
         train=_samples(tensors, "train", about),
         test=_samples(tensors, "test", about),
@@ -67,16 +80,49 @@ def read(path: str | Path) -> Federation:
         class_names=tuple(about["class_names"]),
         vocabulary=about["vocabulary"],
         about=about["about"],
+        client_names=tuple(about.get("client_names", ())),  # files of earlier versions have none
+        preprocessing=None if fitted is None else from_document(tensorfile.from_text_tensor(fitted)),
     )
 
 
 def _samples(tensors: dict[str, torch.Tensor], name: str, about: dict[str, Any]) -> Samples:
     count = tensors[f"{name}/count"].clone()
-    samples = Samples(
-        x=tensors[f"{name}/x"],
-        y=tensors[f"{name}/y"],
-        start=tensors[f"{name}/start"].clone(),
-        count=count,
-        longest=int(count.max()),
-    )
-    return replace(samples, pixels=about["pixels"])
+    start = tensors[f"{name}/start"].clone()
+    return Samples(tensors[f"{name}/x"], tensors[f"{name}/y"], start, count, int(count.max()), about["pixels"])
+
+
+def _check(federation: Federation) -> None:
+    """Raise ValueError for values with which training would fail, or would use other samples than the client's."""
+    if type(federation.classes) is not int or federation.classes < 1:
+        raise ValueError(f"classes is {federation.classes!r}")
+    if federation.train.pixels not in ("symmetric", "unit"):
+        raise ValueError(f"pixels is {federation.train.pixels!r}")
+    clients = len(federation.ids)
+    splits = {"train": federation.train, "test": federation.test, "val": federation.val}
+    for name, samples in splits.items():
+        if samples is None:
+            continue
+        rows = len(samples.y)
+        if samples.y.shape != (rows,) or len(samples.x) != rows or samples.x.shape[1:] != federation.train.x.shape[1:]:
+            raise ValueError(f"{name} has samples {list(samples.x.shape)} and labels {list(samples.y.shape)}")
+        for part in (samples.y, samples.start, samples.count, federation.ids):
+            if part.dtype != torch.int64:
+                raise ValueError(f"{name} has numbers of type {part.dtype}, not int64")
+        if samples.start.shape != (clients,) or samples.count.shape != (clients,):
+            raise ValueError(f"{name} has {len(samples.start)} starts and {len(samples.count)} counts for {clients} clients")
+        if int(samples.count.min()) < 1 or int(samples.start.min()) < 0 or int((samples.start + samples.count).max()) > rows:
+            raise ValueError(f"starts and counts of {name} are outside its {rows} samples")
+        if int(samples.y.min()) < 0 or int(samples.y.max()) >= federation.classes:
+            raise ValueError(f"labels of {name} are outside 0 … {federation.classes - 1}")
+        _check_samples(name, samples.x, federation.vocabulary)
+
+
+def _check_samples(name: str, x: torch.Tensor, vocabulary: int | None) -> None:
+    if x.dtype == torch.float32:
+        if not all(bool(chunk.isfinite().all()) for chunk in x.split(4096)):
+            raise ValueError(f"{name} has values that are not finite")
+    elif x.dtype in (torch.int16, torch.int32, torch.int64):
+        if vocabulary is not None and (int(x.min()) < 0 or int(x.max()) >= vocabulary):
+            raise ValueError(f"{name} has token ids outside 0 … {vocabulary - 1}")
+    elif x.dtype != torch.uint8:
+        raise ValueError(f"{name} has samples of type {x.dtype}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.data.decoded import Column
+from fedfew.data.decoded import Column, Features
 
-Kind = Literal["image", "text", "array"]
+Kind = Literal["image", "text", "array", "table"]
 SPLITS = ("train", "val", "valid", "validation", "dev", "test")  # splits are concatenated in this order
+TRAIN, VAL, TEST = range(3)
+SPLIT_CODES = {name: TRAIN if name == "train" else TEST if name == "test" else VAL for name in SPLITS}
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,26 @@ class RawData:
     image: Callable[[int], bytes] | None = None  # the encoded image of a row; OSError or DataError if there is none
     texts: list[str | None] | None = None
     array: NDArray[Any] | None = None
+    features: Features | None = None
     label_names: tuple[str, ...] | None = None  # class names, if ``labels`` are class numbers
     columns: dict[str, Column] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # columns that are not used, and why
+    used: tuple[str, ...] = ()  # columns that are
+    splits: NDArray[np.int8] | None = None  # TRAIN, VAL or TEST per row, if the source is split
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def split_codes(names: Sequence[str | None]) -> NDArray[np.int8] | None:
+    """TRAIN, VAL or TEST per row from the names of splits; None unless every row has one, and not all have the same.
+
+    Without a test split, the validation split is the test split.
+    """
+    if any(name is None or name.lower() not in SPLIT_CODES for name in names):
+        return None
+    codes = np.array([SPLIT_CODES[str(name).lower()] for name in names], dtype=np.int8)
+    if TEST not in codes:
+        codes[codes == VAL] = TEST
+    return codes if {TRAIN, TEST} <= set(codes.tolist()) else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedfew.data import cache, finding
+from fedfew.data import cache, finding, objects
 from fedfew.data.decode import decode
 from fedfew.data.decoded import DecodedData, Ints
 from fedfew.data.embedded import digit_data
@@ -26,18 +28,20 @@ class Defaults:
     """The settings of a data set that apply unless the user gives others."""
 
     name: str
-    clients: int = CLIENTS
+    clients: int | None = CLIENTS
     partition: str = PARTITION
     group: str | None = None
     pixels: Pixels = "symmetric"
+    keep_split: bool = False  # the data's own test split stays the test split
     source: Source | None = None
 
     @classmethod
     def of(cls, found: Found) -> Defaults:
         source = found.source
         if source is None:
-            return cls(found.name)
-        return cls(found.name, source.clients, source.partition, source.group, source.pixels, source)
+            partition = PARTITION if found.client is None else f"by:{found.client}"
+            return cls(found.name, CLIENTS if found.client is None else None, partition, keep_split=True)
+        return cls(found.name, source.clients, source.partition, source.group, source.pixels, source=source)
 
     def notes(self, data: DecodedData) -> list[str]:
         """What is missing from the public data set of that name."""
@@ -51,27 +55,31 @@ class Defaults:
 
 
 def read(
-    name_or_path: str,
+    data: Any,
     choice: ColumnChoice,
     *,
-    data_dir: str | None,
+    data_dir: str | Path | None,
     size: int | Size | None,
     sample: int | None,
     seed: int,
     on_bad: OnBad,
 ) -> tuple[DecodedData, Defaults]:
-    """The decoded rows and the data set's defaults. sample: only so many rows, drawn by the seed."""
+    """The decoded rows and the data set's defaults.
+
+    data: a name, a path or an object. sample: only so many rows, drawn by the seed.
+    """
     if sample is not None and sample < 2:
         raise ValueError(f"sample must be ≥ 2, not {sample}")
-    if name_or_path == "digits":
-        data = digit_data()
-        chosen = data if sample is None else data.sampled(_sampled_rows(data.total, sample, seed))
+    if isinstance(data, str) and data == "digits":
+        digits = digit_data()
+        chosen = digits if sample is None else digits.sampled(_sampled_rows(digits.total, sample, seed))
         return chosen, Defaults("digits", partition="rotation")
-    found = finding.find(name_or_path, data_dir, choice, {"size": size})
-    data = _cached_or_decoded(found, _image_size(size, found.source), sample, seed, on_bad)
-    if data.skipped and on_bad == "raise":
-        raise DataError(f'{data.skipped[0]} (on_bad="skip" leaves such rows out)')
-    return data, Defaults.of(found)
+    by_name = isinstance(data, (str, Path))
+    found = finding.find(data, data_dir, choice, {"size": size}) if by_name else objects.find(data, choice)
+    decoded = _cached_or_decoded(found, _image_size(size, found.source), sample, seed, on_bad)
+    if decoded.skipped and on_bad == "raise":
+        raise DataError(f'{decoded.skipped[0]} (on_bad="skip" leaves such rows out)')
+    return decoded, Defaults.of(found)
 
 
 def _cached_or_decoded(found: Found, size: Size | None, sample: int | None, seed: int, on_bad: OnBad) -> DecodedData:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedfew.data import raw
 from fedfew.data.errors import DataError, OnBad
 from fedfew.data.partition import Indices, rows_by_code
 
@@ -105,18 +107,37 @@ def grouped(
     return Cut(*(np.concatenate([empty_rows, *chosen[side]]) for side in (TRAIN, VAL, TEST)))
 
 
+def given(part: Indices, splits: NDArray[np.int8], val_share: float, who: str) -> Cut:
+    """The split that the source has; without validation rows there, ``val_share`` of the training rows."""
+    train, val, test = (part[splits[part] == side] for side in (raw.TRAIN, raw.VAL, raw.TEST))
+    if val_share and not len(val) and len(train) > 1:
+        number = min(max(1, round(len(train) * val_share)), len(train) - 1)
+        val, train = train[:number], train[number:]
+    needed = {"training": train, "test": test} | ({"validation": val} if val_share or raw.VAL in splits else {})
+    empty = [name for name, rows in needed.items() if not len(rows)]
+    if empty:
+        raise DataError(
+            f"{who} has no {empty[0]} rows in the split that the data set comes with: use fewer clients or another partition, "
+            "or set test_share to merge the splits and split anew"
+        )
+    return Cut(train, val, test)
+
+
 @dataclass(frozen=True)
 class Cutter:
-    """How the rows of every client are split: by class if there are ``labels``, by group if there are ``units``, else plainly."""
+    """How the rows of every client are split: as given by the source, by class, by group, or else plainly."""
 
     test_share: float
     val_share: float
-    labels: Indices | None = None
-    units: Indices | None = None
+    labels: Indices | None = None  # stratify by these
+    units: Indices | None = None  # rows with the same number stay in one split
     group: str = ""  # the column that ``units`` come from, for messages
+    splits: NDArray[np.int8] | None = None  # the source's own split
     sides: dict[int, int] = field(default_factory=dict)
 
     def cut(self, part: Indices, who: str) -> Cut:
+        if self.splits is not None:
+            return given(part, self.splits, self.val_share, who)
         if self.units is not None:
             return grouped(part, self.units, self.group, self.test_share, self.val_share, who, self.sides)
         if self.labels is not None:
@@ -124,16 +145,20 @@ class Cutter:
         return plain(part, self.test_share, self.val_share, who)
 
 
-def cut_clients(parts: Sequence[Indices], cutter: Cutter, on_bad: OnBad) -> tuple[list[Cut], list[str]]:
-    """One cut per client, and why clients were left out (only with ``on_bad="skip"``)."""
-    cuts, skipped = [], []
-    for client, part in enumerate(parts):
+def cut_clients(
+    parts: Sequence[Indices], names: Sequence[str], cutter: Cutter, on_bad: OnBad
+) -> tuple[list[Cut], list[str], list[str]]:
+    """One cut and name per client, and why clients were left out (only with ``on_bad="skip"``)."""
+    cuts, kept, skipped = [], [], []
+    for client, (part, name) in enumerate(zip(parts, names, strict=True)):
+        who = f"client {client}" if name == str(client) else f"client {client} ({name})"
         try:
-            cuts.append(cutter.cut(part, f"client {client}"))
+            cuts.append(cutter.cut(part, who))
+            kept.append(name)
         except DataError as error:
             if on_bad == "raise":
                 raise
             skipped.append(str(error))
     if not cuts:
         raise DataError(f"no client can be split: {skipped[-1]}")
-    return cuts, skipped
+    return cuts, kept, skipped

@@ -42,6 +42,7 @@ class Vocabulary:
 
     token: NDArray[np.int32]
     size: int
+    words: tuple[str, ...]  # those with a token of their own, in order of their tokens
 
     @classmethod
     def built_from(cls, words: Words, rows: Ints | None, size: int = VOCABULARY) -> Vocabulary:
@@ -57,7 +58,7 @@ class Vocabulary:
         order = sorted(seen.tolist(), key=lambda i: (-counts[i], words.inventory[i]))[: size - SPECIALS]
         token = np.full(len(words.inventory), UNKNOWN, dtype=np.int32)
         token[order] = np.arange(SPECIALS, SPECIALS + len(order), dtype=np.int32)
-        return cls(token, size)
+        return cls(token, size, tuple(words.inventory[i] for i in order))
 
     def encode(self, words: Words, rows: Ints, length: int = LENGTH) -> NDArray[np.int16] | NDArray[np.int32]:
         """``cls`` and the words of each row, cut or padded to ``length``. As small an integer type as holds the ids."""

@@ -17,11 +17,12 @@ from tests.data.layouts import everything, two
 def test_csv_of_numbers(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text(
-        "height,width,hospital,species\n" + "".join(f"{i},{i / 2},{i % 3},{'cat' if i % 2 else 'dog'}\n" for i in range(30))
+        "height,width,hospital,species\n"
+        + "".join(f"{i + 0.5},{i / 2 + 0.25},{i % 3},{'cat' if i % 2 else 'dog'}\n" for i in range(30))
     )
-    federation = load(file, label="species", partition="by:hospital")
+    federation = load(file, label="species", partition="by:hospital", scale="none")
     assert len(federation) == 3
-    assert federation.shape == (2,)  # the column dealt by is no feature
+    assert federation.shape == (2,)  # the column of clients is no feature
     assert federation.class_names == ("cat", "dog")
     assert everything(federation) == 30
     x, _ = federation.train.of(1)
@@ -75,10 +76,10 @@ def test_splits_are_merged_in_order(tmp_path: Path) -> None:
 
 def test_missing_values_and_texts(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,z,label\n1,2,a\n,2,b\n1,inf,a\n3,4,b\n5,6,a\n7,8,b\n")
-    with pytest.raises(DataError, match=r"a\.csv, row 2: a value is missing"):
+    with pytest.raises(DataError, match=r"a\.csv, row 3: a value is infinite"):
         two(tmp_path / "a.csv")
-    with pytest.warns(SkippedWarning, match="left out 2"):
-        assert everything(two(tmp_path / "a.csv", on_bad="skip")) == 4
+    with pytest.warns(SkippedWarning, match="left out 1"):
+        assert everything(two(tmp_path / "a.csv", on_bad="skip")) == 5
     (tmp_path / "b.csv").write_text('text,label\nhello,a\n"",b\nyou,a\nthere,b\nwho,b\n')
     with pytest.warns(SkippedWarning, match="row 2: the text is missing"):
         assert everything(two(tmp_path / "b.csv", on_bad="skip")) == 4
@@ -91,7 +92,7 @@ def test_missing_values_and_texts(tmp_path: Path) -> None:
         ({"x": [1.0], "label": [2]}, {"label": "kind"}, "no label column 'kind'"),
         ({"x": [1.0], "label": [2]}, {"input": "z"}, "no input column 'z'"),
         ({"words": ["a"], "label": [2]}, {}, "no column that is recognised as the input"),
-        ({"x": [1.0], "s": ["a"], "label": [2]}, {"input": ["x", "s"]}, "'s' does not hold numbers"),
+        ({"x": [1.0], "s": [["a"]], "label": [2]}, {"input": ["x", "s"]}, "'s' holds neither numbers nor words"),
     ],
 )
 def test_columns_that_are_not_there(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.data.decoded import MISSING, Column
 from fedfew.data.errors import DataError
-from fedfew.data.raw import SPLITS, ColumnChoice, RawData
+from fedfew.data.raw import SPLITS, ColumnChoice, RawData, split_codes
+from fedfew.data.readers import table_columns
 from fedfew.data.readers.image_folder import inside
+from fedfew.data.readers.table_columns import FeatureColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,87 +24,136 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("label", "labels", "target", "class", "y", "fine_label", "character")
 IMAGE_NAMES = ("image", "img", "file_name", "filename", "file", "path")
 TEXT_NAMES = ("text", "sentence", "content")
+SPLIT_COLUMN = "split"
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """One file or split of a data set."""
+
+    name: str  # for messages
+    table: pa.Table
+    folder: Path | None = None  # image paths are relative to it
+    split: str | None = None
+
+
+def split_of(path: Path) -> str | None:
+    """The split that a file belongs to, by its name (train-0.parquet) or by a folder above it."""
+    words = [path.stem.lower().replace("_", "-").split("-")[0], *(p.name.lower() for p in path.parents)]
+    return next((word for word in words if word in SPLITS), None)
 
 
 def split_order(files: Sequence[Path]) -> list[Path]:
     """Training files first, then validation, then test, then others, each by name."""
-
-    def rank(path: Path) -> tuple[int, str]:
-        words = [path.stem.lower().replace("_", "-").split("-")[0], *(p.name.lower() for p in path.parents)]
-        found = [SPLITS.index(word) for word in words if word in SPLITS]
-        return (found[0] if found else len(SPLITS), str(path))
-
-    return sorted(files, key=rank)
+    split = {path: split_of(path) for path in files}
+    return sorted(files, key=lambda path: (SPLITS.index(split[path] or "") if split[path] else len(SPLITS), str(path)))
 
 
 def read_parquet(files: Sequence[Path], choice: ColumnChoice) -> RawData:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = []
+    parts = []
     for path in files:
         try:
-            tables.append((path.name, path.parent, pq.read_table(path)))
+            parts.append(TablePart(path.name, pq.read_table(path), path.parent, split_of(path) if len(files) > 1 else None))
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} cannot be read as parquet: {error}") from error
-    return from_tables(tables, choice)
+    return from_tables(parts, choice)
 
 
-def from_tables(tables: Sequence[tuple[str, Path | None, pa.Table]], choice: ColumnChoice) -> RawData:
-    """Rows of Arrow tables in the layout of the hub: one (name, folder that image paths are relative to, table) per file."""
-    import pyarrow as pa
+def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[str, ...] = ()) -> RawData:
+    """The rows of all parts: images, texts, or features."""
     import pyarrow.types as types
 
-    first = tables[0][2]
-    for name, _, table in tables[1:]:
-        missing = set(first.column_names) - set(table.column_names)
-        if missing:
-            raise DataError(f"{name} has no column {sorted(missing)[0]!r}, but {tables[0][0]} has")
-    features = hub_features(first)
-    shared = [table.select(first.column_names).replace_schema_metadata(None) for _, _, table in tables]
-    try:
-        table = pa.concat_tables(shared, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise DataError(f"the files {', '.join(name for name, _, _ in tables)} do not fit together: {error}") from error
-    if len(table) == 0:
-        raise DataError(f"{', '.join(name for name, _, _ in tables)} has no rows")
-    starts = np.cumsum([0, *(len(t) for t in shared)]).tolist()
+    table, file = _concatenated(parts), parts[0].name
+    starts = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
 
-    def file_of(row: int) -> int:
-        return bisect_right(starts, row) - 1
+    def part_of(row: int) -> TablePart:
+        return parts[bisect_right(starts, row) - 1]
 
     def where(row: int) -> str:
-        return f"{tables[file_of(row)][0]}, row {row - starts[file_of(row)] + 1}"
+        return f"{part_of(row).name}, row {row - starts[bisect_right(starts, row) - 1] + 1}"
 
-    label = _label_column(table.column_names, choice, tables[0][0])
-    chosen = _input_columns(table, choice, label, tables[0][0])
-    others = [n for n in table.column_names if n != label and n not in chosen and _is_plain(table.schema.field(n).type)]
+    label = _label_column(table.column_names, choice, file)
+    given_split = _given_split(table, parts, choice)
+    purpose = {name: "client or group" for name in choice.excluded if name in table.column_names} | {label: "the label"}
+    if given_split is not None and SPLIT_COLUMN in table.column_names:
+        purpose[SPLIT_COLUMN] = "the split"
+    single = _image_or_text_column(table, choice, label, file)
+    chosen = None if single else _feature_columns(table, choice, purpose, file)
+    used = (single,) if single else chosen.used if chosen else ()
+    left_out = (
+        chosen.left_out if chosen else {n: purpose.get(n, f"the input is {single}") for n in table.column_names if n != single}
+    )
+    others = [n for n in table.column_names if n != label and n not in used and _is_plain(table.schema.field(n).type)]
     common: dict[str, Any] = {
         "labels": table[label].to_pylist(),
         "where": where,
-        "label_names": features.get(label),
-        "columns": {name: _column(table[name]) for name in others},
+        "label_names": hub_features(parts[0].table).get(label),
+        "columns": {name: table_columns.coded(table[name]) for name in others},
+        "used": used,
+        "left_out": left_out,
+        "splits": given_split,
+        "notes": notes,
     }
-    one = table.schema.field(chosen[0]).type if len(chosen) == 1 else None
-    if one is not None and types.is_struct(one):
-        payload, names = _field(table[chosen[0]], "bytes"), _field(table[chosen[0]], "path")
+    if chosen is not None:
+        return RawData("table", features=table_columns.features(table, chosen), **common)
+    kind = table.schema.field(single).type
+    if types.is_struct(kind):
+        payload, names = _field(table[single], "bytes"), _field(table[single], "path")
 
         def image(row: int) -> bytes:
             if payload is not None and payload[row] is not None:
                 return payload[row]
-            name = names[row] if names is not None else None
-            return _image_file(tables[file_of(row)][1], name)
+            return _image_file(part_of(row).folder, names[row] if names is not None else None)
 
         return RawData("image", image=image, **common)
-    if one is not None and (types.is_binary(one) or types.is_large_binary(one)):
-        contents = table[chosen[0]].to_pylist()
-        return RawData("image", image=lambda row: _there(contents[row]), **common)
-    if one is not None and _is_text(one):
-        values = table[chosen[0]].to_pylist()
-        if chosen[0].lower() in IMAGE_NAMES:
-            return RawData("image", image=lambda row: _image_file(tables[file_of(row)][1], values[row]), **common)
-        return RawData("text", texts=values, **common)
-    return RawData("array", array=_numbers(table, chosen, tables[0][0]), **common)
+    values = table[single].to_pylist()
+    if not _is_text(kind):
+        return RawData("image", image=lambda row: _there(values[row]), **common)
+    if str(single).lower() in IMAGE_NAMES:
+        return RawData("image", image=lambda row: _image_file(part_of(row).folder, values[row]), **common)
+    return RawData("text", texts=values, **common)
+
+
+def _concatenated(parts: Sequence[TablePart]) -> pa.Table:
+    import pyarrow as pa
+
+    first = parts[0].table
+    for part in parts[1:]:
+        missing = set(first.column_names) - set(part.table.column_names)
+        if missing:
+            raise DataError(f"{part.name} has no column {sorted(missing)[0]!r}, but {parts[0].name} has")
+    tables = [table_columns.plain_types(part.table.select(first.column_names)).replace_schema_metadata(None) for part in parts]
+    listed = ", ".join(part.name for part in parts)
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"the files {listed} do not fit together: {error}") from error
+    if len(table) == 0:
+        raise DataError(f"{listed} has no rows")
+    return table.replace_schema_metadata(first.schema.metadata)
+
+
+def _given_split(table: pa.Table, parts: Sequence[TablePart], choice: ColumnChoice) -> NDArray[np.int8] | None:
+    """The split per row: that of its file, or the column ``split``."""
+    if (
+        SPLIT_COLUMN in table.column_names
+        and SPLIT_COLUMN not in choice.excluded
+        and _is_text(table.schema.field(SPLIT_COLUMN).type)
+    ):
+        return split_codes(table[SPLIT_COLUMN].to_pylist())
+    return split_codes([part.split for part in parts for _ in range(len(part.table))])
+
+
+def _feature_columns(table: pa.Table, choice: ColumnChoice, purpose: dict[str, str], file: str) -> FeatureColumns:
+    named = (choice.input,) if isinstance(choice.input, str) else choice.input
+    chosen = table_columns.choose(table, named, purpose, file)
+    if not chosen.used:
+        why = "; ".join(f"{name}: {reason}" for name, reason in chosen.left_out.items())
+        raise DataError(f"{file} has no column that is recognised as the input ({why}). Name one with input=…")
+    return chosen
 
 
 def read_csv(path: Path, choice: ColumnChoice) -> RawData:
@@ -117,7 +168,7 @@ def read_csv(path: Path, choice: ColumnChoice) -> RawData:
         )
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}") from error
-    return from_tables([(path.name, path.parent, table)], choice)
+    return from_tables([TablePart(path.name, table, path.parent)], choice)
 
 
 def hub_features(table: pa.Table) -> dict[str, tuple[str, ...]]:
@@ -138,48 +189,40 @@ def _label_column(there: list[str], choice: ColumnChoice, file: str) -> str:
     raise DataError(f"{file} has {asked}; columns: {', '.join(there)}. Name one with label=…")
 
 
-def _input_columns(table: pa.Table, choice: ColumnChoice, label: str, file: str) -> list[str]:
+def _image_or_text_column(table: pa.Table, choice: ColumnChoice, label: str, file: str) -> str | None:
+    """The column of images or texts; None if features are numbers and categories."""
     import pyarrow.types as types
 
     there = table.column_names
     if choice.input is not None:
-        wanted = [choice.input] if isinstance(choice.input, str) else list(choice.input)
-        for name in wanted:
+        for name in [choice.input] if isinstance(choice.input, str) else choice.input:
             if name not in there:
                 raise DataError(f"{file} has no input column {name!r}; columns: {', '.join(there)}")
-        return wanted
+    if isinstance(choice.input, tuple):
+        return None
     rest = [name for name in there if name != label and name not in choice.excluded]
-    kind = {name: table.schema.field(name).type for name in rest}
-    pictures = [n for n in rest if types.is_struct(kind[n]) or types.is_binary(kind[n]) or types.is_large_binary(kind[n])]
-    named = [n for known in (IMAGE_NAMES, TEXT_NAMES) for k in known for n in rest if n.lower() == k and _is_text(kind[n])]
-    numeric = [n for n in rest if types.is_integer(kind[n]) or types.is_floating(kind[n]) or types.is_boolean(kind[n])]
-    for candidates in (pictures[:1], named[:1], numeric):
-        if candidates:
-            return candidates
-    raise DataError(f"{file} has no column that is recognised as the input; columns: {', '.join(there)}. Name one with input=…")
+    candidates = rest if choice.input is None else [choice.input]
+    kind = {name: table.schema.field(name).type for name in candidates}
+    pictures = [n for n in candidates if types.is_struct(kind[n]) or types.is_binary(kind[n]) or types.is_large_binary(kind[n])]
+    named = [n for known in (IMAGE_NAMES, TEXT_NAMES) for k in known for n in candidates if n.lower() == k and _is_text(kind[n])]
+    if choice.input is not None and _is_text(kind[choice.input]):
+        named = [choice.input]
+    return next(iter(pictures + named), None)
 
 
 def _is_text(kind: pa.DataType) -> bool:
     import pyarrow.types as types
 
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return bool(types.is_string(kind))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values can be partitioned or grouped by."""
     import pyarrow.types as types
 
-    return bool(_is_text(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _column(values: pa.ChunkedArray) -> Column:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    texts = pc.fill_null(values.cast(pa.string()), MISSING)
-    coded = pc.dictionary_encode(texts).combine_chunks()
-    if isinstance(coded, pa.ChunkedArray):
-        coded = coded.chunk(0) if coded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    return Column(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), tuple(coded.dictionary.to_pylist()))
+    return bool(
+        _is_text(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind)
+    )
 
 
 def _field(values: pa.ChunkedArray, name: str) -> list[Any] | None:
@@ -201,15 +244,3 @@ def _image_file(folder: Path | None, name: str | None) -> bytes:
     if folder is None:
         raise DataError("the image is only a path, and there is no folder that it is relative to")
     return inside(folder, name).read_bytes()
-
-
-def _numbers(table: pa.Table, chosen: list[str], file: str) -> NDArray[np.float32]:
-    import pyarrow as pa
-
-    features = []
-    for name in chosen:
-        try:
-            features.append(table[name].cast(pa.float64()).to_numpy().astype(np.float32))
-        except pa.ArrowException:  # its message quotes a value
-            raise DataError(f"{file}: the column {name!r} does not hold numbers") from None
-    return np.stack(features, axis=1)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
-from fedfew.data.raw import SPLITS, RawData
+from fedfew.data.raw import SPLITS, RawData, split_codes
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -38,8 +38,14 @@ def read(folder: Path, files: Sequence[Path]) -> RawData:
     def image(row: int) -> bytes:
         return inside(folder, str(files[row].relative_to(folder))).read_bytes()
 
-    columns = {"split": Column.of(list(splits))} if any(splits) else {}
-    return RawData("image", labels=labels, where=lambda row: str(files[row].relative_to(folder)), image=image, columns=columns)
+    return RawData(
+        "image",
+        labels=labels,
+        where=lambda row: str(files[row].relative_to(folder)),
+        image=image,
+        columns={"split": Column.of(list(splits))} if any(splits) else {},
+        splits=split_codes(splits),
+    )
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
-from fedfew.data.labels import class_numbers, from_one_hot
-from fedfew.data.raw import RawData
+from fedfew.data.labels import class_numbers
+from fedfew.data.raw import RawData, split_codes
+from fedfew.federation import from_one_hot
 
 NEEDED = "x and y (or x_train, y_train, x_test, y_test) are needed"
 
@@ -81,6 +82,7 @@ def read(path: Path) -> RawData:
         where=lambda row: f"{path.name}, row {row + 1}",
         array=x,
         label_names=found.class_names,
+        splits=split_codes([split for split, (_, y) in found.splits.items() for _ in y]),
         columns={name: Column.of(array.tolist()) for name, array in found.columns.items()},
         notes=(f"{path.name}: arrays not used: {', '.join(found.unused)}",) if found.unused else (),
     )

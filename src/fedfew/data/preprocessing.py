@@ -1,0 +1,195 @@
+"""From raw tables, texts and images to the samples that models were trained on: fitted on training data, written as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew.data import images, text
+from fedfew.data.decoded import MISSING, Features, Ints
+from fedfew.data.errors import DataError
+from fedfew.federation import Pixels
+
+Scale = Literal["client", "global", "none"]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Per number column: missing values become ``fill``; then x becomes (x − ``shift``) / ``width``."""
+
+    fill: tuple[float, ...]
+    shift: tuple[float, ...]
+    width: tuple[float, ...]
+
+    @classmethod
+    def of(cls, features: Features, rows: Ints, scale: Scale, fallback: Statistics | None = None) -> Statistics:
+        """Mean and standard deviation of these rows. fallback: for columns without any value there."""
+        values = features.numbers[rows]
+        known = np.isfinite(values)
+        count = known.sum(axis=0)
+        mean = np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+        variance = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0) / np.maximum(count, 1)
+        plain = np.array([name in features.boolean for name in features.number_names]) | (scale == "none")
+        fill = np.where(count > 0, mean, 0.0 if fallback is None else fallback.fill)
+        shift = np.where(plain, 0.0, np.where(count > 0, mean, 0.0 if fallback is None else fallback.shift))
+        spread = np.sqrt(variance)
+        width = np.where(plain | (spread == 0), 1.0, spread)
+        if fallback is not None:
+            width = np.where(count > 0, width, fallback.width)
+        return cls(tuple(fill.tolist()), tuple(shift.tolist()), tuple(width.tolist()))
+
+    def apply(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (np.where(np.isfinite(numbers), numbers, self.fill) - self.shift) / self.width
+
+
+@dataclass(frozen=True)
+class TablePreprocessing:
+    """Numbers standardised, missing values imputed by the mean, categories one-hot; all fitted on training rows.
+
+    Categories that did not occur in training are all zeros.
+    """
+
+    kind: ClassVar[str] = "table"
+    numbers: tuple[str, ...]
+    boolean: tuple[str, ...]
+    categories: tuple[tuple[str, tuple[str, ...]], ...]  # column and its values in order
+    scale: Scale
+    overall: Statistics  # over all clients
+    clients: tuple[tuple[str, Statistics], ...] = ()  # per client, with scale "client"
+
+    @classmethod
+    def fit(cls, features: Features, train: Sequence[Ints], names: Sequence[str], scale: Scale) -> TablePreprocessing:
+        """train: the training rows of each client."""
+        rows = np.concatenate(train)
+        overall = Statistics.of(features, rows, scale)
+        own = scale == "client"
+        clients = [(name, Statistics.of(features, part, scale, overall)) for name, part in zip(names, train, strict=True)]
+        categories = []
+        for name, column in zip(features.category_names, features.categories, strict=True):
+            seen = sorted(column.values[code] for code in np.unique(column.codes[rows]))
+            categories.append((name, tuple(seen)))
+        return cls(features.number_names, features.boolean, tuple(categories), scale, overall, tuple(clients) if own else ())
+
+    @property
+    def width(self) -> int:
+        """Features per sample."""
+        return len(self.numbers) + sum(len(values) for _, values in self.categories)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return self.numbers + tuple(f"{name}={value}" for name, values in self.categories for value in values)
+
+    def statistics(self, client: str | int | None = None) -> Statistics:
+        """Of one client, by name or position; of all together for None, for names not known and unless scaled per client."""
+        if client is None or not self.clients:
+            return self.overall
+        if isinstance(client, int):
+            return self.clients[client][1]
+        return dict(self.clients).get(client, self.overall)
+
+    def transform(self, features: Features, client: str | int | None = None) -> NDArray[np.float32]:
+        blocks = [self.statistics(client).apply(features.numbers)]
+        for (_, values), column in zip(self.categories, features.categories, strict=True):
+            place = {value: i for i, value in enumerate(values)}
+            known = np.array([place.get(value, -1) for value in column.values], dtype=np.int64)
+            blocks.append((known[column.codes][:, None] == np.arange(len(values))).astype(np.float64))
+        return np.concatenate(blocks, axis=1).astype(np.float32)
+
+    def apply(self, raw: Any, client: str | int | None = None) -> NDArray[np.float32]:
+        """Model inputs of a table (pandas, polars, Arrow, or a dict of columns) that has at least the columns used."""
+        from fedfew.data.objects import arrow_table
+        from fedfew.data.readers import table_columns
+
+        table = table_columns.plain_types(arrow_table(raw))
+        names = tuple(name for name, _ in self.categories)
+        for name in self.numbers + names:
+            if name not in table.column_names:
+                raise DataError(f"the table has no column {name!r}; needed are {', '.join(self.numbers + names)}")
+        chosen = table_columns.FeatureColumns(self.numbers, names, {})
+        return self.transform(table_columns.features(table, chosen), client)
+
+
+@dataclass(frozen=True)
+class TextPreprocessing:
+    """Words to token ids: word i of the vocabulary is token i + 4, after the special tokens."""
+
+    kind: ClassVar[str] = "text"
+    words: tuple[str, ...]
+    size: int  # of the vocabulary, special tokens and unused places included
+    length: int = text.LENGTH
+
+    def apply(self, raw: Sequence[str], client: str | int | None = None) -> NDArray[Any]:
+        """Token ids [N, length] of texts; the same for all clients."""
+        words = text.split_texts(raw)
+        number = {word: text.SPECIALS + i for i, word in enumerate(self.words)}
+        token = np.array([number.get(word, text.UNKNOWN) for word in words.inventory], dtype=np.int32)
+        return text.Vocabulary(token, self.size, self.words).encode(words, np.arange(len(words)), self.length)
+
+
+@dataclass(frozen=True)
+class ImagePreprocessing:
+    """Image files to bytes of one size."""
+
+    kind: ClassVar[str] = "image"
+    size: tuple[int, int, int]  # channels, height, width
+    resized: bool  # whether images of other sizes are resized, or refused
+    depth: int  # bits of images with 16 bits per value
+    pixels: Pixels  # how bytes become model inputs, see fedfew.federation.as_input
+
+    def apply(self, raw: Sequence[bytes | str | Path], client: str | int | None = None) -> NDArray[np.uint8]:
+        """Bytes [N, C, H, W] of encoded images or image files; the same for all clients."""
+        return np.stack([self._one(item if isinstance(item, bytes) else Path(item).read_bytes()) for item in raw])
+
+    def _one(self, contents: bytes) -> NDArray[np.uint8]:
+        return images.decode_alone(contents, self.size, resize=self.resized, depth=self.depth)
+
+
+Preprocessing = TablePreprocessing | TextPreprocessing | ImagePreprocessing
+
+
+def to_document(preprocessing: Preprocessing) -> dict[str, Any]:
+    """As JSON values."""
+    return {"kind": preprocessing.kind} | asdict(preprocessing)
+
+
+def from_document(document: dict[str, Any]) -> Preprocessing:
+    """What :func:`to_document` was given, equal in every value."""
+    values = dict(document)
+    kind = values.pop("kind", None)
+    try:
+        if kind == "text":
+            return TextPreprocessing(tuple(values["words"]), values["size"], values["length"])
+        if kind == "image":
+            channels, height, width = values["size"]
+            return ImagePreprocessing((channels, height, width), values["resized"], values["depth"], values["pixels"])
+        if kind == "table":
+            return TablePreprocessing(
+                tuple(values["numbers"]),
+                tuple(values["boolean"]),
+                tuple((name, tuple(found)) for name, found in values["categories"]),
+                values["scale"],
+                _statistics(values["overall"]),
+                tuple((name, _statistics(found)) for name, found in values["clients"]),
+            )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the preprocessing of kind {kind!r} is damaged ({type(error).__name__}: {error})") from error
+    raise DataError(f"there is no preprocessing of kind {kind!r}")
+
+
+def _statistics(values: dict[str, Any]) -> Statistics:
+    return Statistics(tuple(values["fill"]), tuple(values["shift"]), tuple(values["width"]))
+
+
+def missing_values(features: Features) -> dict[str, int]:
+    """Missing values per column that has any."""
+    counts = np.isnan(features.numbers).sum(axis=0).tolist()
+    found = {name: int(count) for name, count in zip(features.number_names, counts, strict=True) if count}
+    for name, column in zip(features.category_names, features.categories, strict=True):
+        if MISSING in column.values:
+            found[name] = int((column.codes == column.values.index(MISSING)).sum())
+    return {name: count for name, count in found.items() if count}

@@ -1,0 +1,144 @@
+"""Which columns of a table are features: numbers and categories; ids, dates and constants are left out, with the reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedfew.data.decoded import Column, Features
+from fedfew.data.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_CATEGORIES = 50  # a text column with more different values is not used as a category, unless it is named
+ROWS_FOR_IDS = 20  # in smaller tables different values in all rows are no sign of an id
+_ID_NAME = re.compile(r"(?i:(^|[\s_\-.])(id|ids|uid|uuid|guid|mrn|key)$)|[a-z](Id|ID)$|(?i:^id[\s_\-.])")
+_ID_NAMES = {"", "unnamed: 0", "index", "idx", "row", "row_number", "rownames", "patient", "subject", "participant", "name"}
+
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """Columns by use."""
+
+    numbers: tuple[str, ...]
+    categories: tuple[str, ...]
+    left_out: dict[str, str]  # column: reason
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        return self.numbers + self.categories
+
+
+def choose(table: pa.Table, named: tuple[str, ...] | None, not_features: dict[str, str], file: str) -> FeatureColumns:
+    """The feature columns of a table.
+
+    named: exactly these, if the user names them. not_features: columns with another use (label, client, group) and which.
+    """
+    numbers, categories, left_out = [], [], dict(not_features)
+    index = pandas_index(table)
+    for name in named or table.column_names:
+        if name in not_features and named is None:
+            continue
+        kind = _kind(table.schema.field(name).type)
+        reason = None if named else _reason_to_leave_out(table, name, kind, index)
+        if kind is None and named:
+            raise DataError(f"{file}: the column {name!r} holds neither numbers nor words ({table.schema.field(name).type})")
+        if reason is not None:
+            left_out[name] = reason
+        elif kind == "number":
+            numbers.append(name)
+        else:
+            categories.append(name)
+    if named is not None:
+        left_out |= {name: "not named in input" for name in table.column_names if name not in named and name not in left_out}
+    return FeatureColumns(tuple(numbers), tuple(categories), left_out)
+
+
+def features(table: pa.Table, chosen: FeatureColumns) -> Features:
+    """The chosen columns; missing numbers are NaN."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    columns = [table[name].cast(pa.float64()).to_numpy() for name in chosen.numbers]
+    numbers = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
+    boolean = tuple(name for name in chosen.numbers if types.is_boolean(table.schema.field(name).type))
+    return Features(numbers, chosen.numbers, tuple(coded(table[name]) for name in chosen.categories), chosen.categories, boolean)
+
+
+def coded(values: pa.ChunkedArray) -> Column:
+    """A column as codes of its different values, as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from fedfew.data.decoded import MISSING
+
+    texts = pc.fill_null(values.cast(pa.string()), MISSING)
+    encoded = pc.dictionary_encode(texts).combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    return Column(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), tuple(encoded.dictionary.to_pylist()))
+
+
+def plain_types(table: pa.Table) -> pa.Table:
+    """Categoricals as their values, and all kinds of strings and decimals as one kind."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    def plain(kind: pa.DataType) -> pa.DataType:
+        if types.is_dictionary(kind):
+            return plain(kind.value_type)
+        if types.is_decimal(kind):
+            return pa.float64()
+        string_view = getattr(types, "is_string_view", lambda _: False)
+        return pa.string() if types.is_large_string(kind) or string_view(kind) else kind
+
+    fields = [pa.field(f.name, plain(f.type)) for f in table.schema]
+    return table.cast(pa.schema(fields, metadata=table.schema.metadata))
+
+
+def pandas_index(table: pa.Table) -> set[str]:
+    """Columns that were the index of the data frame from which the table was written."""
+    try:
+        written = json.loads((table.schema.metadata or {})[b"pandas"])["index_columns"]
+    except (KeyError, ValueError, TypeError):
+        return set()
+    return {name for name in written if isinstance(name, str)}
+
+
+def _kind(kind: pa.DataType) -> str | None:
+    import pyarrow.types as types
+
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return "number"
+    return "category" if types.is_string(kind) else None
+
+
+def _reason_to_leave_out(table: pa.Table, name: str, kind: str | None, index: set[str]) -> str | None:
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    column, type_ = table[name], table.schema.field(name).type
+    if name in index or name.startswith("__index_level_"):
+        return "the index of a data frame"
+    if name.strip().lower() in _ID_NAMES or _ID_NAME.search(name.strip()):
+        return "an id by its name"
+    if types.is_temporal(type_):
+        return "a date or time"
+    if types.is_null(type_) or column.null_count == len(column):
+        return "no values"
+    if kind is None:
+        return f"neither numbers nor words ({type_})"
+    different = pc.count_distinct(column, mode="only_valid").as_py()
+    if different == 1 and column.null_count == 0:
+        return "the same value in all rows"
+    whole = kind == "category" or not types.is_floating(type_) or pc.all(pc.equal(column, pc.floor(column))).as_py()
+    if whole and not types.is_boolean(type_) and different == len(column) - column.null_count and len(column) >= ROWS_FOR_IDS:
+        return "an id: every value is different"
+    if kind == "category" and different > MOST_CATEGORIES:
+        return f"{different:,} different words, more than {MOST_CATEGORIES} categories"
+    return None
