@@ -137,3 +137,52 @@ def test_digits_by_dirichlet():
 def test_bad_digits(arguments, message):
     with pytest.raises(ValueError, match=message):
         fedfew.data.digits(**arguments)
+
+
+def test_labels_in_words_are_numbered_and_named():
+    x = np.zeros((2, 3), np.float32)
+    train = [(x, ["owl", "cat"]), (x, np.array(["cat", "dog"]))]
+    federation = Federation.from_arrays(train, train)
+    assert federation.class_names == ("cat", "dog", "owl")
+    assert federation.train.y.tolist() == [2, 0, 0, 1]
+    ordered = Federation.from_arrays(train, train, class_names=["owl", "dog", "cat", "ant"])
+    assert ordered.train.y.tolist() == [0, 2, 2, 1]
+    assert ordered.classes == 4
+    with pytest.raises(ValueError, match="client 1: train labels contain words that are not in class_names"):
+        Federation.from_arrays(train, train, class_names=["cat", "owl"])
+
+
+def test_one_hot_labels_are_class_numbers():
+    pair = np.zeros((3, 2), np.float32), torch.eye(3)[[2, 0, 1]]
+    assert Federation.from_arrays([pair], [pair]).train.y.tolist() == [2, 0, 1]
+
+
+def test_names_of_clients_and_classes_follow():
+    federation = Federation.from_arrays([client()] * 3, [client()] * 3, classes=2, client_names=["a", "b", "c"])
+    assert federation.class_names == ("0", "1")
+    assert federation.take([2, 0]).client_names == ("c", "a")
+    assert federation.take([1]).to("cpu").client_names == ("b",)
+    unnamed = Federation.from_arrays([client()] * 3, [client()] * 3)
+    assert unnamed.take([2, 0]).client_names == ("2", "0")
+    assert unnamed.fingerprint() == Federation.from_arrays([client()] * 3, [client()] * 3, client_names="xyz").fingerprint()
+    with pytest.raises(ValueError, match="client_names has 2 names, but 3 are needed"):
+        Federation.from_arrays([client()] * 3, [client()] * 3, client_names=["a", "b"])
+    with pytest.raises(ValueError, match="class_names has 1 names, but 2 are needed"):
+        Federation.from_arrays([client()] * 3, [client()] * 3, classes=2, class_names=["a"])
+
+
+def test_a_summary_instead_of_samples():
+    secret = np.full((5, 3), 4711.5, np.float32)
+    federation = Federation.from_arrays(
+        [client(), (secret, np.zeros(5))], [client()] * 2, client_names=["<b>Basel</b>", "Bern"], name="care"
+    )
+    assert repr(federation) == (
+        "<Federation 'care': 2 clients, 1 classes, samples 3 float32; train 9 (4 to 5 per client), test 8 (4 to 4 per client)>"
+    )
+    html = federation._repr_html_()
+    assert "<td>&lt;b&gt;Basel&lt;/b&gt;</td><td>4</td><td>4</td>" in html
+    assert "<td>Bern</td><td>5</td><td>4</td>" in html
+    for text in (repr(federation), html, repr(federation.train), str(federation)):
+        assert "4711" not in text
+    many = Federation.from_arrays([client()] * 40, [client()] * 40)._repr_html_()
+    assert "and 10 more" in many

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -121,3 +123,54 @@ def test_the_file_has_the_permissions_of_a_new_file(tmp_path: Path) -> None:
     (tmp_path / "new").touch()
     path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
     assert path.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def changed(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None]) -> Path:
+    """The file with other contents and right checksums."""
+    tensors, about = tensorfile.read(path)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    change(tensors, about)
+    tensorfile.write(path, tensors, about)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, a: t["train/y"].__setitem__(3, 10), "labels of train are outside 0 … 9"),
+        (lambda t, a: t["test/y"].__setitem__(3, -1), "labels of test are outside 0 … 9"),
+        (lambda t, a: t["train/count"].__setitem__(2, 10**6), "starts and counts of train are outside"),
+        (lambda t, a: t["train/count"].__setitem__(0, 0), "starts and counts of train are outside"),
+        (lambda t, a: t["train/start"].__setitem__(0, -5), "starts and counts of train are outside"),
+        (lambda t, a: t.update({"train/start": t["train/start"][:2]}), "train has 2 starts and 3 counts for 3 clients"),
+        (lambda t, a: t.update({"train/count": t["train/count"].float()}), "numbers of type torch.float32, not int64"),
+        (lambda t, a: t.update({"train/y": t["train/y"][:-1]}), "train has samples"),
+        (lambda t, a: t.update({"test/x": t["test/x"][:, :, :4]}), "test has samples"),
+        (lambda t, a: t["train/x"].__setitem__(0, float("nan")), "train has values that are not finite"),
+        (lambda t, a: t.update({"train/x": t["train/x"].double()}), "train has samples of type torch.float64"),
+        (lambda t, a: t.pop("test/y"), "test/y"),
+        (lambda t, a: a.update(classes="ten"), "does not hold a valid federation"),
+        (lambda t, a: a.update(pixels="inverted"), "pixels is 'inverted'"),
+        (lambda t, a: a.update(class_names=["a"]), "class_names has 1 names, but 10 are needed"),
+        (lambda t, a: a.pop("vocabulary"), "vocabulary"),
+        (lambda t, a: t.update(preprocessing=tensorfile.text_tensor({"kind": "magic"})), "no preprocessing of kind 'magic'"),
+    ],
+)
+def test_a_file_with_impossible_contents_is_refused(tmp_path: Path, change: Any, words: str) -> None:
+    path = changed(write_prepared(load("digits", clients=3), tmp_path / "a.fed"), change)
+    with pytest.raises(DataError, match=words):
+        load(path)
+
+
+def test_token_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"word{i},{i % 2}\n" for i in range(20)))
+    path = write_prepared(load(tmp_path / "a.csv", clients=2, partition="iid"), tmp_path / "a.fed")
+    changed(path, lambda t, a: a.update(vocabulary=10))
+    with pytest.raises(DataError, match="train has token ids outside 0 … 9"):
+        load(path)
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
+    changed(path, lambda t, a: a.pop("client_names"))
+    assert load(path).client_names == ("0", "1", "2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -119,9 +120,50 @@ def test_command_prepare(tmp_path: Path) -> None:
     assert "left out 1" in out
     assert "39 samples" in out
     assert run("show", tmp_path / "a.fed")[0] == 0
-    columns = ["--input", "a", "--input", "b"]
+    columns = ["--input", "a", "--input", "c"]
     code, out = run("prepare", file, "--label", "kind", *columns, "--clients", 2, "--partition", "iid", "-o", tmp_path / "b.fed")
     assert code == 0
     assert load(tmp_path / "b.fed").shape == (2,)
     assert "must end in .fed" in run("prepare", "digits", "-o", tmp_path / "a.bin")[1]
     assert "did you mean 'digits'" in run("show", "digit")[1]
+
+
+def test_clients_and_classes_have_their_names(tmp_path: Path) -> None:
+    lines = [f"{i}.5,{('Basel', '[red]Bern', 'Chur')[i % 3]},{'ill' if i % 4 else 'well'}" for i in range(40)]
+    (tmp_path / "a.csv").write_text("age,hospital,outcome\n" + "\n".join(lines) + "\n")
+    code, out = run("show", tmp_path / "a.csv", "--label", "outcome", "--client", "hospital")
+    assert code == 0
+    for name in ("Basel", "[red]Bern", "Chur", "ill", "well", "columns used: age"):
+        assert name in out
+    assert "columns left out: hospital (client or group), outcome (the label)" in out
+
+
+def test_show_and_list_as_json(tmp_path: Path) -> None:
+    lines = [f"{i}.5,{('Basel', 'Bern')[i % 2]},{'ill' if i % 4 == 0 else 'well'}" for i in range(16)]
+    (tmp_path / "a.csv").write_text("age,hospital,outcome\n" + "\n".join(lines) + "\n")
+    words = ["show", str(tmp_path / "a.csv"), "--label", "outcome", "--client", "hospital", "--json"]
+    answer = json.loads(CliRunner().invoke(app, words).stdout)
+    assert answer["clients"] == [
+        {"name": "Basel", "samples": 8, "train": 6, "test": 2, "classes": {"ill": 4, "well": 4}},
+        {"name": "Bern", "samples": 8, "train": 6, "test": 2, "classes": {"ill": 0, "well": 8}},
+    ]
+    assert answer["label_distance"] == 0.5
+    assert answer["about"]["columns"]["used"] == ["age"]
+    listed = json.loads(CliRunner().invoke(app, ["list", "--json", "--data-dir", str(tmp_path)]).stdout)
+    assert [entry["name"] for entry in listed][:2] == ["digits", "cifar10"]
+    assert listed[1] | {"here": False, "rows": 60_000, "shape": [3, 32, 32]} == listed[1]
+    (tmp_path / "cifar10").mkdir()
+    listed = json.loads(CliRunner().invoke(app, ["list", "--json", "--data-dir", str(tmp_path)]).stdout)
+    assert listed[1]["here"] is True
+
+
+def test_scale_and_test_share_reach_load(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a,kind,site\n" + "".join(f"{i}.5,{i % 2},{i % 3}\n" for i in range(40)))
+    plain = ["prepare", file, "--label", "kind", "--client", "site", "-o"]
+    run(*plain, tmp_path / "a.fed")
+    run(*plain, tmp_path / "b.fed", "--scale", "none")
+    run(*plain, tmp_path / "c.fed", "--test-share", 0.5)
+    a, b, c = (load(tmp_path / f"{name}.fed") for name in "abc")
+    assert float(b.train.x.max()) > 30 > float(a.train.x.max())
+    assert int(c.test.count.sum()) > int(a.test.count.sum())

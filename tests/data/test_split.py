@@ -87,3 +87,42 @@ def test_a_client_too_small_to_cut(tmp_path: Path) -> None:
         load(tmp_path / "a.csv", partition="by:site", clients=5)
     with pytest.warns(SkippedWarning, match=r"client 1 \(only\) has 1 sample"):
         assert len(load(tmp_path / "a.csv", partition="by:site", on_bad="skip")) == 1
+
+
+def test_a_given_split_is_kept(tmp_path: Path) -> None:
+    """Rows 0 … 29 are for training, 30 … 39 for test; the values tell which is which."""
+    x, y = np.arange(40.0)[:, None] + 0.5, np.arange(40) % 2
+    np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
+    kept = load(tmp_path / "a.npz", clients=2, partition="iid")
+    assert sorted(kept.test.x.flatten().tolist()) == x[30:, 0].tolist()
+    assert kept.about["notes"] == ["the data's own test split is kept: 10 of 40 rows"]
+    assert kept.about["test_share"] is None
+    merged = load(tmp_path / "a.npz", clients=2, partition="iid", test_share=0.25)
+    assert sorted(merged.test.x.flatten().tolist()) != x[30:, 0].tolist()
+    assert int(merged.test.count.sum()) == 10
+    validated = load(tmp_path / "a.npz", clients=2, partition="iid", val_share=0.2)
+    assert validated.val is not None
+    assert sorted(validated.test.x.flatten().tolist()) == x[30:, 0].tolist()
+    assert int(validated.val.count.sum()) == sum(round(0.2 * n) for n in kept.train.count.tolist())
+
+
+def test_a_given_validation_split_and_a_client_without_test_rows(tmp_path: Path) -> None:
+    split_of = ["train"] * 12 + ["validation"] * 4 + ["test"] * 4
+    site = ["a", "b"] * 8 + ["a"] * 4
+    lines = [f"{i}.5,{i % 2},{site[i]},{split_of[i]}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("x,label,site,split\n" + "\n".join(lines) + "\n")
+    whole = load(tmp_path / "a.csv", clients=1, partition="iid", scale="none", input=["x"])
+    assert whole.val is not None
+    assert sorted(whole.val.x.flatten().tolist()) == [12.5, 13.5, 14.5, 15.5]
+    assert load(tmp_path / "a.csv", clients=1, partition="iid").about["columns"]["left_out"]["split"] == "the split"
+    with pytest.raises(DataError, match=r"client 1 \(b\) has no test rows in the split that the data set comes with"):
+        load(tmp_path / "a.csv", client="site")
+    with pytest.warns(SkippedWarning, match="no test rows"):
+        assert load(tmp_path / "a.csv", client="site", on_bad="skip").client_names == ("a",)
+
+
+def test_a_patient_on_both_sides_of_a_given_split_is_reported(tmp_path: Path) -> None:
+    lines = [f"{i}.5,{i % 2},p{i % 6},{'test' if i > 13 else 'train'}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("x,label,patient,split\n" + "\n".join(lines) + "\n")
+    notes = load(tmp_path / "a.csv", clients=1, partition="iid", group="patient").about["notes"]
+    assert "6 values of patient are in the data's training and test split: test_share=… splits anew" in notes

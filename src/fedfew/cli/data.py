@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 import warnings
@@ -16,8 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfew.cli import errors
+from fedfew.cli.flags import Json
 
 if TYPE_CHECKING:
+    from fedfew.data.sources import Source
     from fedfew.federation import Federation
 
 app = typer.Typer(help="Data sets: list, show, prepare.", no_args_is_help=True)
@@ -28,32 +31,39 @@ Partition = Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, patholo
 DataDir = Annotated[Path | None, typer.Option(help="Folder searched before any network. Default: $FEDFEW_DATA.")]
 Seed = Annotated[int, typer.Option(help="Seed of partition, split and sample.")]
 Sample = Annotated[int | None, typer.Option(help="Keep only so many rows, drawn by the seed.")]
-TestShare = Annotated[float, typer.Option(help="Fraction of each client's samples for test.")]
+TestShare = Annotated[
+    float | None, typer.Option(help="Fraction of each client's samples for test. Default: the data's own test split, else 0.25.")
+]
 ValShare = Annotated[float, typer.Option(help="Fraction of each client's samples for validation.")]
 Stratify = Annotated[bool, typer.Option("--stratify", help="Split every class in the same proportion.")]
 Group = Annotated[str | None, typer.Option(help="Column whose rows stay in one split (e.g. a patient); none: no grouping.")]
-Input = Annotated[list[str] | None, typer.Option(help="Input column; several for numeric features.")]
+Input = Annotated[list[str] | None, typer.Option(help="Input column; give it several times for several features.")]
 Label = Annotated[str | None, typer.Option(help="Label column.")]
+Client = Annotated[str | None, typer.Option(help="Column that names the client of each row; as --partition by:COLUMN.")]
+Scale = Annotated[str, typer.Option(help="Standardise numbers of tables per client, global (over all clients), or none.")]
 Size = Annotated[int | None, typer.Option(help="Resize images to so many pixels per side.")]
 VocabularyFrom = Annotated[str, typer.Option(help="Texts the vocabulary is built from: train, or all (as published).")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and report how many.")]
 
 
 @app.command("list")
-def list_(data_dir: DataDir = None) -> None:
+def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the data sets known by name, and whether they are in the data folder."""
     from fedfew.data import finding
     from fedfew.data.sources import SOURCES
 
     with _plain_errors():
         folder = finding.data_folder(data_dir)
+    if as_json:
+        print(json.dumps(_listed(folder), indent=2))
+        return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("name", *(["here"] if folder else []), "sample", "classes", "rows", "MB"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("classes", "rows", "MB") else "left")
     table.add_column("from", overflow="fold")
     table.add_row("digits", *(["yes"] if folder else []), "1×8×8", "10", "1,797", "0", "embedded")
     for source in SOURCES.values():
-        here = folder is not None and any((folder / name).is_dir() for name in source.folder_names)
+        here = _is_in(folder, source)
         table.add_row(
             source.name,
             *(["yes" if here else "·"] if folder else []),
@@ -66,6 +76,33 @@ def list_(data_dir: DataDir = None) -> None:
     Console().print(table)
 
 
+def _is_in(folder: Path | None, source: Source) -> bool:
+    return folder is not None and any((folder / name).is_dir() for name in source.folder_names)
+
+
+def _listed(folder: Path | None) -> list[dict[str, Any]]:
+    """The table of ``fedfew data list`` as JSON values."""
+    from fedfew.data.sources import SOURCES
+
+    digits = {"name": "digits", "kind": "image", "here": True, "shape": [1, 8, 8], "classes": 10, "rows": 1797, "megabytes": 0}
+    others = [
+        {
+            "name": source.name,
+            "kind": source.kind,
+            "here": _is_in(folder, source),
+            "shape": list(source.size) if source.size else None,
+            "classes": source.classes,
+            "rows": source.rows,
+            "megabytes": source.megabytes,
+            "address": source.address,
+            "partition": source.partition,
+            "clients": source.clients,
+        }
+        for source in SOURCES.values()
+    ]
+    return [digits, *others]
+
+
 @app.command()
 def show(
     dataset: Name,
@@ -74,17 +111,20 @@ def show(
     data_dir: DataDir = None,
     seed: Seed = 0,
     sample: Sample = None,
-    test_share: TestShare = 0.25,
+    test_share: TestShare = None,
     val_share: ValShare = 0.0,
     stratify: Stratify = False,
     group: Group = None,
     input: Input = None,
     label: Label = None,
+    client: Client = None,
     size: Size = None,
+    scale: Scale = "client",
     vocabulary_from: VocabularyFrom = "train",
     skip_bad: SkipBad = False,
     picture: Annotated[Path | None, typer.Option(help="Write a figure of the counts here (PNG, PDF, SVG).")] = None,
     style: Annotated[str, typer.Option(help="Style of the figure: bars, bubbles, or auto.")] = "auto",
+    as_json: Json = False,
 ) -> None:
     """Show the samples per client and class, and how different the clients are."""
     from fedfew.data import show as showing
@@ -92,10 +132,16 @@ def show(
     settings = dict(locals())
     with _plain_errors():
         federation = _loaded(settings)
-        console = Console()
-        console.print(showing.table(federation, console.width))
-        distance = showing.heterogeneity(showing.counts(federation))
-        console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
+        if as_json:
+            print(json.dumps(showing.document(federation), indent=2))
+            console = Console(stderr=True)
+        else:
+            console = Console()
+            console.print(showing.table(federation, console.width))
+            for line in showing.column_lines(federation):
+                console.print(line, markup=False, highlight=False)
+            distance = showing.heterogeneity(showing.counts(federation))
+            console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
         if picture is not None:
             console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
 
@@ -109,13 +155,15 @@ def prepare(
     data_dir: DataDir = None,
     seed: Seed = 0,
     sample: Sample = None,
-    test_share: TestShare = 0.25,
+    test_share: TestShare = None,
     val_share: ValShare = 0.0,
     stratify: Stratify = False,
     group: Group = None,
     input: Input = None,
     label: Label = None,
+    client: Client = None,
     size: Size = None,
+    scale: Scale = "client",
     vocabulary_from: VocabularyFrom = "train",
     skip_bad: SkipBad = False,
 ) -> None:
@@ -152,7 +200,9 @@ def _loaded(settings: dict[str, Any]) -> Federation:
         "stratify",
         "group",
         "label",
+        "client",
         "size",
+        "scale",
     )
     keywords = {name: settings[name] for name in (*passed, "vocabulary_from")}
     columns = settings["input"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedfew.federation import Federation
+from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,20 +45,48 @@ def heterogeneity(counted: NDArray[np.int64]) -> float:
     return total / (clients * (clients - 1) / 2)
 
 
-def class_names(federation: Federation) -> list[str]:
-    return list(federation.class_names) or [str(label) for label in range(federation.classes)]
+def document(federation: Federation) -> dict[str, Any]:
+    """The figures of ``fedfew data show`` as JSON values."""
+    counted = counts(federation)
+    splits = {"train": federation.train, "val": federation.val, "test": federation.test}
+    sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    clients = [
+        {"name": name, "samples": int(counted[i].sum())}
+        | {side: numbers[i] for side, numbers in sides.items()}
+        | {"classes": dict(zip(federation.class_names, counted[i].tolist(), strict=True))}
+        for i, name in enumerate(federation.client_names)
+    ]
+    return {
+        "name": federation.name,
+        "shape": list(federation.shape),
+        "dtype": str(federation.train.x.dtype).removeprefix("torch."),
+        "class_names": list(federation.class_names),
+        "label_distance": heterogeneity(counted),
+        "clients": clients,
+        "about": dict(federation.about),
+    }
+
+
+def column_lines(federation: Federation) -> list[str]:
+    """The columns used and left out; empty if the data is no table."""
+    columns = federation.about.get("columns")
+    if not columns:
+        return []
+    left_out = ", ".join(f"{name or '(no name)'} ({reason})" for name, reason in columns["left_out"].items())
+    return [f"columns used: {', '.join(columns['used'])}", *([f"columns left out: {left_out}"] if left_out else [])]
 
 
 def table(federation: Federation, width: int = 100) -> Table:
     """Counts for a terminal of that width: one column per class, or a summary if those do not fit."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     counted = counts(federation)
-    names = class_names(federation)
+    names = [printable(name) for name in federation.class_names]
     splits = {"train": federation.train, "val": federation.val, "test": federation.test}
     sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
-    fixed = {"client": [*map(str, federation.ids.tolist()), "all"]}
+    fixed = {"client": [*map(printable, federation.client_names), "all"]}
     fixed |= {
         name: [*map(str, count), str(sum(count))] for name, count in {"samples": counted.sum(axis=1).tolist(), **sides}.items()
     }
@@ -75,17 +104,17 @@ def table(federation: Federation, width: int = 100) -> Table:
     room = width - 2 - sum(1 + max(len(name), *map(len, cells)) for name, cells in fixed.items())
     fits = sum(1 + max(map(len, cells)) for _, cells in per_class) <= room
     headed = sum(1 + max(len(name), *map(len, cells)) for name, cells in per_class) <= room
-    result = Table(title=federation.name, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    result = Table(title=Text(printable(federation.name)), title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     columns = [*fixed.items(), *(per_class if fits else summary)]
     for place, (name, cells) in enumerate(columns):
         narrow = place >= len(fixed) and fits and not headed  # long class names are folded, numbers never
         result.add_column(
-            name, justify="right", overflow="fold", no_wrap=not narrow, width=max(map(len, cells)) if narrow else None
+            Text(name), justify="right", overflow="fold", no_wrap=not narrow, width=max(map(len, cells)) if narrow else None
         )
     for i, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
         if i == len(counted):
             result.add_section()
-        result.add_row(*row)
+        result.add_row(*map(Text, row))  # names are no markup
     return result
 
 
@@ -94,7 +123,7 @@ def picture(federation: Federation, path: str | Path, style: Style = "auto") -> 
     from matplotlib.figure import Figure
 
     counted = counts(federation)
-    names = class_names(federation)
+    names = [printable(name) for name in federation.class_names]
     clients, classes = counted.shape
     if style == "auto":
         style = "bars" if classes <= len(COLOURS) else "bubbles"
@@ -117,13 +146,13 @@ def picture(federation: Federation, path: str | Path, style: Style = "auto") -> 
         axes.invert_yaxis()
         axes.set(xlabel="samples", ylabel="client")
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-        axes.set_yticks(*_ticks(clients, [str(int(i)) for i in federation.ids]))
+        axes.set_yticks(*_ticks(clients, list(federation.client_names)))
     else:
         at_class, at_client = np.nonzero(counted.T)
         size = counted.T[at_class, at_client]
         axes.scatter(at_client, at_class, s=130 * size / counted.max(), color=COLOURS[0], alpha=0.8, linewidths=0)
         axes.set(xlabel="client", ylabel="class", xlim=(-0.7, clients - 0.3), ylim=(classes - 0.3, -0.7))
-        axes.set_xticks(*_ticks(clients, [str(int(i)) for i in federation.ids]))
+        axes.set_xticks(*_ticks(clients, list(federation.client_names)))
         axes.set_yticks(*_ticks(classes, names))
         axes.grid(color="#EEEEEE", lw=0.5)
         axes.set_axisbelow(True)

@@ -39,7 +39,7 @@ def hwc(n: int = 8, seed: int = 0) -> np.ndarray:
 
 def test_one_file_loads_alike_everywhere(tmp_path: Path) -> None:
     """Images with channels last and labels in words: the same samples for load, select and a Flower site."""
-    from fedfew.cli.selection_files import read as read_for_select
+    from fedfew.cli.selection import read as read_for_select
     from fedfew.flower.site_data import from_npz
 
     x, words, names = hwc(), np.array(["cat", "dog"] * 4), np.array(["ant", "cat", "dog"])
@@ -85,7 +85,7 @@ def test_one_hot_labels(tmp_path: Path) -> None:
 def test_arrays_that_are_not_used_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((8, 2)), y=np.arange(8) % 2, groups=np.zeros(7), weights=np.ones((8, 2)))
     assert load(tmp_path / "a.npz", clients=2, partition="iid").about["notes"] == ["a.npz: arrays not used: groups, weights"]
-    from fedfew.cli.selection_files import read as read_for_select
+    from fedfew.cli.selection import read as read_for_select
 
     with pytest.raises(ValueError, match="groups must have one value per sample, 8 in all"):
         read_for_select(tmp_path / "a.npz", {"shape": (2,), "classes": 2, "dtype": None})
