@@ -56,16 +56,16 @@ def measure(clients: int, gone: int, size: int) -> dict[str, float]:
         total += update
         masked = timed("mask", partial(_masked, client, fixed_point, update, shares[client.client]))
         server.upload(client.client, masked)
-    survivors = server.survivors
+    weights = {survivor: [1 / clients] for survivor in server.survivors}
     for client in masking[: clients - gone]:
-        server.reveal(client.client, client.reveal(survivors))
+        server.reveal(client.client, client.reveal(weights))
     unmasked = timed("unmask", server.unmask)
     error = float(np.abs(fixed_point.decode(unmasked) - total).max())
     return {"clients": clients, "gone": gone, **seconds, "error": error, "bound": fixed_point.error}
 
 
 def _masked(client: MaskingClient, fixed_point: FixedPoint, update: NDArray[np.float64], shares: dict[int, bytes]) -> UInt64Array:
-    return client.mask(fixed_point.encode(update), shares)
+    return client.mask(fixed_point.encode(update), shares, [1 / len(client.participants)])
 
 
 def seconds_per_mask(size: int) -> float:
@@ -97,7 +97,7 @@ def largest_weights(seeds: int) -> dict[str, list[float]]:
             )
             counts = federation.train.count
             for losses in run.history["losses"]:
-                weights = Weights.of(method, list(range(20)), torch.as_tensor(losses), counts, counts / counts.sum())
+                weights = Weights.of(method, list(range(20)), torch.as_tensor(losses), counts, counts / counts.sum(), {})
                 rounds.append(float(weights.normalised.max()))
         found[f"{mu:g}"] = [float(np.median(rounds)), float(np.max(rounds))]
     return found

@@ -94,12 +94,16 @@ class FakeNetwork:
         self.sites = dict(sites)
         self.change = change or (lambda node, message, reply: reply)
         self.clock = Clock()
+        self.names: dict[int, str] = {}
         self.exchanges: list[tuple[str, list[int]]] = []
         self.replies: dict[str, SiteMessage] = {}
         self.count = 0
 
     def nodes(self):
         return set(self.sites)
+
+    def registered_names(self):
+        return self.names
 
     def send(self, messages, seconds):
         sent = {}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedfew
@@ -33,6 +34,9 @@ class Grid:
 
     def get_node_ids(self):
         return [100, 101, 102, 103]
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node) for node in self.get_node_ids()]
 
     def push_messages(self, messages):
         for message in messages:

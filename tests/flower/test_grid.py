@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedfew.flower.grid import FlowerNetwork
@@ -38,3 +39,8 @@ def test_pauses_grow(monkeypatch):
     for waited in (0.0, 5.0, 1000.0):
         FlowerNetwork(SimpleNamespace()).pause(waited)
     assert slept == [0.05, 0.5, 2.0]
+
+
+def test_names_of_nodes_are_those_that_their_keys_were_registered_under():
+    grid = SimpleNamespace(get_nodes=lambda: [NodeInfo(node_id=7, name="north"), NodeInfo(node_id=8)])
+    assert FlowerNetwork(grid).registered_names() == {7: "north"}

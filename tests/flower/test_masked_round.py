@@ -12,9 +12,13 @@ pytest.importorskip("flwr")
 
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import FAILED, MASK, REVEAL, SHARE_KEYS, TRAIN, SiteMessage
+from fedfew.flower.secure.server import MaskingServer
+from fedfew.flower.server_loop import ServerLoop
+from fedfew.flower.server_state import ServerState
 from fedfew.flower.site_errors import SiteError
 from fedfew.stack import named_leaves
-from tests.flower.support import SETTINGS, fake_network, server_loop, site
+from fedfew.training.aggregation import PerClient
+from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, simulated, site
 
 QUANTISED = 1e-6  # mask-clip 1024 in 2⁴⁸ steps is far finer; float32 is what is left
 
@@ -134,7 +138,7 @@ def test_a_site_keeps_its_secrets_to_itself_and_deletes_them(tmp_path):
 
     server_loop(tmp_path, fake_network(tmp_path, change=change), aggregation="masked", rounds=1).run()
     of_0 = {kind: files for node, kind, files in modes if node == 100}
-    assert of_0[TRAIN] == of_0[MASK] == [("client.json", "600"), ("update.safetensors", "600")]
+    assert of_0[TRAIN] == of_0[MASK] == [("client", "600"), ("update", "600")]
     assert of_0[REVEAL] == []
     log = (tmp_path / "sites" / "client-0" / "audit.jsonl").read_text()
     assert {json.loads(line)["kind"] for line in log.splitlines()} == {"join", "train", "share-keys", "mask", "reveal", "score"}
@@ -176,7 +180,7 @@ def test_a_site_may_refuse_a_large_weight_and_the_server_logs_who_has_one(tmp_pa
     careful = fake_network(tmp_path / "c")
     careful.sites[100 + alone] = site(tmp_path / "c" / "sites", alone, **{"most-weight": 0.5})
     run = server_loop(tmp_path / "c", careful, **config).run()
-    assert f"round 1: client {alone} is left out: the site failed: request" in run.state.events
+    assert f"round 1: client {alone} is left out: the site failed: weight" in run.state.events
     model = warned[0].split("model ")[1].split(",")[0]
     assert f"round 1: model {model} stays as it is: the clients with nearly all of its weight dropped out" in run.state.events
 
@@ -220,3 +224,124 @@ def test_what_cannot_be_masked_is_refused(changes, words):
 def test_a_method_without_updates_has_nothing_to_mask(tmp_path):
     with pytest.raises(ValueError, match="has nothing to mask"):
         server_loop(tmp_path, fake_network(tmp_path), aggregation="masked", method="local").run()
+
+
+def unmasked_sums(monkeypatch):
+    """Every sum that the server unmasks, with its session."""
+    found = []
+    unmask = MaskingServer.unmask
+
+    def record(server):
+        total = unmask(server)
+        found.append(server.session)
+        return total
+
+    monkeypatch.setattr(MaskingServer, "unmask", record)
+    return found
+
+
+def test_a_curious_server_gets_one_sum_per_round(tmp_path, monkeypatch):
+    """Client 3 does not upload in the first attempt, and a quorum of all is required. Were the sum of the other three unmasked
+    and the round repeated, the two sums' difference would be client 3's update."""
+    sums, dropped = unmasked_sums(monkeypatch), []
+
+    def change(node, message, reply):
+        if message.kind == MASK and node == 103 and not dropped:
+            dropped.append(node)
+            return SiteMessage(FAILED, {"error": "request"})
+        return reply
+
+    run = server_loop(
+        tmp_path, fake_network(tmp_path, change=change), method="fedavg", aggregation="masked", rounds=1, quorum=1.0
+    ).run()
+    assert "round 1: 3 clients uploaded, 4 are a quorum: nothing is unmasked" in run.state.events
+    assert "round 1: repeated (attempt 2 of 3)" in run.state.events
+    assert len(sums) == 1
+
+
+def test_sites_do_not_take_part_in_a_round_whose_shares_they_have_revealed(tmp_path):
+    """A server asks for the same round again, as if the first had been lost: every site refuses."""
+    asked = []
+
+    def note(node, message, reply):
+        asked.extend([(node, message)] if message.kind == TRAIN else [])
+        return reply
+
+    network = fake_network(tmp_path, change=note)
+    server_loop(tmp_path, network, method="fedavg", aggregation="masked", rounds=1).run()
+    for node, message in asked:
+        with pytest.raises(SiteError, match="revealed") as caught:
+            network.sites[node].handle(message)
+        assert "this site has revealed its shares of round 1" in str(caught.value.__cause__)
+
+
+def test_a_server_killed_after_unmasking_does_not_get_a_second_sum(tmp_path, monkeypatch):
+    """It is killed before it writes the checkpoint of round 2. Restarted, it leaves round 2 out and trains round 3."""
+    sums = unmasked_sums(monkeypatch)
+    complete = ServerState.complete
+
+    def killed(state, number, *rest):
+        if number == 2:
+            raise KeyboardInterrupt
+        complete(state, number, *rest)
+
+    monkeypatch.setattr(ServerState, "complete", killed)
+    settings = {"method": "fedavg", "aggregation": "masked", "rounds": 3, "score_every": 3}
+    with pytest.raises(KeyboardInterrupt):
+        server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    monkeypatch.setattr(ServerState, "complete", complete)
+    run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    assert "round 2: sites have revealed their shares of it, and do so once: the models stay as they are" in run.state.events
+    assert run.round == 3
+    assert len(sums) == 3  # rounds 1, 2 (lost with the server) and 3
+
+
+def test_a_masked_round_is_checkpointed_at_once(tmp_path, monkeypatch):
+    """Whatever checkpoint-every is, and before the round is scored."""
+    rounds = []
+    monkeypatch.setattr(ServerLoop, "_score_clients", lambda self, number: rounds.append(saved()) or PerClient(4))
+
+    def saved():
+        return sorted(path.name for path in (tmp_path / "run").glob("round-*"))[-1]
+
+    settings = {"method": "fedavg", "aggregation": "masked", "rounds": 3, "checkpoint_every": 3, "score_every": 1}
+    server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    assert rounds == ["round-000001", "round-000002", "round-000003"]
+
+
+def test_a_round_whose_sum_cannot_be_unmasked_leaves_the_models_as_they_are(tmp_path):
+    """Two of four sites fail to reveal in round 1; three are needed. The others have revealed, so the round is not repeated."""
+
+    def change(node, message, reply):
+        gone = message.kind == REVEAL and message.values["round"] == 1 and node > 101
+        return SiteMessage(FAILED, {"error": "state"}) if gone else reply
+
+    settings = {"method": "fedavg", "aggregation": "masked", "rounds": 1}
+    run = server_loop(tmp_path, fake_network(tmp_path, change=change), **settings).run()
+    assert run.state.events == [
+        "round 1: client 2 does not reveal its shares: the site failed: state",
+        "round 1: client 3 does not reveal its shares: the site failed: state",
+        "round 1: 2 of 4 clients revealed their shares, but 3 are needed: nothing is unmasked. Sites reveal shares once per "
+        "round: the models stay as they are",
+    ]
+    start = simulated(method="fedavg", rounds=1, lr=1e-12).state.server
+    for (_, a), (_, b) in zip(named_leaves(run.state.server), named_leaves(start), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_site_s_largest_weight_holds_when_others_drop_out(tmp_path):
+    """FedAvg weighs by samples. The largest site allows itself a little more than its weight. When another site drops out after
+    the weights were sent, it would have more than that: nobody reveals, and nothing is unmasked."""
+    counts = FEDERATION.train.count.tolist()
+    largest = counts.index(max(counts))
+    other = next(
+        i for i in range(4) if i != largest and counts[largest] / (sum(counts) - counts[i]) > counts[largest] / sum(counts)
+    )
+    limit = (counts[largest] / sum(counts) + counts[largest] / (sum(counts) - counts[other])) / 2
+    settings = {"method": "fedavg", "aggregation": "masked", "rounds": 1}
+    for name, change, refused in (("all", None, 0), ("dropped", lost(MASK, other, 1), 3)):
+        network = fake_network(tmp_path / name, change=change)
+        network.sites[100 + largest] = site(tmp_path / name / "sites", largest, **{"most-weight": limit})
+        run = server_loop(tmp_path / name, network, **settings).run()
+        refusals = [event for event in run.state.events if event.endswith("does not reveal its shares: the site failed: weight")]
+        assert len(refusals) == refused

@@ -9,6 +9,7 @@ pytest.importorskip("flwr")
 
 from fedfew.flower.messages import MASK, REVEAL, SHARE_KEYS, RefusedError, SiteMessage
 from fedfew.flower.pending_update import PendingUpdate, as_rows, as_tensor
+from fedfew.flower.private_files import DamagedError
 from fedfew.flower.secure import ProtocolError
 from fedfew.flower.secure.client import PublicKeys
 from fedfew.flower.secure.server import MaskingServer
@@ -25,7 +26,7 @@ class ThreeSites:
         self.server = MaskingServer(6)
         self.sites = [PendingUpdate(folder / str(client)) for client in range(3)]
         for client, pending in enumerate(self.sites):
-            keys = pending.begin(client, self.server.session.hex(), UPDATE, max_norm)
+            keys = pending.begin(client, self.server.session.hex(), UPDATE, max_norm, 1.0)
             self.server.join(client, PublicKeys.loads(bytes.fromhex(keys)))
         self.server.close()
 
@@ -38,7 +39,7 @@ class ThreeSites:
 
     def share_keys(self) -> None:
         for client, pending in enumerate(self.sites):
-            sealed = pending.handle(self.share_request(), 1.0)["sealed"]
+            sealed = pending.handle(self.share_request())["sealed"]
             others = [other for other in range(3) if other != client]
             self.server.add_shares(client, dict(zip(others, as_rows(sealed), strict=True)))
 
@@ -53,10 +54,11 @@ def test_three_sites_add_up(tmp_path):
     here = ThreeSites(tmp_path)
     here.share_keys()
     for client, weight in enumerate([1.0, 0.5, 0.0]):
-        masked = here.sites[client].handle(here.weights(client, [weight, weight]), 1.0)["masked"]
+        masked = here.sites[client].handle(here.weights(client, [weight, weight]))["masked"]
         here.server.upload(client, masked.numpy().view("uint64"))
+    weights = torch.tensor([[1.0, 1.0], [0.5, 0.5], [0.0, 0.0]], dtype=torch.float64)
     for client in range(3):
-        shares = here.sites[client].handle(here.message(REVEAL, clients=[0, 1, 2]), 1.0)["shares"]
+        shares = here.sites[client].handle(here.message(REVEAL, {"weights": weights}, clients=[0, 1, 2], round=1))["shares"]
         here.server.reveal(client, dict(zip(range(3), as_rows(shares), strict=True)))
     from fedfew.flower.secure.fixed_point import FixedPoint
 
@@ -67,20 +69,20 @@ def test_three_sites_add_up(tmp_path):
 
 def test_a_site_without_a_pending_update_refuses(tmp_path):
     with pytest.raises(RefusedError, match="no update is pending here"):
-        PendingUpdate(tmp_path / "empty").handle(SiteMessage(SHARE_KEYS, {"session": "00"}), 1.0)
+        PendingUpdate(tmp_path / "empty").handle(SiteMessage(SHARE_KEYS, {"session": "00"}))
 
 
 def test_an_update_that_is_not_finite_is_not_sent(tmp_path):
     with pytest.raises(ValueError, match="the update is not finite"):
-        PendingUpdate(tmp_path).begin(0, "ab" * 16, {"w": torch.tensor([[1.0, torch.nan]])}, 0.0)
+        PendingUpdate(tmp_path).begin(0, "ab" * 16, {"w": torch.tensor([[1.0, torch.nan]])}, 0.0, 1.0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_session_is_refused_and_a_new_one_replaces_the_old(tmp_path):
     here = ThreeSites(tmp_path)
-    here.sites[0].begin(0, "ab" * 16, UPDATE, 0.0)
+    here.sites[0].begin(0, "ab" * 16, UPDATE, 0.0, 1.0)
     with pytest.raises(RefusedError, match="of another session"):
-        here.sites[0].handle(here.share_request(), 1.0)
+        here.sites[0].handle(here.share_request())
 
 
 @pytest.mark.parametrize(
@@ -97,23 +99,34 @@ def test_another_session_is_refused_and_a_new_one_replaces_the_old(tmp_path):
 def test_invalid_participants_is_refused_and_can_be_sent_again(tmp_path, changes, error, words):
     here = ThreeSites(tmp_path)
     with pytest.raises(error, match=words):
-        here.sites[0].handle(here.share_request(**changes), 1.0)
-    assert here.sites[0].handle(here.share_request(), 1.0)["sealed"].shape == (2, 160)
+        here.sites[0].handle(here.share_request(**changes))
+    assert here.sites[0].handle(here.share_request())["sealed"].shape == (2, 168)
 
 
 def test_arrays_that_are_not_rows_of_bytes_are_refused(tmp_path):
     here = ThreeSites(tmp_path)
     for tree in ({}, {"keys": torch.zeros(3, 96)}, {"keys": torch.zeros(288, dtype=torch.uint8)}):
         with pytest.raises(RefusedError, match="keys are not rows of bytes"):
-            here.sites[0].handle(here.message(SHARE_KEYS, tree, clients=[0, 1, 2], threshold=3), 1.0)
+            here.sites[0].handle(here.message(SHARE_KEYS, tree, clients=[0, 1, 2], threshold=3))
 
 
-@pytest.mark.parametrize(("weights", "most"), [([1.1, 0.0], 1.0), ([-0.1, 0.0], 1.0), ([0.6, 0.1], 0.5)])
-def test_weights_beyond_what_a_site_allows_are_refused(tmp_path, weights, most):
+def test_weights_that_are_not_rows_of_numbers_are_refused(tmp_path):
+    here = ThreeSites(tmp_path)
+    for tree in ({}, {"weights": torch.zeros(3, dtype=torch.float64)}, {"weights": torch.zeros(3, 2)}):
+        with pytest.raises(RefusedError, match="weights are not rows of numbers"):
+            here.sites[0].handle(here.message(REVEAL, tree, clients=[0, 1, 2], round=1))
+
+
+@pytest.mark.parametrize("name", ["client", "update"])
+def test_a_damaged_pending_update_is_not_sent(tmp_path, name):
     here = ThreeSites(tmp_path)
     here.share_keys()
-    with pytest.raises(RefusedError, match=f"a weight of this site is not from 0 to {most:g}"):
-        here.sites[0].handle(here.weights(0, weights), most)
+    path = tmp_path / "0" / "masked" / name
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedError, match="it has changed since it was written"):
+        here.sites[0].handle(here.weights(0, [0.5, 0.5]))
 
 
 def test_clipped_values_are_logged_at_the_site(tmp_path, capsys):
@@ -121,7 +134,7 @@ def test_clipped_values_are_logged_at_the_site(tmp_path, capsys):
     here.share_keys()
     message = here.weights(0, [1.0, 1.0])
     message.values["clip"] = 2.5
-    here.sites[0].handle(message, 1.0)
+    here.sites[0].handle(message)
     assert "3 of 6 numbers of this site's update are beyond ±2.5 and were clipped" in capsys.readouterr().out
 
 

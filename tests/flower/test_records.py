@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import random
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -101,3 +103,42 @@ def test_size_is_looked_at_before_anything_is_read():
         from_records(array(saved(np.ones((2, 1), dtype=np.float32))), expected)
     with pytest.raises(RefusedError, match="1 tensors are missing, the first is y"):
         from_records(array(saved(np.ones(2, dtype=np.float32))), expected | {"y": replace(expected["x"])})
+
+
+def mutated(header: bytes, draw: random.Random) -> bytes:
+    """An array's header with characters replaced, removed, inserted or repeated, or with deep nesting."""
+    at = draw.randrange(10, len(header))
+    piece = bytes(draw.choices(b"(){}[]'\"\\,:0123456789-+eEjJ_#lL <>|fiub\n\x00", k=draw.randrange(1, 6)))
+    return draw.choice(
+        [
+            header[:at] + piece + header[at + len(piece) :],
+            header[:at] + header[at + draw.randrange(1, 6) :],
+            header[:at] + piece + header[at:],
+            header[:at] + draw.choice(b"([{-").to_bytes(1) * draw.randrange(1, 2000) + header[at:],
+        ]
+    )
+
+
+@pytest.mark.slow
+def test_no_array_header_raises_anything_but_a_refusal():
+    """numpy parses the header as a Python literal, which may raise TokenError, RecursionError, TypeError and more."""
+    draw, whole, refused = random.Random(0), saved(np.ones(2, dtype=np.float32)), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3_000):
+            header = mutated(whole[:-8], draw)
+            length = (len(header) - 10).to_bytes(2, "little")
+            try:
+                from_records(array(header[:8] + length + header[10:] + whole[-8:]))
+            except RefusedError:
+                refused += 1
+    assert refused > 1_000
+
+
+@pytest.mark.parametrize(
+    "header", [b"{'descr': '<f4', 'shape': (2,", b"(" * 900 + b"2" + b")" * 900, b"{'a': 1}", b"{[]: 1}", b"1_j"]
+)
+def test_hostile_array_headers_are_refused(header):
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
+    with pytest.raises(RefusedError, match="x cannot be read as an array"):
+        from_records(array(data))

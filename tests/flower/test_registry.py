@@ -1,9 +1,13 @@
 """Which node is which client: late, restarted and unfit sites."""
 
+import re
+
 import numpy as np
 import pytest
 
 from fedfew.flower.messages import JOIN, SiteMessage
+from fedfew.flower.server_loop import TooFewError
+from fedfew.stack import named_leaves
 from tests.flower.support import (
     fake_network,
     same_as_simulated,
@@ -70,9 +74,77 @@ def test_sites_that_do_not_fit_are_rejected_with_the_reason(tmp_path):
     assert "node 106 cannot take part: shape of its data is (6,), the run's is [5]" in run.state.events
 
 
-def test_sites_that_do_not_fit_together_cannot_start_a_run(tmp_path):
-    def odd(node, message, reply):
-        return SiteMessage(JOIN, reply.values | {"pixels": "unit"}) if message.kind == JOIN and node == 101 else reply
+def joining(changes):
+    """Join messages with these values changed, by client."""
 
+    def change(node, message, reply):
+        return SiteMessage(JOIN, reply.values | changes.get(node - 100, {})) if message.kind == JOIN else reply
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pixels": "unit"}, "pixels of its data is unit, the run's is symmetric"),
+        ({"shape": [5, 10**6]}, r"shape of its data is \(5, 1000000\), the run's is \[5\]"),
+        ({"vocabulary": 2**30}, "vocabulary of its data is 1073741824, the run's is None"),
+        ({"classes": 10_000_000}, "it has 10000000 classes, the run 3"),
+    ],
+)
+@pytest.mark.parametrize("client", [0, 2])
+def test_one_site_with_absurd_data_does_not_end_the_run(client, changes, reason, tmp_path):
+    """It is rejected, whether it is the first site or another; the others train a model of the right size."""
+    run = server_loop(tmp_path, fake_network(tmp_path, change=joining({client: changes})), method="fedavg", rounds=1).run()
+    (event,) = run.state.events
+    assert re.fullmatch(f"node {100 + client} cannot take part: {reason}", event)
+    assert np.isnan(run.history.losses[0]).any(1).tolist() == [i == client for i in range(4)]
+    assert dict(named_leaves(run.state.server))["2.bias"].shape == (1, 3)
+
+
+def test_without_a_majority_sites_cannot_start_a_run(tmp_path):
+    odd = joining({1: {"pixels": "unit"}, 3: {"pixels": "unit"}})
     with pytest.raises(ValueError, match="pixels is symmetric for client 0, but unit for client 1"):
         server_loop(tmp_path, fake_network(tmp_path, change=odd), method="fedavg").run()
+
+
+def test_the_number_of_classes_can_be_set(tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=1, classes=5).run()
+    assert run.settings["federation"]["classes"] == 5
+    refused = server_loop(tmp_path / "b", fake_network(tmp_path / "b"), method="fedavg", classes=2, attempts=1)
+    with pytest.raises(TooFewError):
+        refused.run()
+    assert "node 100 cannot take part: it has 3 classes, the run 2" in refused.server_state.state.events
+
+
+def test_a_site_cannot_take_another_clients_place(tmp_path):
+    """Node 104 has a registered key, "mallory", and claims to be client 0 before the real client 0 has joined."""
+    names = {100: "north", 101: "east", 102: "south", 103: "west", 104: "mallory"}
+    for sites, thief in (("", True), ("north,east,south,west", False)):
+        network = fake_network(tmp_path / sites)
+        network.names, late = names, network.sites.pop(100)
+        network.sites[104] = site(tmp_path / sites / "sites", 0)
+
+        def arrive(node, message, reply, network=network, late=late):
+            network.sites.setdefault(100, late)
+            return reply
+
+        network.change = arrive
+        loop = server_loop(tmp_path / sites, network, method="fedavg", rounds=1, sites=sites, gather=3.0)
+        loop.run()
+        client_0 = next(node for node, member in loop.registry.members.items() if member.client == 0)
+        assert client_0 == (104 if thief else 100)
+    assert loop.registry.rejected == {104: "it claims to be client 0, which is 'north', but is registered as 'mallory'"}
+
+
+def test_without_bound_names_the_log_says_so(tmp_path, caplog):
+    network = fake_network(tmp_path)
+    network.names = {100: "north"}
+    server_loop(tmp_path, network, method="fedavg", rounds=1).run()
+    assert "sites is not set: any registered site can take the place of any client" in caplog.text
+
+
+def test_a_site_s_name_cannot_control_the_terminal(tmp_path):
+    odd = joining({client: {"name": "\x1b[2Jdigits\n"} for client in range(4)})
+    run = server_loop(tmp_path, fake_network(tmp_path, change=odd), method="fedavg", rounds=1).run()
+    assert run.settings["federation"]["name"] == "[2Jdigits"

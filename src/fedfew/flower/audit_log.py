@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedfew.flower import private_files
 from fedfew.flower.messages import SiteMessage
 from fedfew.stack import named_leaves
 
 
 def append(folder: Path, message: SiteMessage) -> None:
     """Record a message before it is sent: names, shapes, bytes and norms of its arrays; all other values as they are."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_folder(folder)
     arrays: list[dict[str, Any]] = [
         {
             "name": path,
@@ -31,5 +32,4 @@ def append(folder: Path, message: SiteMessage) -> None:
         "bytes": message.bytes,
         "arrays": arrays,
     }
-    with open(folder / "audit.jsonl", "a", encoding="utf-8") as log:
-        log.write(json.dumps(line) + "\n")
+    private_files.append(folder / "audit.jsonl", json.dumps(line) + "\n")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fedfew.flower import wire
-from fedfew.flower.messages import FAILED, RefusedError, SiteMessage, check_tree, specs
+from fedfew.flower.messages import FAILED, RefusedError, RevealedError, SiteMessage, check_tree, specs
 from fedfew.flower.site_errors import CATEGORIES
 from fedfew.methods import Reply
 from fedfew.methods.compression import Way
@@ -52,7 +52,8 @@ def check_matches(message: SiteMessage, request: Request) -> None:
 def check_not_failed(message: SiteMessage) -> None:
     if message.kind == FAILED:
         category = message.values.get("error")
-        raise RefusedError(f"the site failed: {category}" if category in CATEGORIES else "the site failed")
+        kind = RevealedError if category == "revealed" else RefusedError
+        raise kind(f"the site failed: {category}" if category in CATEGORIES else "the site failed")
 
 
 def check_reply(message: SiteMessage, request: Request, like: Reply, compression: Way) -> CheckedReply:
@@ -61,6 +62,8 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     if message.integer("samples", 1) != request.samples:
         raise RefusedError("it was trained on another number of samples than the site joined with")
     losses = torch.tensor([message.numbers("losses", like.losses.shape[1])], dtype=like.losses.dtype)
+    if not bool(losses.isfinite().all()):  # a number may be finite in float64 and not in float32
+        raise RefusedError("losses is not finite")
     expected = tree_map(lambda t: t[0], like.update)
     check_tree(message.tree, wire.expected(expected, compression))
     update = wire.incoming(message.tree, expected, compression)
@@ -75,7 +78,7 @@ def check_score(message: SiteMessage) -> tuple[int, float, float] | None:
     if "accuracy" not in message.values:
         return None
     choice, accuracy, loss = message.integer("choice", 0, 1000), message.number("accuracy"), message.number("loss")
-    if not 0 <= accuracy <= 1 or loss < 0:
+    if not 0 <= accuracy <= 1 or not 0 <= loss <= torch.finfo(torch.float32).max:
         raise RefusedError("its scores are out of bounds")
     return choice, accuracy, loss
 

@@ -63,6 +63,12 @@ class DeploymentConfig(TrainConfig):
         allowed=ZERO_OR_ABOVE_ONE,
     )
     max_samples: int = setting(10_000_000, "A site that reports more training samples is refused.", allowed=AT_LEAST_ONE)
+    classes: int = setting(
+        0,
+        "Number of classes. 0: the most that sites report, up to ten times their median.",
+        allowed=(lambda value: value == 0 or value >= 2, "0 or ≥ 2"),
+    )
+    sites: str = setting("", "Registered names of clients 0, 1, … (north,south): no other key can take their place.")
     compression: Way = setting(
         "none", "Compression of updates: none, bf16 (half the bytes) or int8 (a quarter).", allowed=one_of(*WAYS)
     )
@@ -77,6 +83,10 @@ class DeploymentConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         validate(self, hyphens=True)
+        if self.sites and not len(set(self.site_names)) == len(self.site_names) == self.clients:
+            raise ValueError(
+                f"sites must be empty, or the names of {self.clients} different sites separated by commas, not {self.sites!r}"
+            )
         method = self.make_method()
         method.check_against(self.clients)
         if self.aggregation == "masked":
@@ -105,6 +115,11 @@ class DeploymentConfig(TrainConfig):
             elif "." not in key and key not in SIMULATED:
                 raise unknown("setting of a run called", key, [*known, *SIMULATED])
         return cls(**values)
+
+    @property
+    def site_names(self) -> list[str]:
+        """The registered name of every client; empty where any site may be any client."""
+        return [name.strip() for name in self.sites.split(",")] if self.sites else []
 
     def make_method(self) -> Method:
         """The method with its settings."""

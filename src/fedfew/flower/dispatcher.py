@@ -19,6 +19,9 @@ class Network(Protocol):
     def nodes(self) -> set[int]:
         """Those that can be reached now."""
 
+    def registered_names(self) -> dict[int, str]:
+        """By node, the name under which the node's key was registered; nodes without one are missing."""
+
     def send(self, messages: Mapping[int, SiteMessage], seconds: float) -> dict[str, int]:
         """Send messages, by node, which expire after so many seconds. Returns the node by message id."""
 
@@ -122,7 +125,8 @@ class Dispatcher:
         try:
             if isinstance(reply, RefusedError):
                 raise reply
-            member = self.registry.read(reply)
+            names = self.network.registered_names() if self.registry.site_names else {}
+            member = self.registry.read(reply, names.get(node, ""))
             self._admit(member)
             if not self.registry.register(node, member):
                 self._log_event(f"a second node joined as client {member.client}: it waits until the first is gone")

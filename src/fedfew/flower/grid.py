@@ -34,6 +34,9 @@ class FlowerNetwork:
     def nodes(self) -> set[int]:
         return set(self.grid.get_node_ids())
 
+    def registered_names(self) -> dict[int, str]:
+        return {node.node_id: node.name for node in self.grid.get_nodes() if node.name}
+
     def send(self, messages: Mapping[int, SiteMessage], seconds: float) -> dict[str, int]:
         arrays: dict[int, object] = {}  # messages to many nodes often share their tensors: these are serialised once
         flower_messages, nodes = [], []

@@ -52,31 +52,43 @@ class MaskedRound:
         self.nodes, self.dispatcher, self._log_event = nodes, dispatcher, log_event
         self.server = MaskingServer(numbers_in(self.like, self.models))
         self.bytes_down = self.bytes_up = 0
+        self.already_revealed = False  # whether a site refuses because it has revealed its shares of this round
 
     def opening(self) -> dict[str, Any]:
         """The values that a site needs from the training message on."""
         return {"session": self.server.session.hex()}
 
-    def finish(self, aggregation: Aggregation, replies: Mapping[int, CheckedReply]) -> None:
-        """Take the steps after training; where too many clients drop out it is logged, and nothing is aggregated."""
+    def finish(self, aggregation: Aggregation, replies: Mapping[int, CheckedReply], quorum: int) -> None:
+        """Take the steps after training; where too many clients drop out it is logged, and nothing is aggregated.
+
+        Sites reveal shares for a round once only, since the difference of two sums would be a single update. So a quorum is
+        required before shares are asked for, and from then on the round counts: if the sum cannot be unmasked, the models stay as
+        they are.
+        """
         try:
             self._share_keys(replies)
             weights = self._weights(aggregation, replies)
             self._mask(weights)
-            self._reveal()
-            fixed_point = FixedPoint(self.clip, len(self.server.participants))
-            total = fixed_point.decode(self.server.unmask())
-            mean, lost = weights.mean(total, self.server.survivors, self.like, fixed_point)
+            survivors = self.server.survivors
         except ProtocolError as reason:
             self._log_event(f"round {self.number}: {reason}")
             return
-        for model in lost:
-            self._log_event(
-                f"round {self.number}: model {model} stays as it is: the clients with nearly all of its weight dropped out"
-            )
-        for client in sorted(self.server.survivors):
+        if len(survivors) < quorum:
+            self._log_event(f"round {self.number}: {len(survivors)} clients uploaded, {quorum} are a quorum: nothing is unmasked")
+            return
+        for client in sorted(survivors):
             reply = replies[client].reply
             aggregation.add(torch.tensor([client]), Reply({}, reply.losses, reply.samples))
+        try:
+            self._reveal(weights)
+            fixed_point = FixedPoint(self.clip, len(self.server.participants))
+            mean, lost = weights.mean(fixed_point.decode(self.server.unmask()), survivors, self.like, fixed_point)
+        except ProtocolError as reason:
+            self._log_event(f"round {self.number}: {reason}. Sites reveal shares once per round: the models stay as they are")
+            return
+        for column in lost:
+            part = f"model {column}" if column < self.models else "the part that models have in common"
+            self._log_event(f"round {self.number}: {part} stays as it is: the clients with nearly all of its weight dropped out")
         aggregation.add_mean(mean)
 
     def _share_keys(self, replies: Mapping[int, CheckedReply]) -> None:
@@ -101,13 +113,14 @@ class MaskedRound:
         at = torch.tensor(clients)
         losses = torch.cat([replies[client].reply.losses for client in clients])
         samples = torch.cat([replies[client].reply.samples for client in clients])
-        weights = Weights.of(aggregation.method, clients, losses, samples, aggregation.share[at])
+        weights = Weights.of(aggregation.method, clients, losses, samples, aggregation.share[at], self.like)
         largest, who = weights.normalised.max(0)
         if float(largest.max()) > WARN_WEIGHT:
-            model = int(largest.argmax())
+            column = int(largest.argmax())
+            part = f"model {column}" if column < self.models else "the part that models have in common"
             self._log_event(
-                f"round {self.number}: client {clients[int(who[model])]} has {100 * float(largest.max()):.0f} % of the weight of "
-                f"model {model}, so that the masked sum reveals nearly all of its update of that model"
+                f"round {self.number}: client {clients[int(who[column])]} has {100 * float(largest.max()):.0f} % of the weight "
+                f"of {part}, so that the masked sum reveals nearly all of its update of it"
             )
         return weights
 
@@ -123,9 +136,11 @@ class MaskedRound:
         for client, message in self._exchange(messages, expected):
             self.server.upload(client, tensor(message.tree, "masked").numpy().view(np.uint64))
 
-    def _reveal(self) -> None:
+    def _reveal(self, weights: Weights) -> None:
         shared, survivors = sorted(self.server.forwarded_shares()), sorted(self.server.survivors)
-        messages = {client: SiteMessage(REVEAL, self._header() | {"clients": survivors}) for client in survivors}
+        rows = weights.normalised[torch.tensor([weights.clients.index(client) for client in survivors])]
+        tree: Tree = {"weights": rows}
+        messages = {client: SiteMessage(REVEAL, self._header() | {"clients": survivors}, tree) for client in survivors}
         expected = {"shares": Spec((len(shared), shamir.SHARE_BYTES), torch.uint8)}
         for client, message in self._exchange(messages, expected):
             self.server.reveal(client, dict(zip(shared, as_rows(tensor(message.tree, "shares")), strict=True)))
@@ -141,7 +156,10 @@ class MaskedRound:
                     raise message
                 checks.check_matches(message, replace(self.request, client=client, kind=sent.kind))
             except RefusedError as reason:
-                self._log_left_out(client, reason)
+                if sent.kind == REVEAL:
+                    self._log_event(f"round {self.number}: client {client} does not reveal its shares: {reason}")
+                else:
+                    self._log_left_out(client, reason)
                 continue
             self.bytes_up += message.bytes
             yield client, message

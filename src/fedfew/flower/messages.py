@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -20,6 +21,10 @@ FAILED = "failed"  # a site's reply where it could not do what was asked
 
 class RefusedError(ValueError):
     """A message that cannot be used, and why in a few words; its contents are never quoted."""
+
+
+class RevealedError(RefusedError):
+    """Masked aggregation: a site has revealed its shares of the round already, and does so once only."""
 
 
 @dataclass
@@ -66,7 +71,7 @@ class SiteMessage:
 
     @staticmethod
     def _finite(name: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise RefusedError(f"{name} is not finite")
         return float(value)
 

@@ -6,14 +6,14 @@ Experimental.
     mask        the update is sent, scaled by the weights received and masked
     reveal      one share of a secret of each site is sent, and everything saved here is deleted
 
-RUN/masked/client.json and RUN/masked/update.safetensors hold it between messages, each of which may reach another process.
+RUN/masked/client and RUN/masked/update hold it between messages, each of which may reach another process. RUN/revealed.json is
+the last round for which shares were revealed.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +21,12 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedfew.flower import private_files
 from fedfew.flower.checks import norm
-from fedfew.flower.messages import MASK, SHARE_KEYS, RefusedError, SiteMessage
+from fedfew.flower.messages import MASK, SHARE_KEYS, RefusedError, RevealedError, SiteMessage
 from fedfew.flower.secure.client import MaskingClient, PublicKeys
 from fedfew.flower.secure.fixed_point import FixedPoint
-from fedfew.flower.secure.weighting import scaled
+from fedfew.flower.secure.weighting import common_parts, scaled
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 from fedfew.util.files import folder_locked
 
@@ -35,27 +36,35 @@ class PendingUpdate:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "masked"
+        self._revealed = folder / "revealed.json"
 
-    def begin(self, client: int, session: str, update: Tree, max_norm: float) -> str:
+    def check_not_revealed(self, round: int) -> None:
+        """Refuse a round for which this site has revealed shares: the difference of two sums is a single update."""
+        revealed = json.loads(private_files.read(self._revealed)) if self._revealed.exists() else 0
+        if round <= revealed:
+            raise RevealedError(f"round {round} is asked for again, but this site has revealed its shares of round {revealed}")
+
+    def begin(self, client: int, session: str, update: Tree, max_norm: float, most_weight: float) -> str:
         """Save an update, shortened to ``max_norm`` (0: as it is); the public keys to send for it. An older one is deleted."""
         if not all(bool(t.isfinite().all()) for t in leaves(update)):
             raise ValueError("the update is not finite: it would spoil the sum, and nobody could tell whose it was")
         length = norm(update)
         if 0 < max_norm < length:
             update = tree_map(lambda t: t * (max_norm / length) if t.is_floating_point() else t, update)
-        masking = MaskingClient.begin(client, bytes.fromhex(session))
+        masking = MaskingClient.begin(client, bytes.fromhex(session), most_weight)
         with folder_locked(self.folder.parent):
             self._delete()
-            self.folder.mkdir(mode=0o700)
-            self._write("update.safetensors", save({path: t.contiguous() for path, t in named_leaves(update)}))
+            private_files.make_folder(self.folder)
+            tensors = {path: t.contiguous() for path, t in named_leaves(update)}
+            private_files.write(self.folder / "update", save(tensors))
             self._save(masking)
         return masking.public.dumps().hex()
 
-    def handle(self, message: SiteMessage, most_weight: float) -> Tree:
+    def handle(self, message: SiteMessage) -> Tree:
         """The arrays to send for a later step. The step is saved first, so that no other process repeats it."""
         with folder_locked(self.folder.parent):
             try:
-                masking = MaskingClient.loads((self.folder / "client.json").read_text())
+                masking = MaskingClient.loads(private_files.read(self.folder / "client").decode())
             except FileNotFoundError:
                 raise RefusedError("no update is pending here") from None
             if message.text("session") != masking.session.hex():
@@ -63,7 +72,7 @@ class PendingUpdate:
             if message.kind == SHARE_KEYS:
                 return self._share_keys(masking, message)
             if message.kind == MASK:
-                return self._mask(masking, message, most_weight)
+                return self._mask(masking, message)
             return self._reveal(masking, message)
 
     def _share_keys(self, masking: MaskingClient, message: SiteMessage) -> Tree:
@@ -72,13 +81,12 @@ class PendingUpdate:
         self._save(masking)
         return {"sealed": as_tensor([sealed[client] for client in sorted(sealed)])}
 
-    def _mask(self, masking: MaskingClient, message: SiteMessage, most_weight: float) -> Tree:
-        update = from_named(load((self.folder / "update.safetensors").read_bytes()))
-        weights = message.numbers("weights", message.integer("models", 1))
-        if not all(0 <= weight <= most_weight for weight in weights):
-            raise RefusedError(f"a weight of this site is not from 0 to {most_weight:g}, the most it allows")
+    def _mask(self, masking: MaskingClient, message: SiteMessage) -> Tree:
+        update = from_named(load(private_files.read(self.folder / "update")))
+        models = message.integer("models", 1)
+        weights = message.numbers("weights", models + bool(common_parts(update, models)))
         fixed_point = FixedPoint(message.number("clip"), len(masking.participants))
-        row = scaled(update, weights)
+        row = scaled(update, weights, models)
         if clipped := fixed_point.clipped(row):
             print(
                 f"{clipped} of {len(row)} numbers of this site's update are beyond ±{fixed_point.clip:g} and were clipped: "
@@ -86,25 +94,21 @@ class PendingUpdate:
                 flush=True,
             )
         sealed = dict(zip(_clients(message), _rows(message, "sealed"), strict=True))
-        masked = masking.mask(fixed_point.encode(row), sealed)
+        masked = masking.mask(fixed_point.encode(row), sealed, weights)
         self._save(masking)
         return {"masked": torch.from_numpy(masked.view(np.int64))}
 
     def _reveal(self, masking: MaskingClient, message: SiteMessage) -> Tree:
-        shares = masking.reveal(set(_clients(message)))
+        weights = dict(named_leaves(message.tree)).get("weights")
+        if weights is None or weights.dtype != torch.float64 or weights.ndim != 2:
+            raise RefusedError("weights are not rows of numbers")
+        shares = masking.reveal(dict(zip(_clients(message), weights.tolist(), strict=True)))
+        private_files.write(self._revealed, json.dumps(message.integer("round", 1)).encode())
         self._delete()
         return {"shares": as_tensor([shares[client] for client in sorted(shares)])}
 
     def _save(self, masking: MaskingClient) -> None:
-        self._write("client.json", masking.dumps().encode())
-
-    def _write(self, name: str, data: bytes) -> None:
-        partial = self.folder / f".{name}-{uuid.uuid4().hex}"
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.folder / name)
+        private_files.write(self.folder / "client", masking.dumps().encode())
 
     def _delete(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

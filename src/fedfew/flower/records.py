@@ -76,7 +76,7 @@ def _read(name: str, array: Array) -> np.ndarray[Any, Any]:
         if dtype.kind not in "fiub" or not dtype.isnative or math.prod(shape) * dtype.itemsize != len(rest):
             raise ValueError
         return np.frombuffer(rest, dtype).reshape(shape, order="F" if column_order else "C").copy(order="C")
-    except (ValueError, EOFError, OverflowError, SyntaxError, TypeError) as error:
+    except Exception as error:  # numpy's header is a Python literal: parsing one may raise nearly anything, also RecursionError
         raise RefusedError(f"{name} cannot be read as an array") from error
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +29,10 @@ class Member:
 class Registry:
     """The sites that have joined, by node."""
 
-    def __init__(self, clients: int, max_samples: int) -> None:
+    def __init__(self, clients: int, max_samples: int, site_names: Sequence[str] = ()) -> None:
         self.clients = clients
         self.max_samples = max_samples
+        self.site_names = site_names  # by client: the name that its key was registered under. Empty: any site may be any client
         self.members: dict[int, Member] = {}
         self.waiting: dict[int, Member] = {}  # nodes that claim a client number which another node already has
         self.rejected: dict[int, str] = {}  # nodes that cannot take part, and why; asked again if they leave and come back
@@ -66,19 +70,23 @@ class Registry:
         reachable = {member.client: node for node, member in self.members.items() if node in nodes}
         return dict(sorted(reachable.items()))
 
-    def read(self, message: SiteMessage) -> Member:
-        """The checked contents of a site's join message."""
+    def read(self, message: SiteMessage, registered_name: str = "") -> Member:
+        """The checked contents of a site's join message. registered_name: under which the SuperLink knows the node's key."""
         check_not_failed(message)
         if message.kind != JOIN:
             raise RefusedError("it does not answer a join request")
         shape = message.values.get("shape")
         if not isinstance(shape, list) or len(shape) > 8 or not all(isinstance(n, int) and 0 < n < 2**31 for n in shape):
             raise RefusedError("shape is not a list of sizes")
-        pixels, name = message.text("pixels"), message.text("name")[:80]
+        client = message.integer("client", 0, self.clients - 1)
+        if self.site_names and registered_name != self.site_names[client]:
+            who = f"registered as {registered_name!r}" if registered_name else "not registered under a name"
+            raise RefusedError(f"it claims to be client {client}, which is {self.site_names[client]!r}, but is {who}")
+        pixels, name = message.text("pixels"), "".join(filter(str.isprintable, message.text("name")))[:80]
         if pixels not in ("symmetric", "unit"):
             raise RefusedError("pixels is neither symmetric nor unit")
         return Member(
-            client=message.integer("client", 0, self.clients - 1),
+            client=client,
             samples=message.integer("samples", 1, self.max_samples),
             test_samples=message.integer("test_samples", 1, self.max_samples) if "test_samples" in message.values else 0,
             classes=message.integer("classes", 1, 10_000_000),
@@ -89,20 +97,28 @@ class Registry:
         )
 
 
-def common_data(members: list[Member]) -> dict[str, Any]:
-    """What all sites' data have in common (sample shape, number of classes), or an error that names the sites that differ."""
-    first = members[0]
-    for member in members:
-        for what in ("shape", "vocabulary", "pixels"):
-            if getattr(member, what) != getattr(first, what):
-                raise ValueError(
-                    f"sites do not fit together: {what} is {getattr(first, what)} for client {first.client}, but "
-                    f"{getattr(member, what)} for client {member.client}"
-                )
+def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
+    """What the sites' data have in common: sample shape, vocabulary and pixels of more than half of the sites, and the number of
+    classes. Sites that differ are to be rejected; without a majority the error names two that differ.
+
+    classes: 0 for the largest number reported, up to ten times the median; otherwise one site could make the model huge.
+    """
+    kinds = Counter((member.shape, member.vocabulary, member.pixels) for member in members)
+    (shape, vocabulary, pixels), count = kinds.most_common(1)[0]
+    if 2 * count <= len(members):
+        first = members[0]
+        other = next(m for m in members if (m.shape, m.vocabulary, m.pixels) != (first.shape, first.vocabulary, first.pixels))
+        what = next(name for name in ("shape", "vocabulary", "pixels") if getattr(first, name) != getattr(other, name))
+        raise ValueError(
+            f"sites do not fit together: {what} is {getattr(first, what)} for client {first.client}, but "
+            f"{getattr(other, what)} for client {other.client}"
+        )
+    fitting = [member for member in members if (member.shape, member.vocabulary, member.pixels) == (shape, vocabulary, pixels)]
+    most = 10 * statistics.median_low(member.classes for member in fitting)
     return {
-        "shape": list(first.shape),
-        "classes": max(member.classes for member in members),
-        "vocabulary": first.vocabulary or None,
-        "pixels": first.pixels,
-        "name": first.name,
+        "shape": list(shape),
+        "classes": classes or max(member.classes for member in fitting if member.classes <= most),
+        "vocabulary": vocabulary or None,
+        "pixels": pixels,
+        "name": fitting[0].name,
     }

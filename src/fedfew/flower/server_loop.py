@@ -25,7 +25,7 @@ from fedfew.flower import checks, wire
 from fedfew.flower.checks import CheckedReply, Request
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.dispatcher import Dispatcher, Network
-from fedfew.flower.messages import SCORE, TRAIN, RefusedError, SiteMessage
+from fedfew.flower.messages import SCORE, TRAIN, RefusedError, RevealedError, SiteMessage
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.stack import tree_map
@@ -54,7 +54,7 @@ class ServerLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        self.registry = Registry(config.clients, config.max_samples)
+        self.registry = Registry(config.clients, config.max_samples, config.site_names)
         self.dispatcher = Dispatcher(network, self.registry, config.deadline, self._log_event, clock)
         self._make_factory = make_factory
         self._clock = clock
@@ -76,6 +76,8 @@ class ServerLoop:
         self.dispatcher.admit_only(state.check_fits)
         for event in state.events:
             self._log_event(event)
+        if not self.config.sites and self.dispatcher.network.registered_names():
+            log.warning("sites is not set: any registered site can take the place of any client (sites='north,south' binds them)")
         if self.config.aggregation == "masked":
             log.warning("aggregation = 'masked' is experimental: docs/private-aggregation.md says what it hides and what not")
 
@@ -113,6 +115,9 @@ class ServerLoop:
         scored = number % config.score_every == 0 or number == config.rounds
         begin = self._clock()
         aggregation, sampled = self._train_with_quorum(number, scored)
+        if aggregation is None:
+            self._skip(number, len(sampled))
+            return
         server = aggregation.result()
         if server is None:
             raise DivergedError(
@@ -122,14 +127,25 @@ class ServerLoop:
             )
         seconds = self._clock() - begin
         self._state.complete(number, server, len(sampled), aggregation.answered.tolist())
+        if config.aggregation == "masked":
+            self._write()  # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice
         if scored:
             aggregation.record(state, self._score_clients(number), seconds)
         if number % config.checkpoint_every == 0 or number == config.rounds:
             self._write()
         self._log_round(number, aggregation, seconds, scored)
 
-    def _train_with_quorum(self, number: int, scored: bool) -> tuple[Aggregation, Tensor]:
-        """Repeat a round's training until a quorum has replied; the aggregated replies, and the clients sampled."""
+    def _skip(self, number: int, sampled: int) -> None:
+        """Leave out a round whose shares sites have revealed to a server that was stopped before it wrote a checkpoint."""
+        self._log_event(f"round {number}: sites have revealed their shares of it, and do so once: the models stay as they are")
+        self._state.complete(number, self._state.state.server, sampled, [])
+        if number == self.config.rounds:
+            self._score_clients(number)
+        self._write()
+
+    def _train_with_quorum(self, number: int, scored: bool) -> tuple[Aggregation | None, Tensor]:
+        """Repeat a round's training until a quorum has replied; the aggregated replies, and the clients sampled. None: the round
+        must be left out."""
         for attempt in range(1, self.config.attempts + 1):
             sampled, nodes = self._sample_clients(number)
             if len(sampled):
@@ -138,13 +154,15 @@ class ServerLoop:
                 needed = self._quorum(round(self.config.participation * self.config.clients))
                 usable = len(replies)
                 if usable >= needed:
-                    aggregation = self._aggregate(replies, sample_shares, scored, bytes_down, masked)
+                    aggregation = self._aggregate(replies, sample_shares, scored, bytes_down, masked, needed)
                     usable = len(aggregation.answered)  # masked: some may have dropped out since
                     if usable >= needed:
                         return aggregation, sampled
                 self._log_event(
                     f"round {number}: {usable} of {len(sampled)} clients asked gave a usable reply, {needed} are needed"
                 )
+                if masked and masked.already_revealed:
+                    return None, sampled
             if attempt < self.config.attempts:
                 self._log_event(f"round {number}: repeated (attempt {attempt + 1} of {self.config.attempts})")
         raise TooFewError(
@@ -195,6 +213,8 @@ class ServerLoop:
                     raise message
                 replies[request.client] = checks.check_reply(message, request, like, self.config.compression)
             except RefusedError as reason:
+                if masked and isinstance(reason, RevealedError):
+                    masked.already_revealed = True
                 self._log_event(f"round {number}: client {request.client} is left out: {reason}")
         for client, outlier in checks.outliers(replies, self.config.refuse_ratio).items():
             self._log_event(f"round {number}: client {client} is left out: {outlier}")
@@ -230,11 +250,12 @@ class ServerLoop:
         scored: bool,
         bytes_down: int,
         masked: MaskedRound | None,
+        quorum: int,
     ) -> Aggregation:
         """The replies aggregated in the order of clients; masked, after further exchanges, which may leave no client."""
         aggregation = Aggregation(self._state.method, self._state.state.server, sample_shares)
         if masked:
-            masked.finish(aggregation, replies)
+            masked.finish(aggregation, replies, quorum)
             replies = {client: replies[client] for client in aggregation.answered.tolist()}
         for client, reply in replies.items():
             if not masked:

@@ -41,7 +41,7 @@ class ServerState:
         self.folder = Path(config.folder)
         self.events: list[str] = []  # what happened when it was read
         found = checkpoint.checkpoints(self.folder)
-        self.state, data = self._resumed() if found else _new(config.clients, members)
+        self.state, data = self._resumed() if found else _new(config, members)
         self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, make_factory(data), config.make_method())
         if not found:
             self.state.frozen = frozen_parameters(self.factory, config.seed)
@@ -125,7 +125,7 @@ class ServerState:
         return {"method": self.config.make_method().settings(), "model": self.config.model, **self.config.outcome()}
 
 
-def _new(clients: int, members: list[Member]) -> tuple[State, dict[str, Any]]:
+def _new(config: DeploymentConfig, members: list[Member]) -> tuple[State, dict[str, Any]]:
     sites: dict[str, Any] = {"run": uuid.uuid4().hex}
-    sites |= {name: [0] * clients for name in ("last", "keep", "samples", "test_samples")}
-    return State(0, {}, {}, History(), {}, sites=sites), common_data(members)
+    sites |= {name: [0] * config.clients for name in ("last", "keep", "samples", "test_samples")}
+    return State(0, {}, {}, History(), {}, sites=sites), common_data(members, config.classes)

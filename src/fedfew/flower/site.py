@@ -2,7 +2,7 @@
 
 STATE/client-N/audit.jsonl            every message that left the site: names, shapes, bytes and norms
 STATE/client-N/errors.log             errors in full; the server learns their category alone
-STATE/client-N/RUN/own-R.safetensors  the client's private state after round R of a run
+STATE/client-N/RUN/own-R              the client's private state after round R of a run
 STATE/client-N/RUN/masked/            an update that waits to be masked (:mod:`fedfew.flower.pending_update`)
 STATE/client-N/RUN/model.safetensors  the model that the client chose when the run ended, and choice.json beside it
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedfew import engines, methods, models
@@ -25,11 +25,12 @@ from fedfew._version import __version__
 from fedfew.engines import Engine, LocalTraining
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
-from fedfew.flower import site_data, wire
+from fedfew.flower import private_files, site_data, wire
 from fedfew.flower.client_state import ClientStates
 from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN, SiteMessage
+from fedfew.flower.secure import WeightError
 from fedfew.flower.site_data import SiteConfig
-from fedfew.flower.site_errors import fails_as
+from fedfew.flower.site_errors import SiteError, fails_as
 from fedfew.local import Local, best_model
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
@@ -37,6 +38,7 @@ from fedfew.models.state import holding
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
+from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.flower.pending_update import PendingUpdate
@@ -106,6 +108,9 @@ class Site:
     def _train(self, message: SiteMessage) -> SiteMessage:
         """Train one round, from the private state after the last round in which this client's reply was used."""
         task = self._task(message)
+        if task.settings["aggregation"] == "masked":
+            with fails_as("revealed"):
+                self._pending_update(task.run).check_not_revealed(task.round)
         last, keep = message.integer("last"), message.integer("keep")
         state, started_from = self._private_state(task, last)
         with fails_as("training"):
@@ -129,13 +134,17 @@ class Site:
                 self._states(task.run).write(task.round, new_state, keep_from=min(keep, last))
             if task.settings["aggregation"] == "masked":  # the update stays here until it is masked
                 pending, max_norm = self._pending_update(task.run), task.settings["clip_norm"]
-                values["keys"], sent = pending.begin(self.config.client, message.text("session"), sent, max_norm), {}
+                keys = pending.begin(self.config.client, message.text("session"), sent, max_norm, self.config.most_weight)
+                values["keys"], sent = keys, {}
         return SiteMessage(TRAIN, values, sent)
 
     def _masked_step(self, message: SiteMessage) -> SiteMessage:
         """A further step of masked aggregation, with the update that waits since training."""
         with fails_as("request"):
-            sent = self._pending_update(_run(message)).handle(message, self.config.most_weight)
+            try:
+                sent = self._pending_update(_run(message)).handle(message)
+            except WeightError as error:
+                raise SiteError("weight") from error
             header: dict[str, Any] = {"client": self.config.client, "run": _run(message), "round": message.integer("round", 1)}
         return SiteMessage(message.kind, header, sent)
 
@@ -203,11 +212,11 @@ class Site:
 
     def _save_model(self, task: _Task, model: Tree, choice: int, accuracy: float, loss: float) -> None:
         folder = self.folder / task.run
-        folder.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(folder)
         tensors: dict[str, Tensor] = {name: t.detach().cpu().contiguous().clone() for name, t in named_leaves(model)}
-        save_file(tensors, folder / "model.safetensors")
+        write_atomically(folder / "model.safetensors", save(tensors), private=True)
         about = {"choice": choice, "accuracy": accuracy, "loss": loss, "round": task.round, "settings": task.settings}
-        (folder / "choice.json").write_text(json.dumps(about, indent=1))
+        write_atomically(folder / "choice.json", json.dumps(about, indent=1), private=True)
 
     def _pending_update(self, run: str) -> PendingUpdate:
         from fedfew.flower.pending_update import PendingUpdate  # imports cryptography

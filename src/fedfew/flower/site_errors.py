@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CATEGORIES = ("configuration", "data", "settings", "training", "state", "request")  # all that the server ever learns
+from fedfew.flower import private_files
+
+CATEGORIES = (  # all that the server ever learns
+    "configuration",
+    "data",
+    "settings",
+    "training",
+    "state",
+    "request",
+    "weight",  # masked aggregation: this site's weight in the sum would be larger than it allows
+    "revealed",  # masked aggregation: this site has revealed its shares of this round, and does so once only
+)
 
 
 class SiteError(Exception):
@@ -36,8 +47,7 @@ def append(folder: Path, error: BaseException) -> None:
     text = "".join(traceback.format_exception(error))
     print(text, flush=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "errors.log", "a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n{text}\n")
+        private_files.make_folder(folder)
+        private_files.append(folder / "errors.log", f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n{text}\n")
     except OSError as unwritable:
         print(f"{folder / 'errors.log'} cannot be written: {unwritable}", flush=True)

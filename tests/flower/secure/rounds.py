@@ -19,9 +19,16 @@ class Round:
     A client that is absent from a step takes no later one. Clients are serialised between any two steps, as they are at a site.
     """
 
-    def __init__(self, values: Mapping[int, UInt64Array], absent: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[int, UInt64Array],
+        absent: Mapping[int, str] | None = None,
+        most_weight: Mapping[int, float] | None = None,
+    ) -> None:
+        self.most_weight = most_weight or {}
         self.values, self.absent = values, dict(absent or {})
         self.server = MaskingServer(len(next(iter(values.values()))))
+        self.weights = [1 / len(values)]  # of every client
         self._saved: dict[int, str] = {}
         self.uploads: dict[int, UInt64Array] = {}
 
@@ -37,7 +44,7 @@ class Round:
 
     def begin(self) -> None:
         for number in self.values:
-            client = MaskingClient.begin(number, self.server.session)
+            client = MaskingClient.begin(number, self.server.session, self.most_weight.get(number, 1.0))
             self.server.join(number, client.public)
             self.save(client)
         self.server.close()
@@ -52,12 +59,12 @@ class Round:
         shares = self.server.forwarded_shares()
         for number in self.present("mask"):
             client = self.client(number)
-            self.uploads[number] = client.mask(self.values[number], shares[number])
+            self.uploads[number] = client.mask(self.values[number], shares[number], self.weights)
             self.server.upload(number, self.uploads[number])
             self.save(client)
 
     def reveal(self) -> None:
-        survivors = self.server.survivors
+        survivors = dict.fromkeys(self.server.survivors, self.weights)
         for number in self.present("reveal"):
             client = self.client(number)
             self.server.reveal(number, client.reveal(survivors))
@@ -79,6 +86,11 @@ def after(step: str, clients: int = 4) -> Round:
         if name == step:
             break
     return round
+
+
+def equal(clients: set[int]) -> dict[int, list[float]]:
+    """The weights of clients in a round of four."""
+    return {client: [0.25] for client in clients}
 
 
 def random_values(clients: int, size: int, seed: int = 0) -> dict[int, UInt64Array]:

@@ -89,7 +89,7 @@ def test_an_upload_that_comes_late_stays_masked_though_its_mask_key_is_known() -
     update = FixedPoint(1.0, 4).encode(np.full(100_000, 0.25))
     round = Round(dict.fromkeys(range(4), update), {3: "mask"})
     round.run()
-    late = round.client(3).mask(update, round.server.forwarded_shares()[3])
+    late = round.client(3).mask(update, round.server.forwarded_shares()[3], [0.25])
     private = shamir.combine({by: shares[3] for by, shares in round.server._revealed.items()}, round.server.threshold)
     assert keys.public(private) == round.server.participants[3].mask
     for other in range(3):

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 from fedfew.flower.secure import ProtocolError, shamir
 from fedfew.flower.secure.client import MaskingClient, PublicKeys
 from fedfew.flower.secure.server import MaskingServer
-from tests.flower.secure.rounds import Round, after, random_values
+from tests.flower.secure.rounds import Round, after, equal, random_values
 
 
 def test_shares_of_another_polynomial_are_noticed() -> None:
@@ -37,7 +37,7 @@ def test_false_shares_are_noticed_before_anything_is_unmasked() -> None:
 
 def test_the_server_refuses_what_does_not_fit() -> None:
     round = after("mask")
-    server, shares = round.server, round.client(0).reveal({0, 1, 2, 3})
+    server, shares = round.server, round.client(0).reveal(equal({0, 1, 2, 3}))
     with pytest.raises(ProtocolError, match="client 0 has joined already"):
         server.join(0, server.participants[0])
     fresh = MaskingClient.begin(9, server.session).public

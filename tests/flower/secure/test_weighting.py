@@ -35,10 +35,11 @@ def masked(method: Method, reply: Reply, absent: dict[int, str]) -> tuple[Weight
     share = reply.samples / reply.samples.sum()
     joined = [client for client in range(CLIENTS) if absent.get(client) != "share_keys"]
     models = reply.losses.shape[1]
-    weights = Weights.of(method, joined, reply.losses[joined], reply.samples[joined], share[joined])
+    weights = Weights.of(method, joined, reply.losses[joined], reply.samples[joined], share[joined], take(reply.update, 0))
     like = take(reply.update, 0)
+    columns = weights.log.shape[1]
     row = dict(zip(joined, weights.normalised.tolist(), strict=True))
-    values = {c: FIXED_POINT.encode(scaled(take(reply.update, c), row.get(c, [0.0] * models))) for c in range(CLIENTS)}
+    values = {c: FIXED_POINT.encode(scaled(take(reply.update, c), row.get(c, [0.0] * columns), models)) for c in range(CLIENTS)}
     assert len(values[0]) == numbers_in(like, models)
     round = Round(values, absent)
     total = FIXED_POINT.decode(round.run())
@@ -76,7 +77,11 @@ def test_the_error_is_within_the_rings_bound_divided_by_the_weight_that_is_left(
     mean, _ = masked(method, reply, {4: "mask"})
     expected = plain(method, reply, [0, 1, 2, 3, 5])
     share = reply.samples / reply.samples.sum()
-    left = Weights.of(method, list(range(CLIENTS)), reply.losses, reply.samples, share).normalised[[0, 1, 2, 3, 5]].sum(0)
+    left = (
+        Weights.of(method, list(range(CLIENTS)), reply.losses, reply.samples, share, take(reply.update, 0))
+        .normalised[[0, 1, 2, 3, 5]]
+        .sum(0)
+    )
     for a, b in zip(leaves(mean.mean()), leaves(expected.mean()), strict=True):
         off = (a - b).reshape(MODELS, -1).abs().amax(1)
         assert (off > 0).any()
@@ -95,9 +100,9 @@ def test_a_model_that_nobody_gives_weight_to_stays() -> None:
 @pytest.mark.parametrize("little", [-40.0, -4000.0])
 def test_a_model_whose_weight_has_dropped_out_stays_and_is_named(little: float) -> None:
     """Client 0 has all but e⁻⁴⁰ of the third model's weight, and drops out: what is left is finer than the rounding, or zero."""
-    weights = Weights(list(range(3)), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, little], [0.0, 0.0, little]]).double())
+    weights = Weights(list(range(3)), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, little], [0.0, 0.0, little]]).double(), 3)
     like: Tree = {"w": torch.ones(MODELS, 2)}
-    total = sum(scaled(like, row) for row in weights.normalised.tolist()[1:])
+    total = sum(scaled(like, row, MODELS) for row in weights.normalised.tolist()[1:])
     mean, lost = weights.mean(np.asarray(total), {1, 2}, like, FixedPoint(64.0, 3))
     assert lost == [2]
     torch.testing.assert_close(mean.mean()["w"], torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
@@ -105,7 +110,7 @@ def test_a_model_whose_weight_has_dropped_out_stays_and_is_named(little: float) 
 
 
 def test_normalised_weights_sum_to_one_over_clients() -> None:
-    weights = Weights([0, 1], torch.tensor([[1e3, -torch.inf, -1e3], [1e3, -torch.inf, -2e3]]).double())
+    weights = Weights([0, 1], torch.tensor([[1e3, -torch.inf, -1e3], [1e3, -torch.inf, -2e3]]).double(), 3)
     torch.testing.assert_close(weights.normalised, torch.tensor([[0.5, 0.0, 1.0], [0.5, 0.0, 0.0]]).double())
 
 
@@ -118,3 +123,26 @@ def test_methods_that_keep_single_updates_are_refused(method: Method) -> None:
 @pytest.mark.parametrize("name", [name for name in methods.METHODS if name != "fedamp"])
 def test_all_others_are_not(name: str) -> None:
     check_method(methods.make(name))
+
+
+def test_the_server_cannot_solve_for_the_body_that_models_have_in_common() -> None:
+    """Four models with one body, three clients. If the body were uploaded once per model, the server would have four sums of the
+    three bodies by weights that it knows, and could solve for each. It is uploaded once, so there is one sum."""
+    method = FedFew(models=4, mu=0.1, share="body")
+    draw = torch.Generator().manual_seed(0)
+    update: Tree = {"body": torch.randn(3, 1, 5, generator=draw), "heads": torch.randn(3, 4, 2, generator=draw)}
+    losses, samples = 0.5 + torch.rand(3, 4, generator=draw), torch.tensor([10, 20, 30])
+    like = take(update, 0)
+    weights = Weights.of(method, [0, 1, 2], losses, samples, samples / samples.sum(), like)
+    omega, bodies = weights.normalised, update["body"][:, 0].double()
+    assert omega.shape == (3, 5)  # four models, and the body
+    total = sum(scaled(take(update, client), omega[client].tolist(), 4) for client in range(3))
+    assert len(total) == numbers_in(like, 4) == 5 + 4 * 2
+
+    def solved(columns: list[int]) -> torch.Tensor:
+        sums = omega[:, columns].T @ bodies
+        return torch.linalg.lstsq(omega[:, columns].T, sums).solution
+
+    torch.testing.assert_close(solved([0, 1, 2, 3]), bodies)  # what K uploads would give away
+    np.testing.assert_allclose(total[:5], (omega[:, 4] @ bodies).numpy())  # all that the server learns of the bodies
+    assert (solved([4]) - bodies).norm() > 0.5 * bodies.norm()

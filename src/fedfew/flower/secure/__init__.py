@@ -23,5 +23,9 @@ class ProtocolError(ValueError):
     """A step of the protocol that must not be taken, and why."""
 
 
+class WeightError(ProtocolError):
+    """A client's weight in a sum is larger than it allows."""
+
+
 class TooFewError(ProtocolError):
     """Fewer clients are left than are needed; nothing has been unmasked."""

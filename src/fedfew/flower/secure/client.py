@@ -10,13 +10,15 @@ step's reply is sent.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedfew.flower.secure import ProtocolError, TooFewError, keys, mask_stream, shamir
+from fedfew.flower.secure import ProtocolError, TooFewError, WeightError, keys, mask_stream, shamir
 from fedfew.flower.secure.fixed_point import MIN_CLIENTS, UInt64Array
 
+SHARED_BYTES = 2 * shamir.SHARE_BYTES + 8  # what a client shares with another: two shares, and its largest weight
 STEPS = ("share_keys", "mask", "reveal", "nothing")  # what may come next
 
 
@@ -55,16 +57,17 @@ class MaskingClient:
     channel_key: bytes
     mask_key: bytes
     seed: bytes  # of the client's own mask, which stays secret where the server learns the masks of pairs
+    most_weight: float = 1.0  # the largest fraction of a sum that this client allows for itself
     step: str = "share_keys"
     threshold: int = 0
     participants: dict[int, PublicKeys] = field(default_factory=dict)
-    shares: dict[int, tuple[bytes, bytes]] = field(
-        default_factory=dict
-    )  # per client: of its own mask's seed, and of its mask key
+    shares: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # per client: of its mask's seed, of its mask key
+    limits: dict[int, float] = field(default_factory=dict)  # per client: its most_weight
+    weights: list[float] = field(default_factory=list)  # by which this client has scaled its upload
 
     @classmethod
-    def begin(cls, client: int, session: bytes) -> MaskingClient:
-        return cls(client, session, keys.fresh(), keys.fresh(), keys.fresh())
+    def begin(cls, client: int, session: bytes, most_weight: float = 1.0) -> MaskingClient:
+        return cls(client, session, keys.fresh(), keys.fresh(), keys.fresh(), most_weight)
 
     @property
     def public(self) -> PublicKeys:
@@ -88,15 +91,24 @@ class MaskingClient:
         of_seed = shamir.split(self.seed, participants.keys(), threshold)
         of_key = shamir.split(self.mask_key, participants.keys(), threshold)
         self.shares = {self.client: (of_seed[self.client], of_key[self.client])}
-        return {
-            other: keys.seal(self.channel_key, known.channel, self.session, self.client, other, of_seed[other] + of_key[other])
-            for other, known in participants.items()
-            if other != self.client
-        }
+        self.limits = {self.client: self.most_weight}
+        limit = struct.pack("<d", self.most_weight)
+        sealed = {}
+        for other, known in participants.items():
+            if other != self.client:
+                text = of_seed[other] + of_key[other] + limit
+                sealed[other] = keys.seal(self.channel_key, known.channel, self.session, self.client, other, text)
+        return sealed
 
-    def mask(self, values: UInt64Array, sealed: Mapping[int, bytes]) -> UInt64Array:
-        """The values plus this client's own mask and the pair masks with each client whose encrypted shares are given."""
+    def mask(self, values: UInt64Array, sealed: Mapping[int, bytes], weights: Sequence[float]) -> UInt64Array:
+        """The values plus this client's own mask and the pair masks with each client whose encrypted shares are given.
+
+        weights: by which the values were scaled, already divided by their sum over clients.
+        """
+        if not all(0 <= weight <= self.most_weight for weight in weights):
+            raise WeightError(f"a weight of this client is not from 0 to {self.most_weight:g}, the most it allows")
         self._take("mask")
+        self.weights = list(weights)
         if not sealed.keys() <= self.participants.keys() - {self.client}:
             raise ProtocolError("there are shares of clients that do not participate")
         if len(sealed) + 1 < self.threshold:
@@ -105,9 +117,10 @@ class MaskingClient:
         for other, text in sealed.items():
             peer = self.participants[other].channel
             both = keys.unseal(self.channel_key, peer, self.session, other, self.client, text)
-            if len(both) != 2 * shamir.SHARE_BYTES:
+            if len(both) != SHARED_BYTES:
                 raise ProtocolError(f"the encrypted shares of client {other} are damaged")
-            self.shares[other] = (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :])
+            self.shares[other] = (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES : 2 * shamir.SHARE_BYTES])
+            (self.limits[other],) = struct.unpack("<d", both[2 * shamir.SHARE_BYTES :])
         masked = values.copy()
         mask_stream.add(masked, self.seed)
         for other in sealed:
@@ -115,25 +128,47 @@ class MaskingClient:
             mask_stream.add(masked, pair, subtract=other < self.client)
         return masked
 
-    def reveal(self, survivors: Set[int]) -> dict[int, bytes]:
+    def reveal(self, survivors: Mapping[int, Sequence[float]]) -> dict[int, bytes]:
         """One share per client that has shared its secrets: of survivors that of their own mask's seed, of drop-outs that of
         their mask key. Never both of one client: this step is taken once, and a client is either a survivor or a drop-out.
+
+        survivors: their weights. Where clients have dropped out, those left are a larger fraction of the sum. Any ``threshold``
+        of clients can unmask it, so each of them checks the limits of all.
         """
+        self._require("reveal")
+        self._check_weights(survivors)
         self._take("reveal")
-        if self.client not in survivors or not survivors <= self.shares.keys():
+        if self.client not in survivors or not survivors.keys() <= self.shares.keys():
             raise ProtocolError("the survivors are not this client and others that have shared their secrets")
         if len(survivors) < self.threshold:
             raise TooFewError(f"{len(survivors)} clients have uploaded, {self.threshold} are needed to unmask their sum")
         return {other: of_seed if other in survivors else of_key for other, (of_seed, of_key) in self.shares.items()}
 
+    def _check_weights(self, survivors: Mapping[int, Sequence[float]]) -> None:
+        if self.client in survivors and list(survivors[self.client]) != self.weights:
+            raise ProtocolError("the survivors' weights do not contain those by which this client scaled its upload")
+        totals = [sum(column) for column in zip(*survivors.values(), strict=True)]
+        for client, weights in survivors.items():
+            for model, (weight, total) in enumerate(zip(weights, totals, strict=True)):
+                limit = max(self.limits.get(client, 1.0), weight)  # a client that uploaded has accepted its weight as it was
+                if weight > limit * total * (1 + 1e-9):
+                    raise WeightError(
+                        f"client {client} would be {weight / total:.3f} of the sum of model {model}, but allows {limit:g}"
+                    )
+
     def _take(self, step: str) -> None:
+        self._require(step)
+        self.step = STEPS[STEPS.index(step) + 1]
+
+    def _require(self, step: str) -> None:
         if self.step != step:
             raise ProtocolError(f"the server asks for '{step}', but this client's next step is '{self.step}': each is taken once")
-        self.step = STEPS[STEPS.index(step) + 1]
 
     def dumps(self) -> str:
         """All of it as JSON. It contains secrets."""
         document: dict[str, Any] = {"client": self.client, "step": self.step, "threshold": self.threshold}
+        document |= {"most_weight": self.most_weight, "weights": self.weights}
+        document["limits"] = {str(client): limit for client, limit in self.limits.items()}
         document |= {name: getattr(self, name).hex() for name in ("session", "channel_key", "mask_key", "seed")}
         document["participants"] = {str(client): known.dumps().hex() for client, known in self.participants.items()}
         document["shares"] = {str(client): [share.hex() for share in both] for client, both in self.shares.items()}
@@ -147,6 +182,9 @@ class MaskingClient:
             client=document["client"],
             step=document["step"],
             threshold=document["threshold"],
+            most_weight=document["most_weight"],
+            weights=document["weights"],
+            limits={int(client): limit for client, limit in document["limits"].items()},
             participants={
                 int(client): PublicKeys.loads(bytes.fromhex(known)) for client, known in document["participants"].items()
             },

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedfew.flower.secure import ProtocolError, TooFewError, keys, mask_stream, shamir
-from fedfew.flower.secure.client import PublicKeys, usual_threshold
+from fedfew.flower.secure.client import SHARED_BYTES, PublicKeys, usual_threshold
 from fedfew.flower.secure.fixed_point import MIN_CLIENTS, UInt64Array
 
-SEALED_BYTES = keys.NONCE_BYTES + 2 * shamir.SHARE_BYTES + keys.TAG_BYTES  # of an encrypted pair of shares
+SEALED_BYTES = keys.NONCE_BYTES + SHARED_BYTES + keys.TAG_BYTES  # what one client sends another, encrypted
 
 
 class MaskingServer:

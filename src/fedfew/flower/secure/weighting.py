@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.methods.base import Method, Reply
-from fedfew.stack import Tree, WeightedMean, from_named, leaves, named_leaves
+from fedfew.stack import Tree, WeightedMean, from_named, named_leaves
 
 MAX_ERROR = 1e-5  # a mean with a larger rounding error is not used
 
@@ -34,19 +34,30 @@ def check_method(method: Method) -> None:
         inner = getattr(inner, "method", None)
 
 
+def common_parts(like: Tree, models: int) -> set[str]:
+    """Paths of what all models have in common: leaves ``[1, …]`` beside others that are ``[K, …]`` (FedFew's share="body").
+
+    They are uploaded once, by the weight Σ_k ω[i, k]. K uploads of the same numbers by K known weights would be K equations,
+    which the server could solve for every client's numbers if there are no more than K clients.
+    """
+    lengths = {path: len(t) for path, t in named_leaves(like)}
+    return {path for path, length in lengths.items() if length == 1} if models > 1 and models in lengths.values() else set()
+
+
 def numbers_in(like: Tree, models: int) -> int:
-    """How many numbers a client uploads: K times those of one model; ``like`` is an update ``[K or 1, …]``."""
-    return sum(models * t[0].numel() for t in leaves(like))
+    """How many numbers a client uploads; ``like`` is an update ``[K or 1, …]``."""
+    common = common_parts(like, models)
+    return sum((1 if path in common else models) * t[0].numel() for path, t in named_leaves(like))
 
 
-def scaled(update: Tree, weights: Sequence[float]) -> NDArray[np.float64]:
+def scaled(update: Tree, weights: Sequence[float], models: int) -> NDArray[np.float64]:
     """ω[k] · update[k] for every model, as one vector. ``update`` is ``[K, …]``, or ``[1, …]`` where all models use the same
-    update."""
-    omega = torch.tensor(weights, dtype=torch.float64)
+    update. The last weight is that of common parts, where there are any."""
+    omega, common = torch.tensor(weights, dtype=torch.float64), common_parts(update, models)
     rows = []
-    for _, t in sorted(named_leaves(update)):  # by name: server and site must agree on the order
+    for path, t in sorted(named_leaves(update)):  # by name: server and site must agree on the order
         flat = t.detach().cpu().double().reshape(len(t), -1)
-        rows.append((omega[:, None] * flat).reshape(-1))
+        rows.append(((omega[-1:] if path in common else omega[:models])[:, None] * flat).reshape(-1))
     return torch.cat(rows).numpy()
 
 
@@ -55,45 +66,55 @@ class Weights:
     """ω of the clients that are sent theirs."""
 
     clients: list[int]
-    log: Tensor  # [C, K]: log ω, without normalisation
+    log: Tensor  # [C, K], or [C, K + 1] with common parts: log ω, without normalisation
+    models: int
     whole: Tensor | None = None  # [C]: log of what ω are fractions of; None: of their sum
 
     @classmethod
-    def of(cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, sample_shares: Tensor) -> Weights:
-        """From the losses ``[C, K]``, numbers of samples ``[C]`` and n_i / Σ_j n_j ``[C]`` of these clients."""
+    def of(
+        cls, method: Method, clients: list[int], losses: Tensor, samples: Tensor, sample_shares: Tensor, like: Tree
+    ) -> Weights:
+        """From the losses ``[C, K]``, numbers of samples ``[C]`` and n_i / Σ_j n_j ``[C]`` of these clients; ``like`` is an
+        update."""
         given = Reply({}, losses, samples), sample_shares, torch.tensor(clients)
-        return cls(clients, method.log_weights(*given).double(), method.log_whole(*given))
+        log = method.log_weights(*given).double()
+        models = log.shape[1]
+        if common_parts(like, models):
+            log = torch.cat([log, log.logsumexp(1, keepdim=True)], 1)
+        return cls(clients, log, models, method.log_whole(*given))
 
     @property
     def normalised(self) -> Tensor:
-        """[C, K]; each model's sum to one over clients, or are all zero where no client gives it weight."""
+        """[C, K or K + 1]; each column sums to one over clients, or is all zero where no client gives it weight."""
         return (self.log - _finite(self.log.logsumexp(0))).exp().clamp(max=1.0)
 
     def mean(
         self, total: NDArray[np.float64], survivors: Collection[int], like: Tree, fixed_point: FixedPoint
     ) -> tuple[WeightedMean, list[int]]:
-        """The weighted mean over the survivors, whose sum is ``total``; and the models that get no mean, because the clients with
-        nearly all of their weight dropped out and dividing by the rest would amplify the rounding error."""
+        """The weighted mean over the survivors, whose sum is ``total``; and the columns that get no mean, because the clients
+        with nearly all of their weight dropped out and dividing by the rest would amplify the rounding error."""
         at = torch.tensor([position for position, client in enumerate(self.clients) if client in survivors])
         remaining = self.normalised[at].sum(0)
         log_total = self.log[at].logsumexp(0)
         lost = (log_total > -torch.inf) & (fixed_point.error > MAX_ERROR * remaining)
         inverse = torch.where((remaining > 0) & ~lost, 1 / remaining, 0.0)
-        mean = WeightedMean(len(remaining))
+        mean = WeightedMean(self.models)
         whole = None if self.whole is None else self.whole[at]
-        mean.add(log_total.masked_fill(lost, -torch.inf)[None], _as_tree(total, inverse, like), whole)
+        of_models = log_total.masked_fill(lost, -torch.inf)[: self.models]
+        mean.add(of_models[None], _as_tree(total, inverse, like, self.models), whole)
         return mean, lost.nonzero()[:, 0].tolist()
 
 
-def _as_tree(total: NDArray[np.float64], scale: Tensor, like: Tree) -> Tree:
-    """The numbers as a stack [1, K, …] of models, each model's multiplied by its scale."""
-    models, begin = len(scale), 0
+def _as_tree(total: NDArray[np.float64], scale: Tensor, like: Tree, models: int) -> Tree:
+    """The numbers as a stack [1, K, …] of models (common parts: [1, 1, …]), each model's multiplied by its scale."""
+    begin, common = 0, common_parts(like, models)
     found: dict[str, Tensor] = {}
     for path, t in sorted(named_leaves(like)):
-        shape = (models, *t.shape[1:])
-        count = models * t[0].numel()
-        numbers = torch.from_numpy(total[begin : begin + count]).reshape(models, -1) * scale[:, None]
-        found[path] = numbers.reshape(1, *shape).to(t.dtype if t.is_floating_point() else torch.float64)
+        factors = scale[-1:] if path in common else scale[:models]
+        count = len(factors) * t[0].numel()
+        numbers = torch.from_numpy(total[begin : begin + count]).reshape(len(factors), -1) * factors[:, None]
+        shaped = numbers.reshape(1, len(factors), *t.shape[1:])
+        found[path] = shaped.to(t.dtype if t.is_floating_point() else torch.float64)
         begin += count
     return from_named({path: found[path] for path, _ in named_leaves(like)})
 
