@@ -14,6 +14,7 @@ import fedfew
 from fedfew.cli import run, runfiles
 from fedfew.federation import Samples
 from fedfew.report.page import pack
+from fedfew.training import run_files
 from fedfew.training.loop import Progress
 from fedfew.training.settings import make_federation, resolve
 from tests.helpers import call, federation, linear
@@ -49,7 +50,7 @@ def test_a_run_becomes_one_file(folder: Path, here: Path) -> None:
     assert document["costs"]["steps"] == pytest.approx(2 * batches.mean())  # both models, one epoch
     assert "macro_f1" in document["final"]
     assert document["labels"]["classes"] == list("0123456789")
-    assert "rounds: 3" in document["again"]["steps"][0]["text"]
+    assert "rounds: 3" in document["reproduction"]["steps"][0]["text"]
 
 
 def test_the_file_goes_to_the_folder_and_can_be_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +75,7 @@ def test_mistakes_are_answered_kindly(folder: Path, here: Path) -> None:
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "runs" / "mine" / "config.yaml").write_text("rounds: 3")
     assert "the newest run is runs/mine" in refused("report", "nothing")
-    (here / "runs" / "mine" / "progress.json").write_text('{"round": 1}')
+    (here / "runs" / "mine" / "progress.json").write_text('{"round": 1, "rounds": 3, "state": "running"}')
     assert "without a checkpoint yet: 'fedfew watch runs/mine'" in refused("report", "runs/mine")
     (here / "file").touch()
     assert "file is a file; give the folder of a run" in refused("watch", "file")
@@ -107,11 +108,11 @@ def test_help_teaches() -> None:
 def test_label_counts_are_the_clients_own(tmp_path: Path) -> None:
     whole = federation()
     runfiles.write_labels(tmp_path, whole.take([2, 0]))
-    found = runfiles.labels(tmp_path)
+    found = run_files.labels(tmp_path)
     assert found is not None
     for row, client in enumerate((2, 0)):
         assert found[row].tolist() == torch.bincount(whole.train.of(client)[1], minlength=3).tolist()
-    assert runfiles.labels(tmp_path / "nothing") is None
+    assert run_files.labels(tmp_path / "nothing") is None
 
 
 def test_label_counts_of_many_clients_and_classes_are_compact(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_label_counts_of_many_clients_and_classes_are_compact(tmp_path: Path) ->
     samples = Samples(torch.zeros(len(y), 1), y, count.cumsum(0) - count, count, each)
     runfiles.write_labels(tmp_path, fedfew.Federation(samples, samples, classes, torch.arange(clients)))
     assert (tmp_path / runfiles.LABELS).stat().st_size < 200_000
-    found = runfiles.labels(tmp_path)
+    found = run_files.labels(tmp_path)
     assert found is not None
     assert found.sum() == clients * each
     assert found[1].nonzero()[0].tolist() == list(range(60, 120))
@@ -130,12 +131,12 @@ def test_label_counts_of_many_clients_and_classes_are_compact(tmp_path: Path) ->
 def test_costs_are_not_counted_where_that_takes_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {"model": linear, "method": fedfew.FedAvg(), "local_epochs": 2, "batch_size": 10}
     runfiles.write_costs(tmp_path, arguments, federation())
-    assert runfiles.costs(tmp_path)["model_bytes"] == 4 * (5 * 3 + 3)
-    assert runfiles.costs(tmp_path)["steps"] == 2 * (3 + 4 + 1 + 4) / 4
+    assert run_files.costs(tmp_path)["model_bytes"] == 4 * (5 * 3 + 3)
+    assert run_files.costs(tmp_path)["steps"] == 2 * (3 + 4 + 1 + 4) / 4
     monkeypatch.setattr(runfiles, "LARGEST", 4 * 72 - 1)
     (tmp_path / runfiles.COSTS).unlink()
     runfiles.write_costs(tmp_path, arguments, federation())
-    assert runfiles.costs(tmp_path) == {}
+    assert run_files.costs(tmp_path) == {}
 
 
 def told(round: int, served: float | None = 0.5) -> Progress:
@@ -143,24 +144,24 @@ def told(round: int, served: float | None = 0.5) -> Progress:
 
 
 def test_progress_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
-    assert runfiles.progress(tmp_path) == {}
+    assert run_files.progress(tmp_path) == {}
     file = runfiles.ProgressFile(tmp_path, seconds=1000)
     file.stopped("too early to say")
-    assert runfiles.progress(tmp_path) == {}
+    assert run_files.progress(tmp_path) == {}
     file.tell(told(1))
     file.tell(told(2))
-    found = runfiles.progress(tmp_path)
+    found = run_files.progress(tmp_path)
     assert 0 <= found.pop("age") < 60
     numbers = {"round": 1, "rounds": 3, "loss": 0.1, "served": 0.5, "adapted": 0.6, "seconds": 1.0}
     assert found == numbers | {"state": "running"}
     file.tell(told(3))
-    assert (runfiles.progress(tmp_path)["round"], runfiles.progress(tmp_path)["state"]) == (3, "finished")
+    assert (run_files.progress(tmp_path)["round"], run_files.progress(tmp_path)["state"]) == (3, "finished")
     often = runfiles.ProgressFile(tmp_path, seconds=0)
     often.tell(told(1))
     often.tell(told(2, served=float("nan")))
-    assert (runfiles.progress(tmp_path)["round"], runfiles.progress(tmp_path)["served"]) == (2, None)
+    assert (run_files.progress(tmp_path)["round"], run_files.progress(tmp_path)["served"]) == (2, None)
     often.stopped("by Ctrl-C")
-    assert (runfiles.progress(tmp_path)["state"], runfiles.progress(tmp_path)["why"]) == ("stopped", "by Ctrl-C")
+    assert (run_files.progress(tmp_path)["state"], run_files.progress(tmp_path)["why"]) == ("stopped", "by Ctrl-C")
 
 
 @pytest.mark.parametrize("wrong", [KeyboardInterrupt(), RuntimeError("no disk")], ids=["ctrl-c", "error"])
@@ -174,7 +175,7 @@ def test_a_run_that_ends_early_says_so(here: Path, wrong: BaseException) -> None
 
     with pytest.raises(BaseException):  # noqa: B017, PT011  # which of them is another test's matter
         run.train_in(here / "mine", settings, clients, show, resume=False, go_on="")
-    found = runfiles.progress(here / "mine")
+    found = run_files.progress(here / "mine")
     assert (found["round"], found["state"]) == (2, "stopped")
     assert found["why"] == ("by Ctrl-C" if isinstance(wrong, KeyboardInterrupt) else "by an error: no disk")
 

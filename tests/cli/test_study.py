@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedfew.studies import store
+from fedfew.studies.plan import cells
+from fedfew.studies.runner import Report
 from fedfew.studies.study import catalogue, read
 from tests import helpers
 from tests.studies.small import begun, text
@@ -109,7 +111,7 @@ def test_another_length_takes_the_place_of_the_old_one_in_the_tables(here):
     (here / "long.yaml").write_text(text(name="long", base={"rounds": 30}, rows={"R": {"method": "fedavg"}}))
     call("run", "long.yaml", "--scale", "0.1")  # three rounds: made before
     out = call("run", "long.yaml", "--scale", "0.1", "--sample", "80").stdout
-    assert "The tables show scale 0.1, 80 rows of each data set from now on. The runs of scale 0.1 are kept" in " ".join(
+    assert "The tables now show scale 0.1, 80 rows of each data set instead of scale 0.1. No runs are deleted" in " ".join(
         out.split()
     )
 
@@ -146,7 +148,7 @@ def test_a_new_study_can_be_run_and_is_not_overwritten(here):
     assert "'fedfew study run fresh.yaml --dry-run' checks it" in call("new", "fresh").stdout
     out = call("run", "fresh.yaml", "--dry-run").stdout
     assert "18 runs: 18 to make" in out  # two columns, FedAvg once and FedFew twice, three seeds
-    assert "fresh.yaml is there already" in refused("new", "fresh.yaml")
+    assert "fresh.yaml exists" in refused("new", "fresh.yaml")
 
 
 # -- studies that call a function --------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ def test_a_study_that_calls_a_function(here, monkeypatch):
     call("run", "bad.yaml", code=1)
     assert "absent.yaml, call: called has no function 'absent'" in refused("run", "absent.yaml")
     (here / "nomodule.yaml").write_text("name: n\ncall: no_such_module:f\n")
-    assert "the module no_such_module cannot be imported" in refused("run", "nomodule.yaml")
+    assert "the module no_such_module cannot be found" in refused("run", "nomodule.yaml")
 
 
 def test_the_study_of_costs():
@@ -194,3 +196,64 @@ def test_going_on_is_told_with_all_that_was_given():
         "fedfew study run q --protocol fair --only 'a*' --only b --seeds 2 --scale 0.05 "
         "--device cpu --data-dir d --sample 9 --folder x"
     )
+
+
+# -- attacks -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_imports_nothing_that_the_study_names(here):
+    for name in ("planted", "planted_call"):
+        (here / f"{name}.py").write_text(f"open({str(here / 'imported')!r}, 'w')\ndef f(*a, **k):\n    return True\n")
+    (here / "package").mkdir()
+    (here / "package" / "__init__.py").write_text(f"open({str(here / 'imported')!r}, 'w')\n")
+    (here / "package" / "model.py").write_text("def f():\n    pass\n")
+    (here / "call.yaml").write_text("name: call\ncall: planted_call:f\n")
+    assert "it calls planted_call:f" in call("run", "call.yaml", "--dry-run").stdout
+    for model in ("planted:f", "package.model:f"):
+        (here / "model.yaml").write_text(text(name="model", base={"model": model}))
+        assert model in call("run", "model.yaml", "--dry-run").stdout
+    assert not (here / "imported").exists()
+    assert "the module package.absent cannot be found" in refused_with_model(here, "package.absent:f")
+    assert not (here / "imported").exists()
+    assert "there is no factory in planted called 'absent'" in refused_with_model(here, "planted:absent")
+    assert (here / "imported").exists()  # a run that is made does import it
+
+
+def refused_with_model(here: Path, model: str) -> str:
+    (here / "model.yaml").write_text(text(name="model", base={"model": model}))
+    return refused("run", "model.yaml")
+
+
+def test_names_of_other_people_do_not_steer_the_terminal(here):
+    title, row = "[red]title[/red] \x1b[2J", "=row {bold}"
+    (here / "hostile.yaml").write_text(text(name="hostile", title=title, rows={row: {"method": "fedavg", "sample": 5000}}))
+    out = call("run", "hostile.yaml", "--workers", "1", code=1).stdout
+    assert "\x1b" not in out
+    assert "[red]title[/red] \\x1b[2J" in out
+    assert f"iid / {row}" in out
+    error = next((here / "studies" / "runs").glob(f"{cells(read('hostile.yaml'))[0].key}/error.json"))
+    error.write_text(json.dumps({"message": "gone\x1b]0;x\x07 [blink]"}))
+    for words in (("show", "hostile"), ("run", "hostile.yaml")):
+        found = call(*words, code=int(words[0] == "run")).stdout
+        assert "\x1b" not in found
+        assert "\x07" not in found
+    assert "gone\\x1b]0;x\\x07 [blink]" in found
+
+
+def test_a_time_limit_is_passed_on(here, monkeypatch):
+    limits = []
+    monkeypatch.setattr("fedfew.studies.runner.run", lambda *jobs, time_limit, **options: limits.append(time_limit) or Report())
+    (here / "limit.yaml").write_text(text(name="limit", base={"rounds": 4}))
+    for flags in ((), ("--time-limit", "0.5"), ("--time-limit", "0")):
+        call("run", "limit.yaml", *flags)
+    assert limits == [6 * 3600.0, 30.0, None]
+
+
+def test_json(here):
+    runs = json.loads(call("show", "tiny", "--json").stdout)
+    assert runs == json.loads(call("show", "tiny", "--format", "json").stdout)
+    assert {run["row"] for run in runs} == {"FedAvg", "FedFew", "Bad"}
+    assert "contradict each other" in refused("show", "tiny", "--json", "--format", "csv")
+    call("run", "costs")
+    assert len(json.loads(call("show", "costs", "--json").stdout)["costs"]["claims"]) == 5
+    assert "--format must be terminal or json, not csv" in refused("show", "costs", "--format", "csv")

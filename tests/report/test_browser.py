@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedfew.cli.report import document
 from fedfew.cli.run import train_in
-from fedfew.cli.runfiles import progress
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import page
 from fedfew.report.page.record import InMemory, SideFiles
@@ -114,14 +112,14 @@ def test_the_slider_moves_the_heat_map(browser: Page, pages: Path, name: str) ->
     browser.open(pages / f"{name}.html")
     browser.wait("const c = document.querySelector('#w-map canvas'); return c && c.width > 100")
     last = browser.pixels("#w-map canvas")
-    told = browser.text("#round-told")
+    told = browser.text("#round-label")
     slider = browser.find("#round")
     slider.send_keys("\ue012")  # the left arrow
-    assert browser.text("#round-told") != told
+    assert browser.text("#round-label") != told
     before = browser.pixels("#w-map canvas")
     assert before != last
     slider.send_keys("\ue011")  # Home
-    assert browser.text("#round-told").startswith("round 1 of")
+    assert browser.text("#round-label").startswith("round 1 of")
     assert browser.pixels("#w-map canvas") not in (before, last)
     slider.send_keys("\ue010")  # End
     assert browser.pixels("#w-map canvas") == last
@@ -227,7 +225,7 @@ def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path) -> No
             assert go_on.wait(60)
 
     run = threading.Thread(target=train_in, args=(folder, settings, federation, hold, False, ""))
-    with serving(Watched(folder, document, progress, every=100), 0) as server:
+    with serving(Watched(folder, every=100), 0) as server:
         served = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         served.start()
         try:
@@ -245,7 +243,7 @@ def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path) -> No
             go_on.set()
             browser.wait("return document.querySelector('#live').textContent.startsWith('Finished: round 6 of 6')")
             browser.wait("return document.querySelector('#subtitle').textContent.includes('round 6 of 6')")
-            assert browser.text("#round-told") == "round 1 of 6"  # the reader stays where they were
+            assert browser.text("#round-label") == "round 1 of 6"  # the reader stays where they were
             assert browser.do("return document.querySelector('#client-number').value") == "4"
             assert browser.do("return document.querySelector('#round').max") == "5"
         finally:

@@ -207,7 +207,7 @@ def test_settings_are_listed_in_groups() -> None:
 def test_how_to_repeat_it(config: dict[str, Any], sites: dict[str, Any], wanted: list[str]) -> None:
     state = by_hand()
     state.sites = sites
-    again = of_run(InMemory(state), SideFiles(config=config))["again"]
+    again = of_run(InMemory(state), SideFiles(config=config))["reproduction"]
     texts = [step["text"] for step in again["steps"]]
     assert len(texts) == len(wanted)
     assert all(part in text for part, text in zip(wanted, texts, strict=True))

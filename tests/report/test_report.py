@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from rich.console import Console
 import fedfew
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import AcrossSeeds, describe, mean_curve, plots, same_grouping, tables
+from fedfew.training.checkpoint import CheckpointError
+from tests.helpers import federation
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +108,15 @@ def test_plots_are_written_and_leave_matplotlib_as_it_was(run: fedfew.Run, tmp_p
 def test_a_plot_must_have_the_name_of_a_picture(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must end in \.png"):
         plots.check_name(tmp_path / "plot.doc")
+
+
+def test_the_page_of_a_run_and_of_its_folder_show_the_same_numbers(tmp_path: Path) -> None:
+    run = fedfew.train(federation(), "linear", "fedavg", rounds=2, engine="stacked", device="cpu", folder=tmp_path / "mine")
+    pages = [fedfew.report.html(given) for given in (run, tmp_path / "mine", str(tmp_path / "mine"))]
+    assert all(page.startswith("<!doctype html>") for page in pages)
+    assert pages[1] == pages[2]
+    data = [json.loads(re.search(r'<script[^>]* id="data">(.*?)</script>', page, re.S)[1]) for page in pages]
+    assert data[0]["scores"] == data[1]["scores"]
+    assert data[0]["curves"] == data[1]["curves"]
+    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
+        fedfew.report.html(tmp_path / "nothing")

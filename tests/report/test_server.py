@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 import fedfew
-from fedfew.cli.report import document
-from fedfew.cli.runfiles import progress
+from fedfew.report.page.of_folder import of_folder
 from fedfew.report.page.server import Server, Watched, serving
 from tests.helpers import federation
 
@@ -44,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """Watches a folder that is not there yet."""
-    with serving(Watched(tmp_path / "mine", document, progress), 0) as made:
+    with serving(Watched(tmp_path / "mine"), 0) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield made
@@ -130,7 +129,7 @@ def test_states_in_words(server: Server, tmp_path: Path) -> None:
     assert status(server)["words"] == "Stopped by Ctrl-C after round 3 of 4"
     tell(folder)
     os.utime(folder / "progress.json", (1, 1))
-    assert "No sign of the run since" in status(server)["more"]
+    assert "Nothing has been written since" in status(server)["more"]
 
 
 def test_a_run_that_writes_no_progress_is_followed_by_its_checkpoints(server: Server, finished: Path, tmp_path: Path) -> None:
@@ -144,14 +143,14 @@ def test_a_run_that_writes_no_progress_is_followed_by_its_checkpoints(server: Se
 def test_a_checkpoint_that_cannot_be_read_leaves_the_page_as_it_was(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     shutil.copytree(finished, folder)
-    watched = Watched(folder, document, progress)
+    watched = Watched(folder)
     good = watched.document()
     (folder / "round-000005").mkdir()
     for path in folder.glob("round-*/state.json"):
         path.write_text("{")
     kept = watched.document()
     assert kept["rounds"] == good["rounds"]
-    assert "can be used" in kept["trouble"]
+    assert "can be used" in kept["error"]
 
 
 def test_a_port_that_is_taken() -> None:
@@ -160,7 +159,7 @@ def test_a_port_that_is_taken() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=f"--port is {port}, which cannot be had .*choose another, or 0"):
-            serving(Watched(Path("x"), document, progress), port).__enter__()
+            serving(Watched(Path("x")), port).__enter__()
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(finished: Path) -> None:
@@ -177,3 +176,42 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(finished: Path) -> 
     assert process.returncode == 0
     assert rest == "Ended.\n"
     assert wrong == ""
+
+
+# -- damaged files -----------------------------------------------------------------------------------------------------------
+
+SIDE_FILES = ("config.yaml", "federation.json", "scores.json", "labels.npz", "costs.json", "progress.json")
+DAMAGES = {
+    "empty": b"",
+    "half": b'{"round": 4, "rou',
+    "another type": b"[1, 2]",
+    "other values": b'{"round": 4, "train": 3, "groups": [{}, {}, {}, {}], "state": 7, "auc": {}, "steps": [], "macro_f1": "x"}',
+    "not text": bytes(range(128, 256)),
+    "nested": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_file_beside_the_checkpoints_does_not_end_it(server: Server, finished: Path, name: str, damage: bytes) -> None:
+    shutil.copytree(finished, server.watched.folder)
+    (server.watched.folder / name).write_bytes(damage)
+    for path in ("/", "/data.json", "/status.json"):
+        answer, _ = ask(server, path)
+        assert answer.status == 200
+    document = json.loads(ask(server, "/data.json")[1])
+    assert document["run"]["round"] == 4
+    assert json.loads(ask(server, "/status.json")[1])["words"].startswith("Finished: round 4 of 4")
+    assert len(document["scores"]["served"]) > 3
+
+
+def test_damaged_files_are_named_on_the_page(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(finished, folder)
+    (folder / "costs.json").write_text("{")
+    (folder / "labels.npz").write_bytes(b"PK")
+    events = of_folder(folder)["events"]["newest"]
+    assert [name for name in SIDE_FILES if any(name in event and "damaged" in event for event in events)] == [
+        "labels.npz",
+        "costs.json",
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,20 +168,19 @@ def test_a_large_study_stays_below_five_megabytes() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study's folder; the modules that read it and make its tables are stood in for."""
+    """A study's folder; what reads its results and makes its tables is stood in for."""
     place = tmp_path / "studies" / "table9"
     (place / "figures").mkdir(parents=True)
     (place / "study.yaml").write_text(json.dumps(ABOUT))
     (place / "runs.parquet").touch()
     (place / "figures" / "a.svg").write_bytes(SVG)
-    asked: list[Any] = []
 
-    def made(specs: Any, found: Any, name: str) -> list[Any]:
-        asked.append((specs, name))
+    def tables(specs: Any, found: Any, name: str) -> list[Any]:
+        assert (specs, name) == ([{"kind": "methods"}], "table9")
         return [TABLE]
 
-    monkeypatch.setitem(sys.modules, "fedfew.studies.store", SimpleNamespace(read=lambda folder: small()))
-    monkeypatch.setitem(sys.modules, "fedfew.studies.tables", SimpleNamespace(made=made, asked=asked))
+    monkeypatch.setattr("fedfew.studies.store.read", lambda folder: small())
+    monkeypatch.setattr("fedfew.studies.page.make_tables", tables)
     return place
 
 
@@ -195,7 +193,7 @@ def report(*words: str, code: int = 0) -> str:
 def test_the_command_takes_a_study(folder: Path, tmp_path: Path) -> None:
     report(str(folder))
     text = (folder / "report.html").read_text()
-    assert sys.modules["fedfew.studies.tables"].asked == [([{"kind": "methods"}], "table9")]  # type: ignore[attr-defined]
+    assert "88.26" in text  # of the table
     assert "<b>two" not in text
     assert not re.search(r'src="http|href="http', text)
     assert "is not a study, but holds 1; give one: " + str(folder) in report(str(tmp_path / "studies"), code=2)
@@ -230,9 +228,9 @@ def test_in_a_browser(chromium: Any, folder: Path) -> None:
     assert browser.text("#tables strong") == "88.26"
     assert browser.text("#tables u") == "70.00"
     assert "paper 69.50, +0.50 (scored the other way)" in browser.text("#tables table")
-    assert browser.text("#runs-told") == "5 runs of 5."
+    assert browser.text("#runs-count") == "5 runs of 5."
     browser.find("#runs-words").send_keys("diverged")
-    assert browser.text("#runs-told") == "1 run of 5."
+    assert browser.text("#runs-count") == "1 run of 5."
     assert "training diverged in round 3" in browser.text("#runs tbody")
     browser.find("#runs-words").clear()
     browser.do("const s = document.querySelector('#runs-protocol'); s.value = 'published'; s.dispatchEvent(new Event('change'))")

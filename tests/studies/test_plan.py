@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -275,7 +276,7 @@ def test_checkpoints_are_a_twentieth_apart_unless_stated():
     assert own.settings.checkpoint_every == 7
 
 
-def test_a_very_short_study_is_a_rehearsal_with_few_rows_and_one_seed():
+def test_a_very_short_study_is_a_smoke_test_with_few_rows_and_one_seed():
     planned = cells(read("table1"), Options(scale=0.01, only=("cifar10-*",)))
     assert {(cell.settings.clients, cell.settings.sample) for cell in planned} == {(10, 1000), (20, 2000)}
     assert {cell.seed for cell in planned} == {0}
@@ -284,13 +285,13 @@ def test_a_very_short_study_is_a_rehearsal_with_few_rows_and_one_seed():
     assert {cell.seed for cell in longer} == {0, 1, 2}
 
 
-def test_what_is_asked_for_counts_before_what_a_rehearsal_takes():
+def test_what_is_asked_for_counts_before_what_a_smoke_test_takes():
     planned = cells(read("table1"), Options(scale=0.01, only=("cifar10-dir-20",), sample=5000, seeds=2))
     assert {(cell.settings.sample, cell.seed) for cell in planned} == {(5000, 0), (5000, 1)}
     assert {cell.settings.sample for cell in cells(read("quick"), Options(scale=0.01))} == {None}  # the digits are few anyway
 
 
-def test_tables_never_mix_a_rehearsal_with_whole_data():
+def test_tables_never_mix_a_smoke_test_with_whole_data():
     assert Options(scale=0.01).length != Options(scale=0.01, sample=60_000).length
 
 
@@ -304,3 +305,14 @@ def test_runs_are_compared_by_what_they_are():
     first = cells(study())[0]
     assert first == replace(first, changed=("said otherwise",))
     assert first != replace(first, seed=1)
+
+
+def test_more_runs_than_anybody_could_make_are_refused_at_once():
+    rows = {f"r{i}": {"method": "fedavg"} for i in range(20)}
+    begin = time.monotonic()
+    with pytest.raises(StudyError, match=r"tiny\.yaml, the file: makes up to 20,000 runs, and at most 10,000 are possible"):
+        cells(study(rows=rows, seeds=1000))
+    with pytest.raises(StudyError, match="makes up to 20,000,000,000 runs"):
+        cells(study(rows=rows), Options(seeds=10**9))
+    assert time.monotonic() - begin < 2
+    assert len(cells(study(rows=rows, seeds=1000), Options(only=("r1",)))) == 1000

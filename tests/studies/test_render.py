@@ -205,10 +205,44 @@ def test_csv_with_groups_and_odd_names() -> None:
 def test_every_kind_of_table_is_written_in_every_form() -> None:
     book = made_up.sweep("mu", [0.001, 0.1, 1.0], study="mu", seeds=3)
     for t in tables.make_tables([{"kind": kind} for kind in tables.KINDS], book.results(), "mu"):
-        for form in render.FILES.values():
+        for form in render.FORMS.values():
             assert "FedAvg" in form(t)
         assert balanced(render.latex(t))
         assert {cells_in(row) for row in body(render.latex(t))} == {1 + len(t.columns)}
         for width in (100, 140):
             text = printed(t, width)
             assert max(map(cell_len, text.splitlines())) <= width
+
+
+# -- names from other people -------------------------------------------------------------------------------------------------
+
+HOSTILE = "=cmd|' /C calc'!A0 [red]<img src=x>[/red] \x1b[2J\x1b]0;gone\x07 $\\input{x}$"
+
+
+def hostile() -> TableData:
+    cell = Cell(1.0, note=HOSTILE)
+    return TableData(
+        "name", HOSTILE, HOSTILE, "fair", (HOSTILE, "b"), ((HOSTILE, (cell, cell)),), "%", (HOSTILE,), (HOSTILE, "g")
+    )
+
+
+def test_no_form_passes_on_an_escape_code() -> None:
+    console = Console(record=True, file=io.StringIO(), width=300, force_terminal=True)
+    console.print(render.terminal(hostile()))
+    texts = {name: form(hostile()) for name, form in render.FORMS.items()} | {"terminal": console.export_text()}
+    for name, text in texts.items():
+        assert "\x1b" not in text, name
+        assert "\x07" not in text, name
+        assert "x1b" in text, name  # but says what was there
+    assert "[red]<img src=x>[/red]" in texts["terminal"]  # as it is, not as rich's markup
+
+
+def test_a_spreadsheet_is_given_no_formula_and_markdown_no_markup() -> None:
+    for line in csv.reader(io.StringIO(render.csv(hostile()))):
+        assert not any(field.startswith(("=", "@", "+")) for field in line)
+    (key, *_) = from_csv(render.csv(hostile()))
+    assert key[0].startswith("=cmd|")  # read back as it was
+    markdown = render.markdown(hostile())
+    assert "<img" not in markdown.replace("\\<img", "")
+    assert len({line.count("|") - line.count("\\|") for line in markdown.splitlines() if line.startswith("|")}) == 1
+    assert "\\input" not in render.latex(hostile()).replace("\\textbackslash{}input", "")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, runfiles, runfolder
-from fedfew.training.settings import read_file
-
-if TYPE_CHECKING:
-    from fedfew.report.page.record import SideFiles
+from fedfew.cli import errors, runfolder
+from fedfew.training.run_files import progress
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -23,7 +19,7 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew report studies/table1[/cyan]   of a study: its tables, figures, learning curves and runs
 [cyan]fedfew watch runs/digits-fedfew-0[/cyan]   the page of a run while it goes on
 """
-RESULTS, STUDY = "runs.parquet", "study.yaml"  # what tells the folder of a study
+RESULTS, STUDY = "runs.parquet", "study.yaml"  # files that the folder of a study has
 LARGEST = 5_000_000  # bytes that a page is meant to stay under
 MOST_NAMED = 8
 
@@ -46,12 +42,18 @@ def report(
     the weights α and w round by round, labels, fairness, costs, settings, and how to repeat the run. It holds scores and counts
     of every client, and no samples. Of a study: its tables, figures, learning curves and runs.
     """
-    from fedfew.report.page.html import page
-
     place = output or folder / "report.html"
     if place.suffix not in (".html", ".htm"):
         raise ValueError(f"--output must name a file that ends in .html, not {place}")
-    text = page(study(folder) if is_study(folder) else document(folder))
+    if is_study(folder):
+        from fedfew.studies import page
+
+        text = page.html(folder)
+    else:
+        import fedfew.report
+
+        check_run(folder)
+        text = fedfew.report.html(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text, encoding="utf-8")
     size = place.stat().st_size
@@ -63,50 +65,16 @@ def report(
         typer.launch(place.resolve().as_uri())
 
 
-def document(folder: Path) -> dict[str, Any]:
-    """What the page of a run shows."""
-    from fedfew.report.page.document import of_run
-    from fedfew.report.page.record import newest
-    from fedfew.training.checkpoint import checkpoints
-
-    if not checkpoints(folder):
-        raise ValueError(_not_a_run(folder))
-    with newest(folder) as record:
-        return of_run(record, beside(folder, record.round))
-
-
-def study(folder: Path) -> dict[str, Any]:
-    """What the page of a study shows: what is in its folder, with the tables made anew."""
-    from fedfew.report.page.study import of_study
-
-    file = folder / STUDY
-    about = read_file(file) if file.exists() else {}
-    figures = [*folder.glob("*.png"), *folder.glob("*.svg"), *folder.glob("figures/*")]
-    if not (folder / RESULTS).exists():
-        return of_study(folder.resolve().name, about, figures=figures)
-    results = import_module("fedfew.studies.store").read(folder)
-    name = about.get("name", folder.resolve().name)
-    tables = import_module("fedfew.studies.tables").made(about.get("tables") or [], results, name)
-    return of_study(folder.resolve().name, about, results, tables, figures)
-
-
 def is_study(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / STUDY).exists()
 
 
-def beside(folder: Path, round: int) -> SideFiles:
-    """What lies beside the checkpoints of a run that has come so far."""
-    from fedfew.report.page.record import SideFiles
+def check_run(folder: Path) -> None:
+    """Raise ValueError where a folder holds no run to show, with what to give instead."""
+    from fedfew.training.checkpoint import checkpoints
 
-    config = folder / runfolder.CONFIG
-    return SideFiles(
-        name=folder.resolve().name,
-        about=runfolder.about_data(folder),
-        labels=runfiles.labels(folder),
-        final=runfolder.final_scores(folder, round),
-        config=read_file(config) if config.exists() else {},
-        costs=runfiles.costs(folder),
-    )
+    if not checkpoints(folder):
+        raise ValueError(_not_a_run(folder))
 
 
 def _not_a_run(folder: Path) -> str:
@@ -114,7 +82,7 @@ def _not_a_run(folder: Path) -> str:
     if not folder.exists():
         newest = sorted(runfolder.RUNS.glob(f"*/{runfolder.CONFIG}"), key=lambda p: p.stat().st_mtime)
         return f"there is no folder {folder}" + (f"; the newest run is {newest[-1].parent}" if newest else "")
-    if (folder / runfolder.CONFIG).exists() and runfiles.progress(folder):
+    if (folder / runfolder.CONFIG).exists() and progress(folder):
         return f"{folder} holds a run without a checkpoint yet: 'fedfew watch {folder}' shows it as soon as there is one"
     studies = sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
     if studies:

@@ -10,16 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedfew.training.run_files import COSTS, LABELS, PROGRESS
 from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from fedfew.federation import Federation
     from fedfew.training.loop import Progress as Told
 
-LABELS, COSTS, PROGRESS = "labels.npz", "costs.json", "progress.json"
 NAMES = (LABELS, COSTS, PROGRESS)
 LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: counting makes a state as large as the run's
 
@@ -40,18 +37,6 @@ def write_labels(folder: Path, federation: Federation) -> None:
     write_atomically(folder / LABELS, file.getvalue())
 
 
-def labels(folder: Path) -> NDArray[np.uint32] | None:
-    """Those counts; None for a run that has none."""
-    import numpy as np
-
-    try:
-        with np.load(folder / LABELS, allow_pickle=False) as file:
-            counts: NDArray[np.uint32] = file["train"]
-            return counts
-    except FileNotFoundError:
-        return None
-
-
 def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
     """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory."""
     from fedfew import models
@@ -63,10 +48,6 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
         return
     counted = cost(arguments["method"], lambda: built, federation, arguments["local_epochs"], arguments["batch_size"])
     write_atomically(folder / COSTS, json.dumps(asdict(counted)))
-
-
-def costs(folder: Path) -> dict[str, Any]:
-    return _read(folder / COSTS)
 
 
 TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of what a run tells after a round
@@ -95,19 +76,3 @@ class ProgressFile:
     def _write(self, state: str, **more: str) -> None:
         write_atomically(self._path, json.dumps(self._last | {"state": state} | more))
         self._written = time.monotonic()
-
-
-def progress(folder: Path) -> dict[str, Any]:
-    """What was written last, and ``age``: how many seconds ago."""
-    found = _read(folder / PROGRESS)
-    if found:
-        found["age"] = max(0.0, time.time() - (folder / PROGRESS).stat().st_mtime)
-    return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return found

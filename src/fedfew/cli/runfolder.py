@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
+from fedfew.training.run_files import ABOUT_DATA as ABOUT_DATA
+from fedfew.training.run_files import CONFIG as CONFIG
+from fedfew.training.run_files import FINAL_SCORES as FINAL_SCORES
+from fedfew.training.run_files import about_data as about_data
+from fedfew.training.run_files import final_scores as final_scores
 from fedfew.training.settings import read_file
 from fedfew.util.files import write_atomically
 
@@ -19,7 +24,6 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.training.run import Run
 
-CONFIG, ABOUT_DATA, FINAL_SCORES = "config.yaml", "federation.json", "scores.json"
 RUNS = Path("runs")
 
 
@@ -99,15 +103,6 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     write_atomically(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
 
 
-def about_data(folder: Path) -> dict[str, Any]:
-    """Samples and true groups of the clients, and more of that kind; empty for a run that was saved from Python."""
-    try:
-        read: dict[str, Any] = json.loads((folder / ABOUT_DATA).read_text())
-    except FileNotFoundError:
-        return {}
-    return read
-
-
 def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[str, Any]:
     """Loss, accuracy, macro-F1 and AUC of every client's served model, computed once and kept with the round they are of."""
     from fedfew.evaluation.metrics import evaluate
@@ -115,15 +110,6 @@ def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[s
     scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(evaluate(run, federation)).items()}
     write_atomically(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
     return scores
-
-
-def final_scores(folder: Path, round: int) -> dict[str, Any]:
-    """Those scores, per client; empty where the run went on since, or was saved from Python."""
-    try:
-        read: dict[str, Any] = json.loads((folder / FINAL_SCORES).read_text())
-    except FileNotFoundError:
-        return {}
-    return read if read.pop("round") == round else {}
 
 
 def _or_none(value: float) -> float | None:

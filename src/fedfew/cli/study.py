@@ -17,15 +17,17 @@ RUN_EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew study run table1 --dry-run[/cyan]   how many runs, which data are here, how long it will take
 [cyan]fedfew study run table1 --scale 0.05 --only 'cifar10-*'[/cyan]   a twentieth of the rounds, two of the nine columns
 [cyan]fedfew study run table1 --only '*/FedFew' --only '*/IFCA' --protocol fair --seeds 5[/cyan]
-[cyan]fedfew study run mine.yaml[/cyan]   a study of your own ('fedfew study new mine' writes one to start from)
+[cyan]fedfew study run mine.yaml[/cyan]   your own study ('fedfew study new mine' writes a file to start from)
 
-After Ctrl-C, a crash or a power cut the same command goes on where it was. Finished runs are never repeated.
+After Ctrl-C, a crash or a power cut the same command resumes the study. Finished runs are never repeated.
 """
 SHOW_EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew study show quick[/cyan]
 [cyan]fedfew study show table1 --format latex -o table1.tex[/cyan]
 """
+
+TIME_LIMIT = 360.0  # minutes
 
 app = typer.Typer(help="The paper's tables and figures, and your own, at one command each.", no_args_is_help=True)
 
@@ -37,7 +39,7 @@ Name = Annotated[
         autocompletion=lambda incomplete: _complete(incomplete),
     ),
 ]
-Root = Annotated[Path, typer.Option("--folder", help="Where runs and results of all studies are kept.")]
+Root = Annotated[Path, typer.Option("--folder", help="Folder of the runs and results of all studies.")]
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -62,7 +64,7 @@ def list_() -> None:
         table.add_row(name, f"[bold]{study.title}[/bold]\n{study.about}")
     console = Console()
     console.print(table)
-    console.print("'fedfew study run NAME --dry-run' tells how many runs that makes and how long they take.", soft_wrap=True)
+    console.print("'fedfew study run NAME --dry-run' shows how many runs that is and how long they take.", soft_wrap=True)
 
 
 @app.command(epilog=RUN_EXAMPLES)
@@ -72,33 +74,48 @@ def run(
     protocol: Annotated[
         list[str] | None, typer.Option(help="published or fair; may be given twice. [dim](default: the study's)[/dim]")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds, from 0 on. [dim](default: the study's)[/dim]")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds (0, 1, …). [dim](default: the study's)[/dim]")] = None,
     scale: Annotated[
         float,
         typer.Option(
-            help="Of the rounds, this share: 0.05 makes a study twenty times shorter. Below 0.02 it is a rehearsal, "
-            "with one seed and 100 rows a client."
+            help="Fraction of the rounds: 0.05 makes a study twenty times shorter. Below 0.02 it is a smoke test, with one seed "
+            "and 100 rows per client."
         ),
     ] = 1.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Columns, rows, or column/row; * stands for anything. May be given several times."),
+        typer.Option(help="Only these columns, rows, or column/row; * matches anything. May be given several times."),
     ] = None,
-    sample: Annotated[int | None, typer.Option(help="Keep only so many rows of every data set: for quick tries.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Use only this many rows of every data set, for quick tries.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Runs at a time. [dim](default: one a core on a CPU; one on a GPU, three under NVIDIA's MPS)[/dim]"
+            min=1, help="Runs at a time. [dim](default: one per core on a CPU; one on a GPU, three under NVIDIA's MPS)[/dim]"
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder looked at for data before any network; else $FEDFEW_DATA.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of data sets, searched before any download (default: $FEDFEW_DATA).")
+    ] = None,
     folder: Root = DEFAULT,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and plan only: list the runs, estimate the time.")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed before.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Only check and plan: list the runs, estimate the time. Nothing that the study names is imported."
+        ),
+    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's last checkpoint (they are large).")] = False,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="MINUTES",
+            help="A run that finishes no round for so long is killed and counts as failed; 0: never.",
+        ),
+    ] = TIME_LIMIT,
 ) -> None:
-    """Run a study, or what is left of it, and show its tables and figures."""
+    """Run a study, or the runs of it that are not finished, and show its tables and figures."""
     from fedfew.studies import execution
     from fedfew.studies.plan import Options
     from fedfew.studies.study import read
@@ -116,7 +133,7 @@ def run(
     if dry_run:
         study_output.print_runs(prepared, console)
         return
-    report = study_output.run_with_display(prepared, console, keep_models)
+    report = study_output.run_with_display(prepared, console, keep_models, 60 * time_limit or None)
     results, _ = execution.collect_results(folder, study.name)
     study_output.print_results(study, results, prepared.folder, console)
     study_output.print_outcome(
@@ -133,45 +150,45 @@ def show(
     name: Name,
     folder: Root = DEFAULT,
     format: Annotated[str, typer.Option(help="terminal, markdown, latex, csv, or json (the runs themselves).")] = "terminal",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of on the screen.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The runs as JSON; the same as --format json.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")] = None,
 ) -> None:
-    """Show a study's tables, from whatever of it has been run, and say where its figures and results are."""
+    """Show the tables of a study, from the runs finished so far, and where its figures and results are."""
     from fedfew.studies import execution
     from fedfew.studies.output import ENDINGS
     from fedfew.studies.study import read
     from fedfew.util.spelling import unknown
 
+    if json:
+        if format not in ("terminal", "json"):
+            raise ValueError(f"--json and --format {format} contradict each other: give one of them")
+        format = "json"
     if format not in (forms := ("terminal", *ENDINGS, "json")):
         raise unknown("--format", format, forms)
     study = study_output.stored_study(name, folder) or read(name)
     if study.call is not None:
-        study_output.print_locations(folder / study.name, Console())
+        study_output.print_function_results(folder / study.name, format, output)
         return
     results, _ = execution.collect_results(folder, study.name)
     if format == "terminal" and output is None:
         study_output.print_results(study, results, folder / study.name, Console())
         return
-    text = study_output.formatted(study, results, format)
-    if output is None:
-        typer.echo(text)
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n", encoding="utf-8")
+    study_output.write_or_print(study_output.formatted(study, results, format), output)
 
 
 @app.command()
 @errors.readable
 def new(
-    name: Annotated[str, typer.Argument(help="What the study is called; NAME.yaml is written.")],
+    name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml is written.")],
 ) -> None:
-    """Write a commented study file to start from."""
+    """Write a commented study file as a starting point."""
     from importlib import resources
 
     from fedfew.studies.study import parse
 
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if path.exists():
-        raise ValueError(f"{path} is there already: choose another name")
+        raise ValueError(f"{path} exists: choose another name")
     text = (resources.files("fedfew.studies") / "example.yaml").read_text(encoding="utf-8").format(name=path.stem)
     parse(text, str(path))
     path.write_text(text, encoding="utf-8")

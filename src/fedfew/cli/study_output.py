@@ -1,4 +1,4 @@
-"""What ``fedfew study`` says: what is going to happen, how it goes, what came of it."""
+"""What ``fedfew study`` prints: the plan, the progress, the results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedfew.cli import errors
 from fedfew.studies.folder import DEFAULT, PLAN
+from fedfew.studies.module_lookup import check_named
+from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from fedfew.studies.execution import Prepared
@@ -27,8 +30,15 @@ FAILED = 1
 
 
 def run_function(study: Study, folder: Path, console: Console, dry_run: bool) -> None:
-    """A study that trains nothing: a function does it all."""
+    """A study that trains nothing: a function does everything."""
     assert study.call is not None
+    try:
+        check_named(study.call, "call")
+    except ValueError as error:
+        raise ValueError(f"{study.source}, {error}") from None
+    if dry_run:
+        console.print(f"{study.name} trains nothing: it calls {study.call}", soft_wrap=True, markup=False)
+        return
     module, _, function = study.call.partition(":")
     try:
         called = getattr(import_module(module), function, None)
@@ -36,9 +46,6 @@ def run_function(study: Study, folder: Path, console: Console, dry_run: bool) ->
         raise ValueError(f"{study.source}, call: the module {module} cannot be imported: {error}") from error
     if called is None:
         raise ValueError(f"{study.source}, call: {module} has no function {function!r}")
-    if dry_run:
-        console.print(f"{study.name} trains nothing: it calls {study.call}", soft_wrap=True)
-        return
     place = folder / study.name
     place.mkdir(parents=True, exist_ok=True)
     if not called(place, console, seed=0):
@@ -47,34 +54,37 @@ def run_function(study: Study, folder: Path, console: Console, dry_run: bool) ->
 
 
 def print_plan(prepared: Prepared, console: Console) -> None:
-    """What is going to happen, before it does."""
+    """What is going to happen."""
     from fedfew.studies.estimate import format_duration
-    from fedfew.studies.scale import REHEARSAL, ROWS, is_rehearsal
+    from fedfew.studies.scale import ROWS, SMOKE_TEST, is_smoke_test
 
     study, unique = prepared.study, {cell.key for cell in prepared.cells}
-    shares = f" ({len(unique)} different ones)" if len(unique) < len(prepared.cells) else ""
+    shared = f" ({len(unique)} different ones)" if len(unique) < len(prepared.cells) else ""
     counts = [f"{len(prepared.new)} to make", f"{len(prepared.done)} done already"]
     counts += [f"{len(prepared.without_data)} without data"] if prepared.without_data else []
     counts += [f"{len(prepared.failed)} failed before (--retry-failed tries them again)"] if prepared.failed else []
-    console.print(f"[bold]{study.title}[/bold]", soft_wrap=True)
-    console.print(f"{len(prepared.cells)} runs{shares}: {', '.join(counts)}", highlight=False, soft_wrap=True)
+    console.print(Text(printable(study.title), "bold"), soft_wrap=True)
+    console.print(f"{len(prepared.cells)} runs{shared}: {', '.join(counts)}", highlight=False, soft_wrap=True)
+    for reason in prepared.damaged.values():
+        console.print(Text.assemble(("made again", "yellow"), f": {printable(reason)}"), soft_wrap=True)
     for dataset, why in prepared.missing.items():
         left_out = sum(cell.settings.dataset == dataset for cell in prepared.without_data.values())
-        console.print(f"[yellow]not here[/yellow]: {dataset}, {left_out} runs left out. {why}", highlight=False, soft_wrap=True)
+        line = f": {printable(dataset)}, {left_out} runs left out. {printable(why)}"
+        console.print(Text.assemble(("not here", "yellow"), line), soft_wrap=True)
     everywhere = len({cell.column for cell in prepared.cells})
     for change, columns in prepared.protocol_changes.items():
         where = "everywhere" if len(columns) == everywhere else f"in {', '.join(columns)}"
-        console.print(f"[dim]{change}, {where}[/dim]", highlight=False, soft_wrap=True)
-    if is_rehearsal(prepared.options.scale):
+        console.print(Text(printable(f"{change}, {where}"), "dim"), soft_wrap=True)
+    if is_smoke_test(prepared.options.scale):
         console.print(
-            f"[yellow]a rehearsal[/yellow] (--scale below {REHEARSAL:g}): one seed and {ROWS} rows a client, unless --seeds and "
-            "--sample say otherwise. It shows that all is in place; its scores tell nothing about methods.",
+            f"[yellow]a smoke test[/yellow] (--scale below {SMOKE_TEST:g}): one seed and {ROWS} rows per client, unless --seeds "
+            "and --sample say otherwise. It shows that everything works; its scores say nothing about methods.",
             highlight=False,
             soft_wrap=True,
         )
     if prepared.new:
         total = prepared.estimate.total(prepared.workers)
-        long = "it cannot be said how long that takes" if total is None else f"about {format_duration(total)}"
+        long = "of unknown duration" if total is None else f"about {format_duration(total)}"
         some = f"{prepared.workers} worker{'s' if prepared.workers > 1 else ''}"
         console.print(f"{long}, with {some} ({prepared.estimate.how})", highlight=False, soft_wrap=True)
 
@@ -101,21 +111,22 @@ def print_runs(prepared: Prepared, console: Console) -> None:
             else f"to make, about {format_duration(seconds)}"
         )
         s = cell.settings
-        table.add_row(cell.label, str(s.rounds), str(s.clients or ""), s.partition or "", s.model, status)
+        values = (cell.label, str(s.rounds), str(s.clients or ""), s.partition or "", s.model, status)
+        table.add_row(*(Text(printable(value)) for value in values))
     (console if console.is_terminal else Console(width=200)).print(table)
 
 
-def run_with_display(prepared: Prepared, console: Console, keep_models: bool) -> Report:
+def run_with_display(prepared: Prepared, console: Console, keep_models: bool, time_limit: float | None) -> Report:
     from fedfew.studies.display import Tally, display
 
     seconds = {key: prepared.estimate.seconds[key] or 1.0 for key in prepared.new}
     tally = Tally(len(prepared.done) + len(prepared.new), len(prepared.done), seconds)
     with display(console, tally) as watcher:
-        report, dropped = prepared.run(watcher, keep_models=keep_models)
+        report, dropped = prepared.run(watcher, keep_models=keep_models, time_limit=time_limit)
     if dropped is not None:
         console.print(
-            f"The tables show {prepared.options.length} from now on. The runs of {dropped} are kept, and come back when the "
-            "study is run so again.",
+            f"The tables now show {prepared.options.length} instead of {dropped}. No runs are deleted: the tables show them "
+            "again when the study is run with the same options as before.",
             soft_wrap=True,
         )
     return report
@@ -126,7 +137,7 @@ def print_outcome(prepared: Prepared, report: Report, console: Console, command:
     failed = prepared.failed | report.failed
     if failed:
         _list_failed({labels[key]: why for key, why in failed.items()}, console)
-    if report.stopped and report.left:  # what was going on may have been the last of it
+    if report.stopped and report.left:  # the runs that were going on may have been the last
         errors.say(f"Stopped, {len(report.left)} runs are left. To go on: {command}")
         raise typer.Exit(errors.INTERRUPTED)
     if failed:
@@ -135,13 +146,13 @@ def print_outcome(prepared: Prepared, report: Report, console: Console, command:
 
 def _list_failed(failed: dict[str, str], console: Console) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(title=f"{len(failed)} runs failed (--retry-failed tries them again)", title_style="red", title_justify="left")
     table.add_column("why", overflow="fold", ratio=3)
     table.add_column("runs", overflow="fold", ratio=2)
     for why in dict.fromkeys(failed.values()):
-        table.add_row(Text(why), Text("\n".join(label for label, reason in failed.items() if reason == why)))
+        labels = "\n".join(printable(label) for label, reason in failed.items() if reason == why)
+        table.add_row(Text(printable(why)), Text(labels))
     console.print(table)
 
 
@@ -156,7 +167,7 @@ def resume_command(
     device: str | None,
     data_dir: str | None,
 ) -> str:
-    """The command that goes on."""
+    """The command that resumes the study."""
     words = ["fedfew", "study", "run", name]
     words += [word for value in protocol or [] for word in ("--protocol", value)]
     words += [word for value in only or [] for word in ("--only", value)]
@@ -176,7 +187,7 @@ def resume_command(
 
 
 def stored_study(name: str, folder: Path) -> Study | None:
-    """The study file that is kept with the results; a user's own may have been changed or deleted since."""
+    """The study file stored with the results; the user's own may have been changed or deleted since."""
     from fedfew.studies.folder import STUDY
     from fedfew.studies.study import parse
 
@@ -192,14 +203,14 @@ def print_results(study: Study, results: Results, folder: Path, console: Console
     for table in made:
         console.print(output.for_terminal(table))
     for note in output.notes(results):
-        console.print(f"[dim]{note}[/dim]", highlight=False, soft_wrap=True)
+        console.print(Text(printable(note), "dim"), soft_wrap=True)
     output.write_tables(made, folder)
     output.draw_figures(study, results, folder)
     print_locations(folder, console)
 
 
 def print_locations(folder: Path, console: Console) -> None:
-    """Where everything lies."""
+    """The folders of results, tables and figures."""
     if not folder.is_dir():
         raise ValueError(f"there is nothing in {folder} yet: 'fedfew study run {folder.name}' makes it")
     results = [path for path in sorted([*folder.glob("*.parquet"), *folder.glob("*.json")]) if path.name != PLAN]
@@ -210,7 +221,29 @@ def print_locations(folder: Path, console: Console) -> None:
         if files:
             stems = ", ".join(dict.fromkeys(path.stem for path in files))
             endings = ", ".join(dict.fromkeys(path.suffix[1:] for path in files))
-            console.print(f"{what} in [bold]{place}[/bold]: {stems} ({endings})", soft_wrap=True, highlight=False)
+            line = Text.assemble(f"{what} in ", (printable(str(place)), "bold"), f": {printable(stems)} ({printable(endings)})")
+            console.print(line, soft_wrap=True)
+
+
+def print_function_results(folder: Path, format: str, output: Path | None) -> None:
+    """What a study without runs has left in its folder: the locations, or its JSON files as one document."""
+    if format not in ("terminal", "json"):
+        raise ValueError(f"{folder.name} has no tables: --format must be terminal or json, not {format}")
+    if format == "terminal":
+        print_locations(folder, Console())
+        return
+    document = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    if not document:
+        raise ValueError(f"there are no results in {folder} yet: 'fedfew study run {folder.name}' makes them")
+    write_or_print(json.dumps(document, indent=1), output)
+
+
+def write_or_print(text: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(text)
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text + "\n", encoding="utf-8")
 
 
 def formatted(study: Study, results: Results, format: str) -> str:

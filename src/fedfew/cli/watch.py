@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, report, runfiles
+from fedfew.cli import errors, report
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -42,7 +42,7 @@ def watch(
     if report.is_study(folder):
         raise ValueError(f"{folder} is a study: 'fedfew report {folder}' makes its page; what can be watched is a run")
     console = Console(highlight=False, soft_wrap=True)
-    with serving(Watched(folder, report.document, runfiles.progress), port) as server:
+    with serving(Watched(folder), port) as server:
         console.print(f"{folder} is shown at [bold]{server.address}[/bold] (Ctrl-C ends this, not the run)")
         if open_it:
             typer.launch(server.address)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ SCORES = ("served", "adapted")
 
 @dataclass(frozen=True)
 class AcrossSeeds:
-    """One score of one method, run with several seeds: means over seeds, and two kinds of spread, told apart."""
+    """One score of one method, run with several seeds: means over seeds, and two kinds of spread."""
 
     mean: float
     std_over_seeds: float  # sample standard deviation of the seeds' means; NaN for a single seed
@@ -73,6 +74,16 @@ def mean_curve(history: History, score: str) -> Any:
     return np.array([summarise(row).mean for row in history[f"{score}_accuracy"]])
 
 
+def html(run: Run | str | Path) -> str:
+    """One self-contained HTML page about a run, as text. run: a run, or the folder of one."""
+    from fedfew.report.page.document import of_run
+    from fedfew.report.page.html import page
+    from fedfew.report.page.of_folder import of_folder
+    from fedfew.report.page.record import InMemory
+
+    return page(of_folder(Path(run)) if isinstance(run, str | Path) else of_run(InMemory(run.state)))
+
+
 def describe(run: Run) -> dict[str, Any]:
     """A run as plain values, ready for JSON."""
     about: dict[str, Any] = {"settings": run.settings, "round": run.round, "events": run.state.events}
@@ -94,6 +105,6 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def same_grouping(groups: Any, choice: Any) -> bool:
-    """Whether two ways of grouping the clients are one and the same, but for the names of the groups."""
+    """Whether two groupings of the clients are equal, up to the names of the groups."""
     pairs = set(zip(np.asarray(groups).tolist(), np.asarray(choice).tolist(), strict=True))
     return len(pairs) == len({group for group, _ in pairs}) == len({model for _, model in pairs})

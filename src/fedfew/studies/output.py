@@ -1,4 +1,4 @@
-"""What a study shows: its tables and figures, made from the results and written beside them."""
+"""The tables and figures of a study, made from its results and written beside them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from fedfew.studies.tables import TableData
 
 ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
-# Tables and figures are imported where they are made: the program starts without them.
+# Tables and figures are imported where they are made: the program starts faster without them.
 
 
 def check(kind: str, spec: Mapping[str, Any]) -> None:
-    """Raise ValueError where a spec of ``tables`` or ``figures`` names a kind or an option that there is not."""
+    """Raise ValueError where an entry of ``tables`` or ``figures`` has an unknown kind or option."""
     from fedfew.studies import figures
     from fedfew.studies import tables as kinds_of_tables
 
@@ -34,7 +34,7 @@ def tables(study: Study, results: Results) -> list[TableData]:
 def rendered(table: TableData, form: str) -> str:
     from fedfew.studies import render
 
-    return {"markdown": render.markdown, "latex": render.latex, "csv": render.csv}[form](table)
+    return render.FORMS[form](table)
 
 
 def for_terminal(table: TableData) -> RenderableType:
@@ -45,17 +45,16 @@ def for_terminal(table: TableData) -> RenderableType:
 
 
 def notes(results: Results) -> list[str]:
-    """What must be said beside any number of these runs: which data were not whole, what went wrong on the way."""
+    """What belongs beside the numbers of these runs: which data were not whole, what went wrong."""
     pairs = zip(results.runs["column"].to_pylist(), results.runs["notes"].to_pylist(), strict=True)
-    told = dict.fromkeys((column, note) for column, note in pairs if note)
-    found = [f"{column}: {note}" for column, note in told]
+    found = [f"{column}: {note}" for column, note in dict.fromkeys(pairs) if note]
     if len(versions := sorted({v for v in results.runs["code"].to_pylist() if v})) > 1:
-        found.append(f"made by {len(versions)} versions of the code ({', '.join(versions)}); the column code of runs tells which")
+        found.append(f"made by {len(versions)} versions of the code ({', '.join(versions)}); see the column code of runs")
     return found
 
 
 def write_tables(made: Sequence[TableData], folder: Path) -> list[Path]:
-    """Every table in every form, below ``tables/``."""
+    """Write every table in every form into ``tables/``."""
     written = []
     for table in made:
         for form, ending in ENDINGS.items():
@@ -67,7 +66,7 @@ def write_tables(made: Sequence[TableData], folder: Path) -> list[Path]:
 
 
 def file_name(table: TableData) -> str:
-    """Tables of both protocols lie beside each other."""
+    """With the protocol, since tables of all protocols are in one folder."""
     return table.name if table.protocol in table.name else f"{table.name}-{table.protocol}"
 
 

@@ -17,6 +17,7 @@ from fedfew.training.settings import RECOMMENDED, TYPES, Settings, make_method, 
 from fedfew.util.spelling import unknown
 
 Layer = Mapping[str, Any]
+MOST_RUNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Options:
         if self.sample is not None:
             rows = f", {self.sample} rows of each data set"
         else:
-            rows = f", a rehearsal: {scaling.ROWS} rows a client" if scaling.is_rehearsal(self.scale) else ""
+            rows = f", a smoke test: {scaling.ROWS} rows per client" if scaling.is_smoke_test(self.scale) else ""
         return f"scale {self.scale:g}{rows}"
 
     def seeds_of(self, study: Study, protocol: str) -> range:
-        return range(self.seeds or (1 if scaling.is_rehearsal(self.scale) else study.seeds[protocol]))
+        return range(self.seeds or (1 if scaling.is_smoke_test(self.scale) else study.seeds[protocol]))
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def cells(study: Study, options: Options = Options()) -> list[Cell]:  # noqa: B0
     """All runs of a study, in its order: protocol, column, row, point, seed. Raises where the settings of one make no sense."""
     _check_only(study, options.only)
     _check_axes(study)
+    _check_size(study, options)
     planned = []
     for protocol in options.protocols or study.protocols:
         seeds = options.seeds_of(study, protocol)
@@ -142,8 +144,8 @@ def _settings(
         merged, changed = protocols.apply(protocol, _explicit(_merged(*stated)))
         given = {"device": options.device, "data_dir": options.data_dir, "sample": options.sample}
         settings = resolve({name: value for name, value in given.items() if value is not None}, {}, merged)
-        if scaling.is_rehearsal(options.scale):
-            settings = scaling.rehearsed(settings)
+        if scaling.is_smoke_test(options.scale):
+            settings = scaling.smoke_test(settings)
         _check(settings)
     except (ValueError, ImportError) as error:
         raise study.error(_blamed(*stated, column, row), error) from None
@@ -272,6 +274,14 @@ def _check_only(study: Study, only: tuple[str, ...]) -> None:
     for pattern in only:
         if not any(_matches(pattern, column, row) for column in study.columns for row in study.rows):
             raise unknown(f"column or row of {study.name} that fits --only", pattern, [*study.columns, *study.rows])
+
+
+def _check_size(study: Study, options: Options) -> None:
+    """A study that could never be run is refused before it is planned."""
+    seeds = sum(len(options.seeds_of(study, protocol)) for protocol in options.protocols or study.protocols)
+    places = sum(1 for _ in _chosen(study, options.only)) * len(study.points)
+    if seeds * places > MOST_RUNS:
+        raise study.error("the file", f"makes up to {seeds * places:,} runs, and at most {MOST_RUNS:,} are possible")
 
 
 def _check_axes(study: Study) -> None:

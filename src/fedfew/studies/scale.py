@@ -1,4 +1,4 @@
-"""A study made shorter: fewer rounds, but still enough scored ones to draw a curve through."""
+"""A shorter study: fewer rounds, but still enough scored ones to draw a curve through."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedfew.training.settings import Settings
 
 FEWEST_ROUNDS = 2
 SCORED = 10  # rounds that are scored at the least, where there are so many
-REHEARSAL = 0.02  # below this, a study shows that all is in place and what comes out, but not which method is best
-ROWS = 100  # of a data set that a rehearsal keeps, for each client
+SMOKE_TEST = 0.02  # below this scale a study shows that everything works, but not which method is best
+ROWS = 100  # of a data set kept per client in a smoke test
 CHECKPOINTS = 20  # of a run, unless its settings say otherwise
 
 
@@ -20,12 +20,12 @@ def check(scale: float) -> None:
         raise ValueError(f"--scale must be a number above 0 and at most 1 (0.05: a twentieth of the rounds), not {scale:g}")
 
 
-def is_rehearsal(scale: float) -> bool:
+def is_smoke_test(scale: float) -> bool:
     """Is the study so short that its scores mean nothing? Then one seed and a few rows will do, which take minutes on a CPU."""
-    return scale < REHEARSAL
+    return scale < SMOKE_TEST
 
 
-def rehearsed(settings: Settings) -> Settings:
+def smoke_test(settings: Settings) -> Settings:
     """With a few rows of the data set; small ones (digits) and a user's own stay whole."""
     from fedfew.data.reading import CLIENTS
     from fedfew.data.sources import SOURCES

@@ -1,7 +1,6 @@
-"""A study as its file declares it: what is run, with which seeds and protocols, and what is shown of it.
+"""A study as its file declares it: what is run, with which seeds and protocols, and which tables and figures are made.
 
-Here a file is read and its shape checked; that every run's settings make sense is found out by :mod:`fedfew.studies.plan`, which
-puts them together. Nothing is trained before both are through.
+Here a file is read and its shape checked; :mod:`fedfew.studies.plan` checks the settings of every run. Nothing is trained before.
 """
 
 from __future__ import annotations
@@ -11,15 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from fedfew.config import COMPUTE
 from fedfew.studies.protocol import PROTOCOLS
 from fedfew.training.settings import Settings
+from fedfew.util import safe_yaml
+from fedfew.util.printable import printable
 from fedfew.util.spelling import unknown
 
 SUFFIXES = (".yaml", ".yml")
+MOST_SEEDS, MOST_POINTS = 1_000, 1_000
 SET_BY_THE_PLAN = {"seed": "seeds", "data_seed": "seeds"}  # a seed sets both
 NOT_AN_AXIS = {name for name, f in Settings.__dataclass_fields__.items() if f.metadata.get("panel") == COMPUTE}
 _TRAINING = ("columns", "rows", "base", "grid", "sweep", "seeds", "protocols", "tables", "figures")
@@ -29,12 +32,12 @@ Mappings = tuple[dict[str, Any], ...]
 
 
 class StudyError(ValueError):
-    """What is wrong with a study file: which file, where in it, what it says and what would be right."""
+    """An error in a study file: which file, where in it, what is written there and what would be right."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study file, its shape checked. ``call`` studies have no runs: a function does all there is to do."""
+    """The contents of a study file. ``call`` studies have no runs: a function does everything."""
 
     name: str
     title: str
@@ -91,12 +94,10 @@ class _Reader:
     source: str
 
     def study(self, text: str) -> Study:
-        import yaml
-
         try:
-            contents = yaml.load(text, Loader=_unique_keys())
-        except yaml.YAMLError as error:
-            raise StudyError(f"{self.source} is not YAML that can be read: {' '.join(str(error).split())}") from None
+            contents = safe_yaml.load(text)
+        except safe_yaml.YAMLError as error:
+            raise StudyError(f"{self.source} is not YAML that can be read: {error}") from None
         document = self._mapping(contents, "the file")
         self._known(document, KEYS, "the file", "entry")
         name = self._text(document, "name")
@@ -105,7 +106,7 @@ class _Reader:
         common: dict[str, Any] = {
             "name": name,
             "title": self._text(document, "title", name),
-            "about": " ".join(self._text(document, "about", "").split()),
+            "about": self._text(document, "about", ""),
             "source": self.source,
             "text": text,
         }
@@ -155,17 +156,22 @@ class _Reader:
         self._known(given, PROTOCOLS, "seeds", "protocol")
         lacking = [p for p in protocols if p not in given]
         if lacking:
-            raise self._error("seeds", f"says nothing of the protocol {lacking[0]!r}: write a number, or one for each protocol")
+            raise self._error(
+                "seeds", f"has no number for the protocol {lacking[0]!r}: write one number, or one for each protocol"
+            )
         return {p: self._count(given.get(p, 1), f"seeds → {p}") for p in PROTOCOLS}
 
     def _count(self, value: Any, place: str) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._error(place, f"{value!r} must be a whole number ≥ 1: so many seeds, from 0 on")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
+            wanted = f"a whole number from 1 to {MOST_SEEDS:,}: the number of seeds, which are 0, 1, …"
+            raise self._error(place, f"{_short(value)} must be {wanted}")
         return value
 
     def _layers(self, document: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
         layers = self._mapping(document[key], key)
         for name in layers:
+            if name != printable(name):
+                raise self._error(f"{key} → {printable(name)}", "a name must not contain line breaks or control characters")
             if "/" in name or any(c in name for c in "*?["):
                 raise self._error(f"{key} → {name}", "a name must not contain / * ? [ (--only picks columns and rows by them)")
         return {name: self._settings(settings or {}, f"{key} → {name}") for name, settings in layers.items()}
@@ -191,11 +197,13 @@ class _Reader:
         for name, values in axes.items():
             listed = self._list(values, f"grid → {name}", "a list of values, e.g. [1, 2, 3]")
             if not listed or any(value in listed[:i] for i, value in enumerate(listed)):
-                raise self._error(f"grid → {name}", f"{values!r} is empty, or names a value twice")
+                raise self._error(f"grid → {name}", f"{_short(values)} is empty, or names a value twice")
+        if (size := prod([len(values) for values in axes.values()])) > MOST_POINTS:
+            raise self._error("grid", f"has {size:,} points, and at most {MOST_POINTS:,} are possible")
         return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
     def _settings(self, given: Any, place: str) -> dict[str, Any]:
-        """Names and values of settings; what is set elsewhere is refused, the values are looked at later."""
+        """Names and values of settings; what is set elsewhere is refused, the values are checked later."""
         settings = {name.replace("-", "_"): value for name, value in self._mapping(given, place).items()}
         for name, instead in SET_BY_THE_PLAN.items():
             if name in settings:
@@ -209,7 +217,7 @@ class _Reader:
         for i, spec in enumerate(specs):
             place = f"{key} → {i + 1}"
             if "kind" not in self._mapping(spec, place):
-                raise self._error(place, f"{spec!r} has no kind")
+                raise self._error(place, f"{_short(spec)} has no kind")
             try:
                 output.check(key, spec)
             except ValueError as error:
@@ -226,6 +234,8 @@ class _Reader:
     def _list(self, value: Any, place: str, wanted: str) -> list[Any]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise self._error(place, f"{_short(value)} must be {wanted}")
+        if len(value) > MOST_POINTS:
+            raise self._error(place, f"has {len(value):,} entries, and at most {MOST_POINTS:,} are possible")
         return list(value)
 
     def _text(self, document: dict[str, Any], key: str, default: str | None = None) -> str:
@@ -234,7 +244,7 @@ class _Reader:
             raise self._error(key, "is missing")
         if isinstance(value, Mapping | list | bool):
             raise self._error(key, f"{_short(value)} must be text")
-        return str(value)
+        return printable(" ".join(str(value).split()))
 
     def _known(self, given: Iterable[str], known: Iterable[str], place: str, kind: str) -> None:
         for name in given:
@@ -246,22 +256,5 @@ class _Reader:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**50 else "a number of more than 50 digits"
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _unique_keys() -> Any:
-    """YAML's safe loader, but for a name that is there twice: the first would be lost without a word."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen = set()
-            for key, _ in node.value:
-                name = str(key.value)
-                if name in seen:
-                    raise yaml.MarkedYAMLError(problem=f"{name!r} is there twice", problem_mark=key.start_mark)
-                seen.add(name)
-            return super().construct_mapping(node, deep)
-
-    return Loader

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedfew.config import TrainConfig
+from fedfew.util import safe_yaml
 from fedfew.util.conversion import convert, in_words
 from fedfew.util.spelling import unknown
 from fedfew.util.validated import setting
@@ -159,14 +160,12 @@ def _from_flags(method: str, given: Mapping[str, str | None]) -> dict[str, Any]:
 
 def read_file(path: Path) -> dict[str, Any]:
     """The names and values in a YAML file."""
-    import yaml
-
     try:
-        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+        contents = safe_yaml.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"there is no file {path} to read settings from (--config)") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a YAML file that can be read: {' '.join(str(error).split())}") from error
+    except (safe_yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a YAML file that can be read: {error}") from error
     if contents is None:
         return {}
     if not isinstance(contents, dict):

@@ -18,29 +18,29 @@ from fedfew.report.page.reproduction import how_to_repeat
 EVENTS = 200  # the newest so many are listed
 
 
-def of_run(record: Record, beside: SideFiles | None = None) -> dict[str, Any]:
+def of_run(record: Record, files: SideFiles | None = None) -> dict[str, Any]:
     """The document of a run, finished or not."""
-    beside = beside or SideFiles()
+    files = files or SideFiles()
     settings = record.settings
     method = dict(settings["method"])
     document: dict[str, Any] = {
         "kind": "run",
         "title": f"{method['name']} on {settings['federation']['name']}",
-        "run": _about(record, beside),
+        "run": _about(record, files),
         "settings": _settings(settings),
-        "again": how_to_repeat(record, beside),
+        "reproduction": how_to_repeat(record, files),
         "events": {"all": len(record.events), "newest": record.events[-EVENTS:]},
-        "costs": {name: series.short(float(value)) for name, value in beside.costs.items()},
+        "costs": {name: series.short(float(value)) for name, value in files.costs.items()},
         "made": {"fedfew": __version__},
     }
-    return document | _scores(record, beside) if record.scored else document
+    return document | _scores(record, files) if record.scored else document
 
 
-def _about(record: Record, beside: SideFiles) -> dict[str, Any]:
+def _about(record: Record, files: SideFiles) -> dict[str, Any]:
     settings = record.settings
     data = settings["federation"]
     return {
-        "folder": beside.name,
+        "folder": files.name,
         "method": settings["method"]["name"],
         "data": data["name"],
         "clients": data["clients"],
@@ -49,16 +49,16 @@ def _about(record: Record, beside: SideFiles) -> dict[str, Any]:
         "round": record.round,
         "rounds": settings["rounds"],
         "scored": record.scored,
-        "checkpoint_every": beside.config.get("checkpoint_every"),
+        "checkpoint_every": files.config.get("checkpoint_every"),
         "sites": record.sites,
     }
 
 
-def _scores(record: Record, beside: SideFiles) -> dict[str, Any]:
+def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
     last = record.scored - 1
     choice, served = record.row("choice", last), record.row("served_accuracy", last)
     models = _models(record)
-    names, groups = _groups(beside, len(choice))
+    names, groups = _groups(files, len(choice))
     rows = arranged(choice, groups, served)
     at = thinned(record.scored, len(rows), models)
     test = record.settings["federation"].get("test_samples")
@@ -68,26 +68,26 @@ def _scores(record: Record, beside: SideFiles) -> dict[str, Any]:
         "rounds": [int(record.row("round", position)) for position in at.tolist()],
         "scores": {score: series.summary_values(summarise(record.row(f"{score}_accuracy", last), weigh)) for score in SCORES},
         "final": {
-            name: series.summary_values(summarise(np.array(beside.final[name], dtype=float)))
+            name: series.summary_values(summarise(np.array(files.final[name], dtype=float)))
             for name in ("macro_f1", "auc")
-            if name in beside.final
+            if name in files.final
         },
         "curves": curves,
         "models": models,
         "groups": names,
-        "clients": series.clients(record, beside.about, beside.final, groups),
+        "clients": series.clients(record, files.about, files.final, groups),
         "rows": {"binned": rows.binned, "of": pack.whole(rows.of), "size": rows.size.tolist(), "order": rows.order.tolist()},
         "maps": series.maps(record, at, rows, models),
         "seconds": series.short(float(np.mean(curves["seconds"])) * record.round) if "seconds" in curves else None,
-        "absent": _absent(record, beside, models),
+        "absent": _absent(record, files, models),
         "words": _words(record),
     }
     if models > 1:
         of_clients, document["curves"]["switches"] = series.switches(record, at)
         document["curves"]["switches"] = document["curves"]["switches"].tolist()
         document["clients"]["switches"] = pack.whole(of_clients)
-    if beside.labels is not None:
-        document["labels"] = labels.distribution(beside.labels, beside.about.get("class_names", ()), rows)
+    if files.labels is not None:
+        document["labels"] = labels.distribution(files.labels, files.about.get("class_names", ()), rows)
     return document
 
 
@@ -99,9 +99,9 @@ def _models(record: Record) -> int:
     return max(seen, of_w, own if isinstance(own, int) else 1)
 
 
-def _groups(beside: SideFiles, clients: int) -> tuple[list[str], NDArray[np.int64]]:
+def _groups(files: SideFiles, clients: int) -> tuple[list[str], NDArray[np.int64]]:
     """The names of the true groups, and each client's position among them (−1: not known)."""
-    given = beside.about.get("groups")
+    given = files.about.get("groups")
     if given is None or len(given) != clients:
         return [], np.full(clients, -1)
     found = sorted(set(given), key=lambda group: (isinstance(group, str), group))
@@ -109,7 +109,7 @@ def _groups(beside: SideFiles, clients: int) -> tuple[list[str], NDArray[np.int6
     return [str(group) for group in found], np.array([where[group] for group in given])
 
 
-def _absent(record: Record, beside: SideFiles, models: int) -> dict[str, str]:
+def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
     """Why a section has nothing to show."""
     method, words = record.settings["method"]["name"], _words(record)
     why: dict[str, str] = {}
@@ -118,13 +118,13 @@ def _absent(record: Record, beside: SideFiles, models: int) -> dict[str, str]:
         why["choice"] = f"With {method} a client has nothing to choose{served}."
     if not {"alpha", "w"} <= record.columns:
         why["weights"] = f"{method} keeps no weights α and w: they are FedFew's, which weighs clients and models by their losses."
-    if beside.labels is None:
+    if files.labels is None:
         why["labels"] = (
             "The run was made by sites that keep their labels to themselves."
             if record.sites
             else "The run's folder holds no label counts: it was saved from Python, or made by an older version of fedfew."
         )
-    if not beside.costs:
+    if not files.costs:
         why["costs"] = "What a round costs was not counted for this run; traffic and seconds are those measured."
     return why
 

@@ -9,15 +9,15 @@ from fedfew.report.page.record import Record, SideFiles
 _NOT_TRAINED_WITH = ("federation", "method", "model", "fedfew", "torch")
 
 
-def how_to_repeat(record: Record, beside: SideFiles) -> dict[str, Any]:
+def how_to_repeat(record: Record, files: SideFiles) -> dict[str, Any]:
     """Text to copy, with a title each, and what must be the same besides."""
     settings = record.settings
     versions = {name: str(settings[name]) for name in ("fedfew", "torch") if name in settings}
     fingerprint = settings["federation"].get("fingerprint")
     if record.sites:
         steps = [_step("The settings of the Flower app (docs/deployment.md says where they go)", _yaml(_without_data(settings)))]
-    elif beside.config:
-        config = {name: value for name, value in beside.config.items() if value is not None}
+    elif files.config:
+        config = {name: value for name, value in files.config.items() if value is not None}
         config |= {name: settings[name] for name in ("engine", "chunk") if name in settings}  # what "auto" had chosen
         steps = [_step("Keep this as config.yaml", _yaml(config)), _step("Then", "fedfew run --config config.yaml")]
     else:

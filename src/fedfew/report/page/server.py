@@ -1,8 +1,8 @@
-"""The page of a run that goes on, served to this machine alone.
+"""The page of a run in progress, served to this machine only.
 
 /             the page
-/status.json  how far the run is, in words, and the tag of the newest data; small, asked for every other second
-/data.json    the document, with an ETag; made anew only when there is a new checkpoint
+/status.json  how far the run is, as text, and the tag of the newest data; small, asked for every two seconds
+/data.json    the document, with an ETag; made again only when there is a new checkpoint
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,29 +19,20 @@ from typing import Any
 
 from fedfew._version import __version__
 from fedfew.report.page import html
+from fedfew.report.page.of_folder import of_folder
 from fedfew.training.checkpoint import CheckpointError, checkpoints
+from fedfew.training.run_files import COSTS, FINAL_SCORES, progress
 
 HOST = "127.0.0.1"
-QUIET = 60.0  # seconds without a sign of life after which the page says so
+QUIET = 60.0  # seconds without progress after which the page says so
 
 
 class Watched:
-    """A run's folder, looked at again and again.
+    """The folder of a run, read again whenever it changes. every: milliseconds after which the page asks again."""
 
-    document(folder): what the page shows, of a folder with a checkpoint; progress(folder): round, rounds, state ("running",
-    "finished", "stopped") and age in seconds, or nothing; every: milliseconds after which the page asks again.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        document: Callable[[Path], dict[str, Any]],
-        progress: Callable[[Path], dict[str, Any]],
-        every: int = 2000,
-    ) -> None:
+    def __init__(self, folder: Path, every: int = 2000) -> None:
         self.folder = folder
         self._live = {"every": every}
-        self._document, self._progress = document, progress
         self._lock = threading.Lock()
         self._kept: dict[str, Any] = self._waiting()
 
@@ -49,40 +40,40 @@ class Watched:
         """Changes when there is something new to draw."""
         found = checkpoints(self.folder)
         try:
-            files = [found[-1], *(self.folder / name for name in ("scores.json", "costs.json"))] if found else []
+            files = [found[-1], *(self.folder / name for name in (FINAL_SCORES, COSTS))] if found else []
             return "-".join([found[-1].name, *(str(f.stat().st_mtime_ns) for f in files if f.exists())]) if found else "waiting"
         except FileNotFoundError:  # replaced just now
             return self.tag()
 
     def document(self) -> dict[str, Any]:
-        """The newest document; the one before where the newest cannot be read at this moment."""
+        """The newest document; the one before where the newest cannot be read."""
         with self._lock:
             tag = self.tag()
             if tag != self._kept["tag"] and tag != "waiting":
                 try:
-                    self._kept = self._document(self.folder) | {"live": self._live, "tag": tag}
+                    self._kept = of_folder(self.folder) | {"live": self._live, "tag": tag}
                 except (CheckpointError, OSError) as error:
-                    self._kept = self._kept | {"trouble": str(error)}
+                    self._kept = self._kept | {"error": str(error)}
             return self._kept
 
     def status(self) -> dict[str, Any]:
-        """How far the run is, in words."""
+        """How far the run is, as text."""
         shown = {} if "waiting" in self._kept else self._kept["run"]
-        told = self._progress(self.folder)
-        if not told:
+        now = progress(self.folder)
+        if not now:
             return self._without_progress(shown)
-        state, age = told["state"], told["age"]
-        words = f"Round {told['round']} of {told['rounds']}"
+        state, age = now["state"], now["age"]
+        words = f"Round {now['round']} of {now['rounds']}"
         more = []
         if state == "finished":
-            words = f"Finished: round {told['round']} of {told['rounds']}"
+            words = f"Finished: round {now['round']} of {now['rounds']}"
         elif state == "stopped":
-            words = f"Stopped {told.get('why', '')} after round {told['round']} of {told['rounds']}".replace("  ", " ")
+            words = f"Stopped {now.get('why', '')} after round {now['round']} of {now['rounds']}".replace("  ", " ")
         elif age > QUIET:
-            more.append("No sign of the run since: a round may take long, or it was killed")
-        if state == "running" and told.get("served") is not None:
-            more.append(f"Served {100 * told['served']:.1f} %, adapted {100 * (told.get('adapted') or 0):.1f} % in the mean")
-        if state != "finished" and shown and shown["round"] < told["round"]:
+            more.append("Nothing has been written since: a round may take long, or the run was killed")
+        if state == "running" and now.get("served") is not None:
+            more.append(f"Served {100 * now['served']:.1f} %, adapted {100 * (now.get('adapted') or 0):.1f} % in the mean")
+        if state != "finished" and shown and shown["round"] < now["round"]:
             every = shown.get("checkpoint_every")
             often = f", which comes every {every} rounds" if every else ""
             more.append(f"The charts show round {shown['round']}, the newest checkpoint{often}")
@@ -91,7 +82,7 @@ class Watched:
         return {"state": state, "words": words, "age": age, "more": ". ".join(more), "tag": self.tag()}
 
     def _without_progress(self, shown: dict[str, Any]) -> dict[str, Any]:
-        """Of a run that writes no progress (on Flower, or from Python), or of none at all: only its checkpoints tell."""
+        """The status from checkpoints alone: of a run that writes no progress (on Flower, or from Python), or of none at all."""
         found = checkpoints(self.folder)
         if not found:
             where = "has no checkpoint yet" if self.folder.exists() else "is not there yet"
@@ -115,7 +106,7 @@ class Watched:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers this machine, and of it only those who know it by its name."""
+    """Answers requests from this machine only, and only under its own name."""
 
     daemon_threads = True
     watched: Watched
@@ -126,7 +117,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """What a browser may call us. Any other name is a page elsewhere that has been made to point here."""
+        """Names of this server that a browser may use. Any other is a foreign page made to point here (DNS rebinding)."""
         return {f"{name}:{self.server_port}" for name in ("localhost", HOST)}
 
 
@@ -174,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal is for the address."""
+        """Log nothing: the terminal shows the address."""
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def of_study(
         **_figures(figures),
         "curves": _curves(runs, rounds),
         "runs": [_run(run) for run in runs[:RUNS]],
-        "again": f"fedfew study run {name}",
+        "reproduction": f"fedfew study run {name}",
         "made": {"fedfew": __version__},
     }
 

@@ -12,8 +12,9 @@ from fedfew.studies.render.as_latex import latex
 from fedfew.studies.render.as_terminal import Fitted
 from fedfew.studies.render.cell_text import CellText
 from fedfew.studies.tables.table import TableData
+from fedfew.util.printable import for_markdown
 
-__all__ = ["FILES", "csv", "latex", "markdown", "terminal"]
+__all__ = ["FORMS", "csv", "latex", "markdown", "terminal"]
 
 csv = to_csv
 RANKS = {1: "**%s**", 2: "<u>%s</u>"}
@@ -27,18 +28,23 @@ def terminal(table: TableData) -> RenderableType:
 def markdown(table: TableData) -> str:
     """A table of GitHub's Markdown, the caption and notes below."""
     heads = [f"{g} {h}" for g, h in zip(table.groups, table.heads, strict=True)] if table.groups else table.heads
-    lines = [f"**{_plain(table.title)}**", "", _line(["", *map(_plain, heads)]), _line(["---", *["---:"] * len(heads)])]
-    lines += [_line([_plain(label), *map(_cell, cells)]) for label, cells in cell_text.rows(table)]
-    lines += ["", _plain(table.caption), "", *(f"- {_plain(note)}" for note in table.notes)]
+    lines = [
+        f"**{for_markdown(table.title)}**",
+        "",
+        _line(["", *map(for_markdown, heads)]),
+        _line(["---", *["---:"] * len(heads)]),
+    ]
+    lines += [_line([for_markdown(label), *map(_cell, cells)]) for label, cells in cell_text.rows(table)]
+    lines += ["", for_markdown(table.caption), "", *(f"- {for_markdown(note)}" for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _cell(cell: CellText) -> str:
     if not cell.known:
-        value = f"*{_plain(cell.value)}*" if cell.value != "–" else cell.value
+        value = f"*{for_markdown(cell.value)}*" if cell.value != "–" else cell.value
     else:
         value = RANKS.get(cell.rank or 0, "%s") % cell.value
-    line = " ".join(filter(None, [value, cell_text.spreads(cell), f"*{cell.seeds}*" if cell.seeds else ""]))
+    line = " ".join(filter(None, [value, cell_text.spreads(cell), f"*{for_markdown(cell.seeds)}*" if cell.seeds else ""]))
     below = cell_text.below(cell)
     return f"{line}<br><sub>{below}</sub>" if below else line
 
@@ -47,9 +53,4 @@ def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _plain(text: str) -> str:
-    """Text that Markdown prints as it is."""
-    return "".join(f"\\{character}" if character in r"\|*_<>[]`" else character for character in text)
-
-
-FILES: dict[str, Callable[[TableData], str]] = {"md": markdown, "tex": latex, "csv": csv}  # by the name's ending
+FORMS: dict[str, Callable[[TableData], str]] = {"markdown": markdown, "latex": latex, "csv": csv}

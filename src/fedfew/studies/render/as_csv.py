@@ -1,4 +1,4 @@
-"""A table as CSV in long form: a line a cell, every field, numbers in full. Read back without loss."""
+"""A table as CSV in long form: one line per cell, all fields, numbers in full. Read back without loss."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from fedfew.studies.tables.table import Cell, TableData
+from fedfew.util.printable import for_csv
+from fedfew.util.printable import from_csv as plain
 
 ABOUT = ("table", "protocol", "title", "row", "group", "column", "unit")
 CELL = tuple(field.name for field in fields(Cell))
@@ -22,15 +24,17 @@ def to_csv(table: TableData) -> str:
     groups = table.groups or ("",) * len(table.columns)
     for label, cells in table.rows:
         for group, head, cell in zip(groups, table.heads, cells, strict=True):
-            about = (table.name, table.protocol, table.title, label, group, head, table.unit)
+            about = map(for_csv, (table.name, table.protocol, table.title, label, group, head, table.unit))
             writer.writerow([*about, *(_written(getattr(cell, name)) for name in CELL), _written(cell.difference)])
     return out.getvalue()
 
 
-def from_csv(text: str) -> dict[tuple[str, str, str], Cell]:
+def from_csv(text: str) -> dict[tuple[str, ...], Cell]:
     """The cells by row, group and column."""
     return {
-        (line["row"], line["group"], line["column"]): Cell(**{name: _read(name, line[name]) for name in CELL})
+        (plain(line["row"]), plain(line["group"]), plain(line["column"])): Cell(
+            **{name: _read(name, line[name]) for name in CELL}
+        )
         for line in csv.DictReader(io.StringIO(text))
     }
 
@@ -38,7 +42,9 @@ def from_csv(text: str) -> dict[tuple[str, str, str], Cell]:
 def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, str):
+        return for_csv(value)
+    return "" if value is None else repr(value)
 
 
 def _read(name: str, text: str) -> Any:
@@ -46,4 +52,4 @@ def _read(name: str, text: str) -> Any:
         return float(text) if text else None
     if name in COUNTS:
         return int(text) if text else None
-    return text == "true" if name == "paper_alike" else text
+    return text == "true" if name == "paper_alike" else plain(text)

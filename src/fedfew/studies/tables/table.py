@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from fedfew.util.printable import printable
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,21 @@ class TableData:
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
     unit: str
     notes: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()  # what stands over several columns, one entry a column; () where nothing does
-    decimals: tuple[int, ...] = ()  # one entry a column
+    groups: tuple[str, ...] = ()  # heading over several columns, one entry per column; () where there is none
+    decimals: tuple[int, ...] = ()  # one entry per column
+
+    def __post_init__(self) -> None:
+        """Names come from a user's file, notes from errors: no form of a table must pass on a terminal's escape codes."""
+        for field in ("title", "caption", "unit"):
+            object.__setattr__(self, field, printable(getattr(self, field)))
+        for field in ("columns", "notes", "groups"):
+            object.__setattr__(self, field, tuple(map(printable, getattr(self, field))))
+        rows = tuple((printable(label), tuple(replace(c, note=printable(c.note)) for c in cells)) for label, cells in self.rows)
+        object.__setattr__(self, "rows", rows)
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The columns' names without the groups that stand over them."""
+        """The columns' names without the heading of their group."""
         if not self.groups:
             return self.columns
         return tuple(column.removeprefix(group).strip() for column, group in zip(self.columns, self.groups, strict=True))

@@ -25,7 +25,7 @@ function show(doc) {
     if (doc.rounds) section(ready);
   }
   const started = Boolean(doc.settings);
-  for (const id of ["settings", "again"]) byId(id).hidden = !started;
+  for (const id of ["settings", "reproduction"]) byId(id).hidden = !started;
   if (started) {
     showSettings(ready);
     showAgain(ready);

@@ -23,8 +23,8 @@ function copyable({ title, text }) {
 }
 
 function showAgain(doc) {
-  const versions = Object.entries(doc.again.versions).map(([name, version]) => `${name} ${version}`).join(", ");
-  const same = [versions && `Made with ${versions}.`, doc.again.fingerprint && `SHA-256 of the data as dealt to the clients: ${doc.again.fingerprint}.`];
-  bodyOf("again").replaceChildren(...doc.again.steps.map(copyable), el("p", { class: "note" }, same.filter(Boolean).join(" ")));
+  const versions = Object.entries(doc.reproduction.versions).map(([name, version]) => `${name} ${version}`).join(", ");
+  const same = [versions && `Made with ${versions}.`, doc.reproduction.fingerprint && `SHA-256 of the partitioned data: ${doc.reproduction.fingerprint}.`];
+  bodyOf("reproduction").replaceChildren(...doc.reproduction.steps.map(copyable), el("p", { class: "note" }, same.filter(Boolean).join(" ")));
   byId("foot").textContent = `Made by fedfew ${doc.made.fedfew}. One file, nothing loaded from elsewhere.`;
 }

@@ -94,7 +94,7 @@ function showRuns(doc) {
   const body = bodyOf("runs");
   byId("runs").hidden = !doc.runs.length;
   if (!doc.runs.length) return;
-  const told = el("p", { class: "note", role: "status", id: "runs-told" });
+  const told = el("p", { class: "note", role: "status", id: "runs-count" });
   const holder = el("div", {});
   const score = (run, name) => (known(run[`${name}_mean`]) ? `${percent(run[`${name}_mean`])} ± ${(100 * (run[`${name}_std`] || 0)).toFixed(1)}` : "–");
   const STATES = { done: "✓ done", failed: "✗ failed", missing: "– not run" };
@@ -121,7 +121,7 @@ function showStudy(doc) {
   showFigures(doc);
   showStudyCurves(doc);
   showRuns(doc);
-  bodyOf("again").replaceChildren(copyable({ title: "All runs that are not finished, then the tables and figures", text: doc.again }));
+  bodyOf("reproduction").replaceChildren(copyable({ title: "All runs that are not finished, then the tables and figures", text: doc.reproduction }));
   byId("foot").textContent = `Made by fedfew ${doc.made.fedfew}. One file, nothing loaded from elsewhere.`;
   for (const id of ["tables", "figures", "curves", "runs"]) document.querySelector(`nav a[href="#${id}"]`).parentElement.hidden = byId(id).hidden;
   document.body.dataset.ready = "yes";

@@ -11,7 +11,7 @@ function showWeights(doc) {
 function slider(doc) {
   const last = doc.rounds.length - 1;
   const range = el("input", { type: "range", id: "round", min: 0, max: last, step: 1, "aria-label": "Round" });
-  const told = el("output", { for: "round", id: "round-told" });
+  const told = el("output", { for: "round", id: "round-label" });
   const play = el("button", { type: "button", id: "play" });
   const stop = () => {
     clearInterval(view.playing);
