@@ -25,7 +25,7 @@ from fedfew.util.validated import (
 )
 
 Augment = Literal["none", "flip", "crop-flip"]
-BatchNorm = Literal["average", "local", "batch"]
+BatchNorm = Literal["average", "local", "local-statistics", "batch"]
 Precision = Literal["fp32", "tf32", "bf16"]
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
@@ -73,8 +73,8 @@ class TrainConfig(LocalTraining):
     )
     batch_norm: BatchNorm = setting(
         "average",
-        "BatchNorm layers: average (statistics travel with the parameters), local (each client keeps these layers, FedBN), or "
-        "batch (no running statistics).",
+        "BatchNorm layers: average (statistics travel with the parameters), local (each client keeps these layers, FedBN), "
+        "local-statistics (each client keeps the statistics alone), or batch (no running statistics).",
         allowed=one_of(*get_args(BatchNorm)),
         panel=TRAINING,
     )

@@ -201,7 +201,12 @@ def test_published_changes_what_was_published_otherwise():
     assert all(s.method_settings["published"] for s in after.values())
     assert not any("published" in s.method_settings for s in before.values())
     said = {cell.column: cell.changed for cell in published}
-    assert said["cifar10-dir-20"] == ("dirichlet-published:0.1 (stated dirichlet:0.5)", "the method's published preset")
+    assert said["cifar10-dir-20"][:2] == ("dirichlet-published:0.1 (stated dirichlet:0.5)", "the method's published preset")
+    assert said["cifar10-dir-20"][2:] == ("2001 rounds (stated 2000): the last score has one more local epoch",)
+    assert {column: s.batch_norm for column, s in after.items() if s.batch_norm != "average"} == {
+        column: "local-statistics" for column, s in before.items() if s.model == "resnet18"
+    }
+    assert any(s.model == "resnet18" for s in before.values())
     assert all(cell.changed == () for cell in fair)
 
 
@@ -219,6 +224,14 @@ def test_how_scores_are_read():
     assert protocol.reading("published", "fedfew") == ("adapted",)
     assert protocol.reading("published", "ifca") == ("served",)
     assert protocol.reading("fair", "fedfew") == protocol.reading("fair", "fedavg") == ("served", "adapted")
+
+
+def test_fedfews_published_score_is_that_of_the_round_after_the_last():
+    for share, stated in ((1.0, 2000), (0.1, 200)):
+        options = Options(only=("cifar10-dir-20/*",), protocols=("published", "fair"), seeds=1, scale=share)
+        rounds = {(cell.protocol, cell.row): cell.settings.rounds for cell in cells(read("table1"), options)}
+        assert rounds[("published", "FedFew")] == stated + 1
+        assert {length for at, length in rounds.items() if at != ("published", "FedFew")} == {stated}
 
 
 # -- scale -------------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_a_loaded_run_serves_the_same_models(policy, tmp_path):
     assert torch.equal(again.model_of(1)(x), logits)
     loss = torch.nn.functional.cross_entropy(logits, y).item()
     assert loss == pytest.approx(float(run.history.last("served_loss")[1]), rel=1e-5)
-    assert len(again.models) == len(run.models) == (0 if policy == "local" else 2)
+    assert len(again.models) == len(run.models) == (0 if policy.startswith("local") else 2)
     with pytest.raises(ValueError, match="batch_norm"):
         train("fedfew", "average" if policy == "batch" else "batch", folder=tmp_path, resume=True)
 
@@ -96,9 +96,9 @@ def test_local_layers_stay_at_home():
     run, average = train(policy="local", rounds=1), train(rounds=1)
     trained = one_round_at_home()
     assert not set(NORM) & run.state.server.keys()
-    assert set(NORM) == run.state.own.keys()
+    assert set(NORM) == run.state.own["kept"].keys()
     for name in NORM:
-        torch.testing.assert_close(run.state.own[name], trained[name])
+        torch.testing.assert_close(run.state.own["kept"][name], trained[name])
     for name, t in run.state.server.items():  # all else is FedAvg
         assert torch.equal(t, average.state.server[name])
     size = sum(t.numel() * t.element_size() for name, t in Normalised().state_dict().items() if name in NORM)
@@ -111,7 +111,7 @@ def test_local_layers_stay_at_home():
 def test_local_layers_of_the_model_that_was_trained():
     """IFCA trains one of a client's two models: only that one's layers move."""
     run = train("ifca", "local", rounds=1)
-    moved = run.state.own["norm1d.num_batches_tracked"]
+    moved = run.state.own["kept"]["norm1d.num_batches_tracked"]
     losses = torch.from_numpy(run.history.last("losses"))
     assert (moved > 0).sum(1).tolist() == [1, 1, 1, 1]
     assert torch.equal(moved.argmax(1), losses.argmin(1))
@@ -120,7 +120,8 @@ def test_local_layers_of_the_model_that_was_trained():
 def test_absent_clients_keep_their_layers():
     first, second = (train("fedfew", "local", rounds=r, participation=0.5) for r in (1, 2))
     present = ~torch.from_numpy(second.history.last("losses")).isnan().all(1)
-    moved = (first.state.own["norm1d.running_mean"] != second.state.own["norm1d.running_mean"]).flatten(1).any(1)
+    before, after = (run.state.own["kept"]["norm1d.running_mean"] for run in (first, second))
+    moved = (before != after).flatten(1).any(1)
     assert torch.equal(moved, present)
     assert 0 < present.sum() < 4
 
@@ -136,13 +137,55 @@ def test_policies_differ():
     assert abs(losses["average"] - losses["local"]).max() > 1e-3
     assert abs(losses["average"] - losses["batch"]).max() > 1e-3
     assert abs(losses["local"] - losses["batch"]).max() > 1e-3
+    for policy in ("average", "local", "batch"):
+        assert abs(losses["local-statistics"] - losses[policy]).max() > 1e-3
 
 
-@pytest.mark.parametrize("method", ["ditto", "apfl", "fedamp", "fedmtl", "fedrep", make("fedfew", share="body")])
-def test_local_is_for_methods_that_send_out_whole_models(method):
+@pytest.mark.parametrize("method", ["fedamp", "fedmtl", make("fedfew", share="body")])
+def test_local_is_for_methods_whose_clients_train_what_they_receive(method):
     name = method if isinstance(method, str) else method.name
     with pytest.raises(ValueError, match=rf"batch_norm is 'local'.*not for {name}"):
         train(method, "local")
+
+
+STATISTICS = [name for name in NORM if "running" in name or "tracked" in name]
+
+
+def test_local_statistics_stay_and_parameters_travel():
+    run = train(policy="local-statistics", rounds=1)
+    trained = one_round_at_home()
+    share = DATA.train.count.double() / DATA.train.count.sum()
+    assert len(STATISTICS) == 6
+    assert set(STATISTICS) == run.state.own["kept"].keys()
+    assert run.state.server.keys() == trained.keys() - set(STATISTICS)
+    for name, t in run.state.server.items():
+        torch.testing.assert_close(t[0], torch.einsum("i,i...->...", share, trained[name][:, 0].double()))
+    for client in range(4):
+        used = run.model_of(client).state_dict()
+        for name in STATISTICS:
+            torch.testing.assert_close(used[name], trained[name][client, 0])
+
+
+@pytest.mark.parametrize("method", ["ditto", "apfl", "fedrep", "fedamp", "fedmtl", *METHODS.values()])
+def test_under_local_statistics_no_statistic_reaches_the_server_or_another_client(method):
+    """Features of client 0 are shifted far away: nobody else's statistics may notice after a round."""
+    far = images()
+    far.train.x[far.train.rows(0)] += 1e4
+    far.test.x[far.test.rows(0)] += 1e4
+    run = train(method, "local-statistics", data=far, rounds=2, lr=1e-6)
+    for client in range(4):
+        mean = float(run.model_of(client).state_dict()["norm2d.running_mean"].abs().max())
+        assert (mean > 100) == (client == 0), (client, mean)
+    again = train(method, "local-statistics", data=far, rounds=2, lr=1e-6, engine="stacked", chunk=3)
+    assert difference(run, again) < 1e-5
+
+
+def test_ditto_keeps_the_statistics_of_its_global_copy_too():
+    """After a round: those of a copy trained as in FedAvg, and of the personal model by itself."""
+    run, trained = train("ditto", "local-statistics", rounds=1), one_round_at_home()
+    for name in STATISTICS:
+        torch.testing.assert_close(run.state.own["kept"][name], trained[name])
+        assert run.state.own["own"][name].shape == trained[name][:, 0].shape
 
 
 @pytest.mark.parametrize("method", ["ditto", "apfl", "fedamp", "fedmtl", "fedrep", make("fedfew", share="body", models=2)])
@@ -155,9 +198,9 @@ def test_where_everything_is_local_anyway_local_changes_nothing():
 
 
 def test_what_cannot_be():
-    with pytest.raises(ValueError, match="batch_norm must be average, local or batch, not 'none'"):
+    with pytest.raises(ValueError, match="batch_norm must be average, local, local-statistics or batch, not 'none'"):
         train(policy="none")
-    for policy in ("local", "batch"):
+    for policy in ("local", "local-statistics", "batch"):
         with pytest.raises(ValueError, match=f"batch_norm is '{policy}', but the model has no BatchNorm"):
             train(policy=policy, model=linear, data=federation())
     by_gradient = make("fedfew", models=2, send="gradient", server_step=0.1)
@@ -209,6 +252,6 @@ def test_own_state_is_what_the_clients_use():
     for client in range(4):
         k = int(run.choice[client])
         state = dict(run.model_of(client).state_dict())
-        own = {name: t[client, k] for name, t in named_leaves(run.state.own)}
+        own = {name: t[client, k] for name, t in named_leaves(run.state.own["kept"])}
         sent = {name: t[k] for name, t in named_leaves(run.state.server)}
         assert_close(state, own | sent, 0.0)

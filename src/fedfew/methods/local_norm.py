@@ -1,4 +1,4 @@
-"""FedBN around another method: BatchNorm layers stay at home."""
+"""FedBN around another method: BatchNorm layers, or their running statistics, stay with the clients."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from torch import Tensor
 
 from fedfew.local import Local, best_model
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, leaves, tree_map
+from fedfew.stack import Tree, WeightedMean, add, branch, leaves, tree_map
 
 
 @dataclass(frozen=True)
 class LocalNorm(Method):
-    """A method whose clients keep the BatchNorm layers (scale, shift and running statistics) of each of the K models at home (Li
-    et al. 2021, "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization"); all else is as the method says.
+    """A method whose clients keep the BatchNorm layers (scale, shift and running statistics) of each of the K models that they
+    receive (Li et al. 2021, "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization"), or only the running
+    statistics, as the published code does; all else is as the method says.
 
-    For methods that send out a stack of K whole models, keep nothing else at home, and leave behind all K trained copies, or the
-    one trained copy of the model with the least loss (IFCA). It is no method by itself: ``fedfew.train(…, batch_norm="local")``.
+    For methods that send out a stack of models, or a part of each, and whose clients send back trained − received. It is no
+    method by itself: ``fedfew.train(…, batch_norm="local")``.
     """
 
     method: Method
     names: tuple[str, ...]
-    """What stays at home, by name in a model's state."""
+    """What stays with the clients, by name in a model's state."""
+    policy: str = "local"
 
     def __post_init__(self) -> None:
         for word in ("name", "served", "adapted"):  # it goes by the name of what it is wrapped around
@@ -39,23 +41,30 @@ class LocalNorm(Method):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, own = self.method.init(fresh, clients)
-        if own or server.keys() != fresh(0).keys():
+        if self.method.absorbs or not server.keys() <= fresh(0).keys():
             raise ValueError(
-                f"batch_norm is 'local', which is for methods that send out whole models and keep nothing else at home (fedavg, "
-                f"fedprox, ifca, fedfew with share='none'), not for {self.method.name} as it is set; use 'average' or 'batch'"
+                f"batch_norm is {self.policy!r}, which is for methods whose clients train the models that they receive (fedavg, "
+                f"fedprox, ditto, apfl, fedrep, ifca, fedfew with share='none'), not for {self.method.name} as it is set; use "
+                "'average' or 'batch'"
             )
-        return self._sent(server), tree_map(lambda t: t.expand(clients, *t.shape).clone(), self._kept(server))
+        kept = tree_map(lambda t: t.expand(clients, *t.shape).clone(), self._kept(server))
+        return self._sent(server), {"kept": kept, "own": own}
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
         return self.method.dispatch(server, clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        outcome = self.method.client(_whole(received, own), {}, local)
+        kept, others = branch(own, "kept"), branch(own, "own")
+        outcome = self.method.client(_whole(received, kept), others, local)
         reply = outcome.reply
-        trained = self._kept(outcome.adapted)
-        if leaves(trained)[0].shape[1] != leaves(own)[0].shape[1]:
-            trained = _replaced(own, best_model(reply.losses), trained)
-        return Outcome(Reply(self._sent(reply.update), reply.losses, reply.samples), trained, outcome.adapted)
+        if others:  # what is adapted may be the client's own model, and not the one received
+            kept = add(kept, self._kept(reply.update))
+        else:
+            trained = self._kept(outcome.adapted)
+            one_of_k = leaves(trained)[0].shape[1] != leaves(kept)[0].shape[1]
+            kept = _replaced(kept, best_model(reply.losses), trained) if one_of_k else trained
+        reply = Reply(self._sent(reply.update), reply.losses, reply.samples)
+        return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted)
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         return self.method.log_weights(reply, share, clients)
@@ -74,7 +83,7 @@ class LocalNorm(Method):
         return self.method.aggregate(server, mean)
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return self.method.serve(_whole(received, own), {})
+        return self.method.serve(_whole(received, branch(own, "kept")), branch(own, "own"))
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # without its BatchNorm layers a model is none
@@ -92,10 +101,12 @@ class LocalNorm(Method):
         return {name: t for name, t in tree.items() if name in self.names}
 
 
-def _whole(received: Tree, own: Tree) -> Tree:
-    """K models a client ``[C, K, …]``: what it received, with the layers it keeps."""
-    clients = len(leaves(own)[0])
-    return tree_map(lambda t: t.expand(clients, *t.shape[1:]), received) | own
+def _whole(received: Tree, kept: Tree) -> Tree:
+    """K models per client ``[C, K, …]``: what it received, with what it keeps."""
+    if not kept:  # no BatchNorm layer is in what the method sends out
+        return received
+    clients = len(leaves(kept)[0])
+    return tree_map(lambda t: t.expand(clients, *t.shape[1:]), received) | kept
 
 
 def _replaced(own: Tree, choice: Tensor, trained: Tree) -> Tree:

@@ -20,6 +20,12 @@ def state_names(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers)
 
 
+def statistics_names(module: nn.Module) -> tuple[str, ...]:
+    """Of these, the running statistics."""
+    buffers = {name for name, _ in module.named_buffers()}
+    return tuple(name for name in state_names(module) if name in buffers)
+
+
 def uses_batch_statistics(module: nn.Module) -> bool:
     """Does what a sample gets in evaluation depend on which others are in its batch?"""
     return any(layer.running_mean is None for layer in batch_norms(module).values())

@@ -130,6 +130,10 @@ def _scaled(cell: Cell, beside: list[Cell], scale: float, own_checkpoints: bool)
     point = {name: value for name, value in cell.point.items() if name not in NOT_AN_AXIS}
     if "rounds" in point:
         point["rounds"] = settings.rounds
+    to_run = protocols.rounds_to_run(cell.protocol, settings.method, settings.rounds)
+    if to_run != settings.rounds:
+        changed = (*cell.changed, f"{to_run} rounds (stated {settings.rounds}): the last score has one more local epoch")
+        cell, settings = replace(cell, changed=changed), replace(settings, rounds=to_run)
     return replace(cell, point=point, settings=settings)
 
 

@@ -49,6 +49,12 @@ def _log_probabilities(settings: dict[str, Any]) -> Changed:
     return settings | {"model": "textcnn-published"}, "textcnn-published (stated textcnn)"
 
 
+def _statistics(settings: dict[str, Any]) -> Changed:
+    if settings.get("model") != "resnet18" or "batch_norm" in settings:
+        return settings, ""
+    return settings | {"batch_norm": "local-statistics"}, "batch_norm local-statistics"
+
+
 SWITCHES: tuple[Switch, ...] = (
     Switch(
         "dirichlet",
@@ -65,6 +71,11 @@ SWITCHES: tuple[Switch, ...] = (
         "log-probabilities",
         "TextCNN ends in log_softmax before cross-entropy takes its own; the same but for rounding",
         _log_probabilities,
+    ),
+    Switch(
+        "statistics",
+        "only parameters travel: BatchNorm's running statistics stay with each client",
+        _statistics,
     ),
 )
 # What remains of the published protocol is not a run's: how its scores are read (below), and one seed (the study files).
@@ -85,6 +96,11 @@ def apply(protocol: str, settings: dict[str, Any]) -> tuple[dict[str, Any], tupl
         if change:
             changes.append(change)
     return settings, tuple(changes)
+
+
+def rounds_to_run(protocol: str, method: str, rounds: int) -> int:
+    """The published code scores FedFew's last models after one more local epoch: what is adapted in the round after the last."""
+    return rounds + 1 if "adapted" in reading(protocol, method) and protocol == PUBLISHED else rounds
 
 
 def reading(protocol: str, method: str) -> tuple[Literal["served", "adapted"], ...]:

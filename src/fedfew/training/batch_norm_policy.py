@@ -1,7 +1,8 @@
 """The policy for BatchNorm layers, ``fedfew.train(…, batch_norm=…)``: whose statistics does a model use?
 
 average: running statistics are part of the model; they travel and are averaged as its parameters are.
-local: a client keeps the BatchNorm layers of each of its models, parameters and statistics, at home (FedBN).
+local: every client keeps the BatchNorm layers of each of its models, parameters and statistics (FedBN).
+local-statistics: parameters travel, but every client keeps the running statistics of each of its models (published code).
 batch: there are no running statistics; a model in evaluation uses those of the batch, which is of one client.
 """
 
@@ -13,17 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.federation import Federation
-from fedfew.methods import LocalOnly, Method
+from fedfew.methods import FedAMP, FedMTL, LocalOnly, Method
 from fedfew.methods.local_norm import LocalNorm
-from fedfew.models.batch_norm import batch_norms, needs_two, state_names, without_statistics
+from fedfew.models.batch_norm import batch_norms, needs_two, state_names, statistics_names, without_statistics
 
 
 def with_policy(policy: str, factory: Callable[[], nn.Module], method: Method) -> tuple[Callable[[], nn.Module], Method]:
     """The factory and the method of a run with this policy."""
     if policy == "batch":
         return lambda: without_statistics(factory()), method
-    if policy == "local" and not isinstance(method, LocalOnly):  # which keeps all it has at home
+    if policy == "local" and not isinstance(method, LocalOnly):  # whose clients keep everything
         return factory, LocalNorm(method, state_names(factory()))
+    if policy == "local-statistics" and not isinstance(method, LocalOnly | FedMTL | FedAMP):  # whose clients keep a whole model
+        return factory, LocalNorm(method, statistics_names(factory()), policy)
     return factory, method
 
 
