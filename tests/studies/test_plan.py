@@ -203,11 +203,17 @@ def test_published_changes_what_was_published_otherwise():
     said = {cell.column: cell.changed for cell in published}
     assert said["cifar10-dir-20"][:2] == ("dirichlet-published:0.1 (stated dirichlet:0.5)", "the method's published preset")
     assert said["cifar10-dir-20"][2:] == ("2001 rounds (stated 2000): the last score has one more local epoch",)
-    assert {column: s.batch_norm for column, s in after.items() if s.batch_norm != "average"} == {
-        column: "local-statistics" for column, s in before.items() if s.model == "resnet18"
-    }
-    assert any(s.model == "resnet18" for s in before.values())
+    assert {s.batch_norm for s in after.values()} == {"average"}  # no ResNet-18 here
     assert all(cell.changed == () for cell in fair)
+
+
+def test_published_statistics_stay_with_the_clients_wherever_there_is_a_resnet18():
+    published, fair = (cells(read("table2"), Options(protocols=(p,), seeds=1)) for p in protocol.PROTOCOLS)
+    assert {cell.settings.model for cell in fair} == {"resnet18"}
+    assert {cell.settings.batch_norm for cell in fair} == {"average"}
+    assert {cell.settings.batch_norm for cell in published} == {"local-statistics"}
+    stated, _ = protocol.apply("published", {"model": "resnet18", "batch_norm": "batch", "method": {"name": "fedavg"}})
+    assert stated["batch_norm"] == "batch"  # what a study states itself stays
 
 
 def test_a_row_may_choose_its_own_form_under_published():
