@@ -26,7 +26,10 @@ from fedfew.util.validated import (
 
 Augment = Literal["none", "flip", "crop-flip"]
 BatchNorm = Literal["average", "local", "local-statistics", "batch"]
+LabelPrior = Literal["none", "client"]
 Precision = Literal["fp32", "tf32", "bf16"]
+Serve = Literal["best", "mixture"]
+ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
 TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"
@@ -43,6 +46,15 @@ class LocalTraining:
     weight_decay: float = setting(0.0, "Weight decay of the clients' SGD.", allowed=NOT_NEGATIVE, panel=TRAINING)
     augment: Augment = setting(
         "none", "Image augmentation: none, flip, or crop-flip.", allowed=one_of(*get_args(Augment)), panel=TRAINING
+    )
+    label_prior: LabelPrior = setting(
+        "none",
+        "client: each client adds the log of its own label frequencies to the logits, in training and in prediction.",
+        allowed=one_of(*get_args(LabelPrior)),
+        panel=TRAINING,
+    )
+    prior_strength: float = setting(
+        1.0, "Factor of the log label frequencies (τ); 0: as without a prior.", allowed=NOT_NEGATIVE, panel=TRAINING
     )
     precision: Precision = setting(
         "tf32",
@@ -77,6 +89,32 @@ class TrainConfig(LocalTraining):
         "local-statistics (each client keeps the statistics alone), or batch (no running statistics).",
         allowed=one_of(*get_args(BatchNorm)),
         panel=TRAINING,
+    )
+    server_optimizer: ServerOptimizerName = setting(
+        "none",
+        "What the server does with a round's update: none (adds it), momentum (FedAvgM), adam, yogi or adagrad.",
+        allowed=one_of(*get_args(ServerOptimizerName)),
+        panel=TRAINING,
+    )
+    server_lr: float = setting(
+        1.0, "Step of the server optimiser (adam, yogi, adagrad: try 0.01).", allowed=POSITIVE, panel=TRAINING
+    )
+    server_momentum: float = setting(0.9, "β₁ of the server optimiser; no effect with none.", allowed=BELOW_ONE, panel=TRAINING)
+    server_average: float = setting(
+        0.0,
+        "Serve an exponential average of the server's models over rounds; the weight of the past (0: the newest models).",
+        allowed=BELOW_ONE,
+        panel=TRAINING,
+    )
+    serve: Serve = setting(
+        "best",
+        "With several candidate models: best (the one with the least loss on the client's training data) or mixture (their "
+        "predictions averaged, weights ∝ exp(−loss / temperature)).",
+        allowed=one_of(*get_args(Serve)),
+        panel=TRAINING,
+    )
+    temperature: float = setting(
+        0.5, "With serve=mixture: → 0 is the best model alone, → ∞ all alike. In units of loss.", allowed=POSITIVE, panel=TRAINING
     )
     seed: int = setting(0, "Seed of initial models and batches.", allowed=WHOLE, panel=TRAINING)
     engine: EngineName = setting(

@@ -27,6 +27,7 @@ class Samples:
     count: Tensor
     longest: int  # max(count), known without asking the device
     pixels: Pixels = "symmetric"  # what bytes become on their way into a model, see as_input
+    log_prior: Tensor | None = None  # [C, classes]: added to the logits of each client's samples
 
     @classmethod
     def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
@@ -47,7 +48,8 @@ class Samples:
         """The same rows seen by a chosen stack of clients (nothing is copied)."""
         at = clients.to(self.count.device)
         count = self.count[at]
-        return replace(self, start=self.start[at], count=count, longest=int(count.max()))
+        prior = None if self.log_prior is None else self.log_prior[at]
+        return replace(self, start=self.start[at], count=count, longest=int(count.max()), log_prior=prior)
 
     def to(self, device: torch.device | str, stream: bool = False) -> Samples:
         """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
@@ -57,6 +59,7 @@ class Samples:
             y=self.y.to(device),
             start=self.start.to(device),
             count=self.count.to(device),
+            log_prior=None if self.log_prior is None else self.log_prior.to(device),
         )
 
     def inputs(self, rows: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
-from fedfew.stack import Tree, leaves, tree_map
+from fedfew.stack import Tree, branch, leaves, tensor, tree_map
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,27 @@ def forward(module: nn.Module, weights: Tree, x: Tensor, through: Through | None
         return forward(module, weights, x)
     finally:
         hook.remove()
+
+
+CONTEXT, LOG_PRIOR = "__context__", "__log_prior__"  # of a context that carries the clients' label priors
+
+
+def with_prior(context: Tree, samples: Samples, models: int) -> Tree:
+    """A context ``[C, K, …]`` that carries the clients' log priors, where they have some."""
+    if samples.log_prior is None:
+        return context
+    return {CONTEXT: context, LOG_PRIOR: samples.log_prior[:, None].expand(-1, models, -1)}
+
+
+def without_prior(context: Tree) -> tuple[Tree, Tensor | None]:
+    """The method's own context of one replica, and its client's log prior."""
+    if LOG_PRIOR not in context:
+        return context, None
+    return branch(context, CONTEXT), tensor(context, LOG_PRIOR)
+
+
+def shifted(logits: Tensor, log_prior: Tensor | None) -> Tensor:
+    return logits if log_prior is None else logits + log_prior
 
 
 class UnsupportedModuleError(TypeError):
@@ -125,7 +146,7 @@ class Engine(ABC):
         )
         self.module.train()
         with self._products(samples):
-            return self._train(params, samples, passes, objective, context, project)
+            return self._train(params, samples, passes, objective, with_prior(context, samples, models), project)
 
     def losses(self, params: Tree, samples: Samples) -> Tensor:
         """Mean loss ``[C, S]`` in evaluation mode."""
@@ -140,6 +161,32 @@ class Engine(ABC):
             if self._mixes_samples:
                 return self._score(tree_map(lambda t: t.expand(len(samples.count), *t.shape[1:]), params), samples)
             return self._score_shared(params, samples)
+
+    def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:
+        """Scores ``[C, 1]`` of each client's mixture Σ_s weights[i, s]·p_s(y|x), and ``[C, S]`` of its single models."""
+        self.module.eval()
+        with torch.no_grad(), self._products(samples):
+            return self._score_mixture(params, samples, weights.log())
+
+    def _score_mixture(self, params: Tree, samples: Samples, log_weights: Tensor) -> tuple[ModelScores, ModelScores]:
+        clients, models = log_weights.shape
+        shared = leaves(params)[0].shape[0] == 1 and not self._mixes_samples
+        total = torch.zeros(2, clients, models + 1, dtype=torch.float64, device=samples.y.device)
+        for i in [0] if shared else range(clients):
+            rows, owner = _rows(samples) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
+            own = tree_map(lambda t, i=i: t[i if len(t) > 1 else 0], params)
+            parts = zip(evaluation_batches(rows), evaluation_batches(owner), strict=True)
+            for at, who in parts:
+                x, y = samples.inputs(at), samples.y[at]
+                prior = None if samples.log_prior is None else samples.log_prior[who]
+                each = [shifted(forward(self.module, tree_map(lambda t, s=s: t[s], own), x), prior) for s in range(models)]
+                log_p = torch.stack([logits.log_softmax(-1) for logits in each])  # [S, B, classes]
+                mixed = torch.logsumexp(log_p + log_weights[who].T[..., None], 0)
+                for s, scores in enumerate([*log_p, mixed]):
+                    total[0, :, s].index_add_(0, who, F.nll_loss(scores, y, reduction="none").double())
+                    total[1, :, s].index_add_(0, who, (scores.argmax(-1) == y).double())
+        loss, accuracy = (total / samples.count[:, None]).float()
+        return ModelScores(loss[:, models:], accuracy[:, models:]), ModelScores(loss[:, :models], accuracy[:, :models])
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """Gradient of each client's mean training loss at ``params[C, K, …]``, and that loss ``[C, K]``."""
@@ -177,8 +224,9 @@ class Engine(ABC):
         size = 8 * EVALUATION_BATCH if rows.is_cuda else EVALUATION_BATCH
         for at, who in zip(rows.split(size), owner.split(size), strict=True):
             x, y = samples.inputs(at), samples.y[at]
+            prior = None if samples.log_prior is None else samples.log_prior[who]
             for s in range(models):
-                logits = forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x)
+                logits = shifted(forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x), prior)
                 total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
                 total[1, :, s].index_add_(0, who, correct(logits, y).double())
         loss, accuracy = (total / samples.count[:, None]).float()

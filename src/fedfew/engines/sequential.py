@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import Engine, ModelScores, Pass, correct, evaluation_batches, forward
+from fedfew.engines.base import Engine, ModelScores, Pass, correct, evaluation_batches, forward, shifted, without_prior
 from fedfew.engines.dropout import keyed
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
@@ -106,6 +106,7 @@ class Sequential(Engine):
         project: Projection | None,
     ) -> Tensor:
         """Train one replica in place; the mean loss reported over the last epoch."""
+        context, prior = without_prior(context)
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
         descent = _Descent(trained, settings)
@@ -123,7 +124,7 @@ class Sequential(Engine):
                 def loss(
                     weights: Tree, through: Through | None = None, inputs: Tensor = inputs, labels: Tensor = labels
                 ) -> Tensor:
-                    return F.cross_entropy(forward(self.module, weights, inputs, through), labels)
+                    return F.cross_entropy(shifted(forward(self.module, weights, inputs, through), prior), labels)
 
                 descent.forget()
                 if epoch.dropout is None:
@@ -145,9 +146,10 @@ class Sequential(Engine):
             for path, weight in named_leaves(weights):
                 weight.requires_grad_(self.trainable(path))
             rows = samples.rows(i)
+            prior = None if samples.log_prior is None else samples.log_prior[i]
             mean_loss = torch.zeros((), device=rows.device)
             for batch in evaluation_batches(rows):
-                logits = forward(at.module, weights, at._laid_out(samples.inputs(batch)))
+                logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
                 part = F.cross_entropy(logits, samples.y[batch], reduction="sum") / len(rows)
                 part.backward()
                 mean_loss = mean_loss + part.detach()
@@ -159,9 +161,11 @@ class Sequential(Engine):
         def score(at: Sequential, i: int, s: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
+            prior = None if samples.log_prior is None else samples.log_prior[i]
             total = torch.zeros(2, dtype=torch.float64, device=rows.device)
             for batch in evaluation_batches(rows):
-                logits, labels = forward(at.module, weights, at._laid_out(samples.inputs(batch))), samples.y[batch]
+                logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
+                labels = samples.y[batch]
                 total[0] += F.cross_entropy(logits, labels, reduction="sum")
                 total[1] += correct(logits, labels).sum()
             return {}, (total / len(rows)).float()

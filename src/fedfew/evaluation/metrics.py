@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew.engines.base import evaluation_batches, forward
 from fedfew.federation import Federation, Samples
+from fedfew.models.served import ServedModel
 from fedfew.stack import Tree, take, to
 from fedfew.training.history import History
 
 if TYPE_CHECKING:
-    from fedfew.training.run import Run
+    from fedfew.training.run import Run, Served
 
 Array = NDArray[np.float64]
 
@@ -200,9 +201,9 @@ class Scores:
 
 
 def evaluate(run: Run, federation: Federation) -> Scores:
-    """Test scores of the model that each client is served now: the one its ``run.choice`` points at.
+    """Test scores of what each client is served now (:meth:`Run.served_to`).
 
-    Runs where ``federation`` lies (:meth:`Federation.to`). Every test sample goes through one model, once.
+    Runs where ``federation`` lies (:meth:`Federation.to`).
     """
     expected = run.settings["federation"]
     if len(federation) != expected["clients"] or federation.classes != expected["classes"]:
@@ -211,10 +212,10 @@ def evaluate(run: Run, federation: Federation) -> Scores:
             f"but the run was made with {expected['clients']} and {expected['classes']}"
         )
     device = federation.test.y.device
-    module = run.model_of(0).to(device)
+    module = run.new_module().to(device).eval()
     scores = []
     for i in range(len(federation)):
-        logits, y = _logits(module, to(_served(run, i), device), federation.test, i)
+        logits, y = _logits(module, run.served_to(i), federation.test, i)
         try:
             scores.append(client_scores(logits, y, federation.classes))
         except ValueError as error:
@@ -223,19 +224,25 @@ def evaluate(run: Run, federation: Federation) -> Scores:
     return Scores(samples=federation.test.count.cpu().numpy(), **columns)
 
 
-def _served(run: Run, client: int) -> Tree:
-    """Parameters of the model a client uses: what :meth:`Run.model_of` loads, without building a module for each candidate."""
-    here = torch.tensor([client])
-    candidates = run.method.candidates(run.state.server, run.state.own, here)
-    return take(take(candidates, 0), int(run.choice[client]))
-
-
-def _logits(module: nn.Module, weights: Tree, samples: Samples, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A model's logits on one client's samples, in the batches that an engine scores, and their labels."""
-    rows = samples.rows(client)
+def _logits(module: nn.Module, served: Served, samples: Samples, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What a client's served model gives for its samples, in the batches that an engine scores, and their labels."""
+    rows, device = samples.rows(client), samples.y.device
+    each = [_ModuleWith(module, to(take(served.models, s), device)) for s in range(len(served.weights))]
+    whole = ServedModel(each, served.weights, served.log_prior).to(device)
     with torch.no_grad():
-        parts = [forward(module, weights, samples.inputs(batch)) for batch in evaluation_batches(rows)]
+        parts = [whole(samples.inputs(batch)) for batch in evaluation_batches(rows)]
     return torch.cat(parts).cpu().numpy(), samples.y[rows].cpu().numpy()
+
+
+class _ModuleWith(nn.Module):
+    """A module with other weights: no module is built per client."""
+
+    def __init__(self, module: nn.Module, weights: Tree) -> None:
+        super().__init__()
+        self._of = (module, weights)  # in a tuple, so that it is not registered as a submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        return forward(*self._of, x)
 
 
 # -- over rounds -------------------------------------------------------------------------------------------------------------

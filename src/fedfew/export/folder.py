@@ -137,7 +137,7 @@ def _clients_use_these(run: Run) -> bool:
     """Whether clients choose among the server's models; those of Ditto, APFL, … have models of their own."""
     first = torch.tensor([0])
     try:
-        candidates = take(run.method.candidates(run.state.server, run.state.own, first), 0)
+        candidates = take(run.method.candidates(run.state.served, run.state.own, first), 0)
     except LookupError:  # of a run on a network the clients' own states are at home, and this method cannot serve without
         return False
     ours = run.method.server_models(run.state.server)

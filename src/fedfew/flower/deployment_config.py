@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, get_type_hints
 
 from fedfew import methods
-from fedfew.config import LocalTraining, TrainConfig
+from fedfew.config import TrainConfig
 from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
@@ -127,9 +127,8 @@ class DeploymentConfig(TrainConfig):
 
     def for_sites(self) -> dict[str, Any]:
         """The settings that sites need to train, as JSON values."""
-        names = [f.name for f in fields(LocalTraining)]
-        names += ["batch_norm", "seed", "clients", "compression", "aggregation", "clip_norm"]
-        return {name: getattr(self, name) for name in names} | {"method": self.make_method().settings()}
+        names = ("precision", "clients", "compression", "aggregation", "clip_norm")
+        return self.outcome() | {name: getattr(self, name) for name in names} | {"method": self.make_method().settings()}
 
 
 @lru_cache(maxsize=32)  # a method's settings are read from its source, which takes a while

@@ -32,6 +32,7 @@ from fedfew.stack import tree_map
 from fedfew.training.aggregation import Aggregation, PerClient
 from fedfew.training.loop import DivergedError
 from fedfew.training.run import Run
+from fedfew.training.scoring import ServedScores
 
 if TYPE_CHECKING:
     from fedfew.flower.masked_round import MaskedRound
@@ -118,15 +119,15 @@ class ServerLoop:
         if aggregation is None:
             self._skip(number, len(sampled))
             return
-        server = aggregation.result()
-        if server is None:
+        step = aggregation.result()
+        if step is None:
             raise DivergedError(
                 f"training diverged in round {number}: the server's models are not finite any more. Lower lr (it is "
                 f"{config.lr:g}; try {config.lr / 10:g}) or set clip-norm. The state after round {state.round} is kept.",
                 self._state.result(),
             )
         seconds = self._clock() - begin
-        self._state.complete(number, server, len(sampled), aggregation.answered.tolist())
+        self._state.complete(number, step, len(sampled), aggregation.answered.tolist())
         if config.aggregation == "masked":
             self._write()  # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice
         if scored:
@@ -253,7 +254,7 @@ class ServerLoop:
         quorum: int,
     ) -> Aggregation:
         """The replies aggregated in the order of clients; masked, after further exchanges, which may leave no client."""
-        aggregation = Aggregation(self._state.method, self._state.state.server, sample_shares)
+        aggregation = Aggregation(self._state.method, self._state.state, sample_shares, self._state.optimizer)
         if masked:
             masked.finish(aggregation, replies, quorum)
             replies = {client: replies[client] for client in aggregation.answered.tolist()}
@@ -273,7 +274,7 @@ class ServerLoop:
         scores, nodes = PerClient(self.config.clients), self.dispatcher.present()
         messages = {}
         final = number == self.config.rounds
-        for client, tree in self._state.dispatched(torch.tensor(list(nodes), dtype=torch.int64)).items():
+        for client, tree in self._state.dispatched(torch.tensor(list(nodes), dtype=torch.int64), served=True).items():
             messages[nodes[client]] = SiteMessage(SCORE, self._state.values(client, number) | {"final": final}, tree)
         received = self.dispatcher.exchange(messages, {})
         for client, node in nodes.items():
@@ -327,4 +328,4 @@ class ServerLoop:
 def _put_score(scores: PerClient, client: int, score: tuple[int, float, float] | None) -> None:
     if score is not None:
         choice, accuracy, loss = (torch.tensor([value]) for value in score)
-        scores.put(torch.tensor([client]), (choice, accuracy, loss))
+        scores.put(torch.tensor([client]), ServedScores(choice, accuracy, loss))

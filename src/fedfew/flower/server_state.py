@@ -17,13 +17,15 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
 from fedfew.flower.registry import Member, common_data
 from fedfew.models import ModelFactory
-from fedfew.models.state import holding
+from fedfew.models.state import buffer_names, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.training import batch_norm_policy, checkpoint
+from fedfew.training.aggregation import ServerStep
 from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.run import Run
+from fedfew.training.server_optimizer import ServerOptimizer
 
 MakeFactory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
 
@@ -50,6 +52,8 @@ class ServerState:
         self.like = rehearsed(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:
             self.state.server = server
+        buffers = buffer_names(self.factory())
+        self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers)
         about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}
         self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels")}
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
@@ -77,9 +81,9 @@ class ServerState:
         if member.classes > self.data["classes"]:
             raise RefusedError(f"it has {member.classes} classes, the run {self.data['classes']}")
 
-    def dispatched(self, clients: Tensor) -> dict[int, Tree]:
-        """What each of the clients receives; one tree for all where all receive the same."""
-        received = self.method.dispatch(self.state.server, clients)
+    def dispatched(self, clients: Tensor, served: bool = False) -> dict[int, Tree]:
+        """What each of the clients receives, to train or (served) to use; one tree for all where all receive the same."""
+        received = self.method.dispatch(self.state.served if served else self.state.server, clients)
         if not leaves(received) or leaves(received)[0].shape[0] == 1:
             return dict.fromkeys(clients.tolist(), take(received, 0))
         return {client: take(received, row) for row, client in enumerate(clients.tolist())}
@@ -89,9 +93,9 @@ class ServerState:
         last, keep = self.sites["last"][client], self.sites["keep"][client]
         return {"run": self.token, "round": number, "last": last, "keep": keep, "settings": self._site_settings}
 
-    def complete(self, number: int, server: Tree, drawn: int, answered: list[int]) -> None:
+    def complete(self, number: int, step: ServerStep, drawn: int, answered: list[int]) -> None:
         """Record that a round is complete."""
-        self.state.server, self.state.round = server, number
+        step.complete(self.state, number)
         self.state.left_out += drawn - len(answered)
         for client in answered:
             self.sites["last"][client] = number

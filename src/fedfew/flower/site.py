@@ -12,17 +12,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from fedfew import engines, methods, models
 from fedfew._version import __version__
-from fedfew.engines import Engine, LocalTraining
+from fedfew.config import TrainConfig
+from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
 from fedfew.flower import private_files, site_data, wire
@@ -31,13 +32,16 @@ from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN,
 from fedfew.flower.secure import WeightError
 from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import SiteError, fails_as
-from fedfew.local import Local, best_model
+from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
-from fedfew.models.state import holding
+from fedfew.models.served import ServedModel
+from fedfew.models.state import holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
+from fedfew.training.label_prior import with_label_prior
+from fedfew.training.scoring import ServedScores, score
 from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
@@ -57,6 +61,7 @@ class _Task:
     engine: Engine
     data: Federation  # of this one client
     settings: dict[str, Any]
+    training: TrainConfig
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +132,7 @@ class Site:
                 "started_from": started_from,
             }
             if message.flag("scored") and self.config.share_scores:
-                values |= dict(zip(("choice", "accuracy", "loss"), self._score_candidates(task, outcome.adapted), strict=True))
+                values |= _as_values(self._score_candidates(task, outcome.adapted))
         with fails_as("state"):
             new_state: Tree = {"own": outcome.own, "wire": residual}
             if leaves(new_state):
@@ -155,13 +160,13 @@ class Site:
         with fails_as("training"):
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
             candidates = task.method.serve(received, to(branch(state, "own"), task.device))
-            choice, accuracy, loss = self._score_candidates(task, candidates)
+            scores = self._score_candidates(task, candidates)
         values: dict[str, Any] = self._header(task)
         if message.flag("final"):
             with fails_as("state"):
-                self._save_model(task, take(take(candidates, 0), choice), choice, accuracy, loss)
+                self._save_model(task, take(candidates, 0), scores)
         if self.config.share_scores:
-            values |= {"choice": choice, "accuracy": accuracy, "loss": loss}
+            values |= _as_values(scores)
         return SiteMessage(SCORE, values)
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ class Site:
     def _task(self, message: SiteMessage) -> _Task:
         with fails_as("data"):
             device = device_named(self.config.device)
-            data = site_data.load(self.config).to(device)
+            data = site_data.load(self.config)
         with fails_as("settings"):
             run = _run(message)
             settings: dict[str, Any] = json.loads(message.text("settings"))
@@ -181,10 +186,11 @@ class Site:
             check_augment(settings["augment"], data.train)
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
-            training = LocalTraining.taken_from(settings)
+            training = TrainConfig.taken_from(settings)
+            data = with_label_prior(replace(data, classes=settings["classes"]), training).to(device)
             module = factory().to(device)
-            engine = engines.make(self.config.engine, module, training, settings["seed"], data.train, method.replicas)
-            return _Task(run, message.integer("round", 1), method, factory, engine, data, settings)
+            engine = engines.make(self.config.engine, module, training.local, settings["seed"], data.train, method.replicas)
+            return _Task(run, message.integer("round", 1), method, factory, engine, data, settings, training)
 
     def _factory(self, settings: dict[str, Any]) -> ModelFactory:
         return models.factory(self.model, settings["shape"], settings["classes"], settings["vocabulary"] or None)
@@ -202,20 +208,24 @@ class Site:
             _, own = task.method.init(fresh, task.settings["clients"])
             return {"own": take(own, torch.tensor([self.config.client], device=task.device))}, 0 if leaves(own) else last
 
-    def _score_candidates(self, task: _Task, candidates: Tree) -> tuple[int, float, float]:
-        """Which of the candidates ``[1, S, …]`` has the least loss on this client's data, and its test accuracy and loss."""
-        choice = 0
-        if leaves(candidates)[0].shape[1] > 1:
-            choice = int(best_model(task.engine.losses(candidates, task.data.val or task.data.train))[0])
-        scores = task.engine.score(candidates, task.data.test)
-        return choice, float(scores.accuracy[0, choice]), float(scores.loss[0, choice])
+    def _score_candidates(self, task: _Task, candidates: Tree) -> ServedScores:
+        """Which of the candidates ``[1, S, …]`` has the least loss on this client's data, and the test scores of what it uses."""
+        return score(task.engine, candidates, task.data.val or task.data.train, task.data.test, task.training)
 
-    def _save_model(self, task: _Task, model: Tree, choice: int, accuracy: float, loss: float) -> None:
+    def _save_model(self, task: _Task, candidates: Tree, scores: ServedScores) -> None:
+        """Save what the client uses: one model's state, or with a mixture or label prior that of a ServedModel."""
         folder = self.folder / task.run
         private_files.make_folder(folder)
-        tensors: dict[str, Tensor] = {name: t.detach().cpu().contiguous().clone() for name, t in named_leaves(model)}
+        chosen = int(scores.choice[0])
+        used = [chosen] if scores.mixture is None else range(scores.mixture.shape[1])
+        modules = [load_state(task.factory(), dict(named_leaves(take(candidates, k)))) for k in used]
+        prior = None if task.data.train.log_prior is None else task.data.train.log_prior[0]
+        plain = scores.mixture is None and prior is None
+        weights = None if scores.mixture is None else scores.mixture[0]
+        state = (modules[0] if plain else ServedModel(modules, weights, prior)).state_dict()
+        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.items()}
         write_atomically(folder / "model.safetensors", save(tensors), private=True)
-        about = {"choice": choice, "accuracy": accuracy, "loss": loss, "round": task.round, "settings": task.settings}
+        about = _as_values(scores) | {"round": task.round, "settings": task.settings, "served_model": not plain}
         write_atomically(folder / "choice.json", json.dumps(about, indent=1), private=True)
 
     def _pending_update(self, run: str) -> PendingUpdate:
@@ -228,6 +238,10 @@ class Site:
 
     def _header(self, task: _Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
+
+
+def _as_values(scores: ServedScores) -> dict[str, Any]:
+    return {"choice": int(scores.choice[0]), "accuracy": float(scores.accuracy[0]), "loss": float(scores.loss[0])}
 
 
 def _run(message: SiteMessage) -> str:

@@ -130,6 +130,11 @@ class Method(ABC):
         """The server's new state, given the ω-weighted mean of the clients' updates for each model."""
         return server
 
+    @property
+    def aggregates(self) -> bool:
+        """Does :meth:`aggregate` do anything?"""
+        return type(self).aggregate is not Method.aggregate
+
     @abstractmethod
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""

@@ -87,6 +87,10 @@ class WithCompression(Method):
     def absorbs(self) -> bool:
         return self.method.absorbs
 
+    @property
+    def aggregates(self) -> bool:
+        return self.method.aggregates
+
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return self.method.aggregate(server, mean)
 

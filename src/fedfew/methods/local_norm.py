@@ -79,6 +79,10 @@ class LocalNorm(Method):
     def absorbs(self) -> bool:
         return self.method.absorbs
 
+    @property
+    def aggregates(self) -> bool:
+        return self.method.aggregates
+
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return self.method.aggregate(server, mean)
 

@@ -5,7 +5,8 @@ The simulator and a real server both go through here, so that a round means the 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,23 +18,57 @@ from fedfew.methods.base import Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group
+from fedfew.training.scoring import ServedScores
+from fedfew.training.server_optimizer import ServerOptimizer, averaged
 
 
 class PerClient:
-    """Choice, accuracy and loss of each of M clients, NaN where there is none yet."""
+    """What is known of each of M clients by name (choice, accuracy, loss, …), NaN where there is nothing yet."""
 
     def __init__(self, clients: int) -> None:
-        self.choice = torch.full((clients,), -1)
-        self.accuracy = torch.full((clients,), torch.nan)
-        self.loss = torch.full((clients,), torch.nan)
+        self.clients = clients
+        self.columns: dict[str, Tensor] = {}
 
-    def put(self, clients: Tensor, scores: tuple[Tensor, Tensor, Tensor]) -> None:
-        self.choice[clients], self.accuracy[clients], self.loss[clients] = scores
+    def put(self, clients: Tensor, scores: ServedScores) -> None:
+        """Write down the scores of the clients at these positions."""
+        self._put(clients, {name: value for name, value in vars(scores).items() if value is not None})
+
+    def _put(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
+        for name, value in values.items():
+            empty = torch.nan if value.is_floating_point() else -1
+            self.columns.setdefault(name, torch.full((self.clients, *value.shape[1:]), empty, dtype=value.dtype))[clients] = value
 
     def merge(self, other: PerClient) -> None:
         """Take in the scores of other clients."""
-        theirs = (other.choice >= 0).nonzero()[:, 0]
-        self.put(theirs, (other.choice[theirs], other.accuracy[theirs], other.loss[theirs]))
+        if other.columns:
+            theirs = (other.columns["choice"] >= 0).nonzero()[:, 0]
+            self._put(theirs, {name: column[theirs] for name, column in other.columns.items()})
+
+    @property
+    def chosen(self) -> tuple[Tensor, Tensor | None]:
+        """Which candidate each client uses, and the weights of its mixture, where one is served."""
+        return self.columns["choice"], self.columns.get("mixture")
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A column; where nobody has been scored, of clients without a score."""
+        return self.columns.get(name, torch.full((self.clients,), torch.nan))
+
+
+@dataclass(frozen=True)
+class ServerStep:
+    """What a round makes of the server's state."""
+
+    server: Tree
+    moments: Tree
+    average: Tree
+
+    @property
+    def served(self) -> Tree:
+        return self.average or self.server
+
+    def complete(self, state: State, round: int) -> None:
+        """Take the step: the round is done."""
+        state.server, state.moments, state.average, state.round = self.server, self.moments, self.average, round
 
 
 class Aggregation:
@@ -42,14 +77,15 @@ class Aggregation:
     share: n_i / Σ_j n_j over the clients that the round was begun with, 0 for all others, [M].
     """
 
-    def __init__(self, method: Method, server: Tree, share: Tensor) -> None:
+    def __init__(self, method: Method, state: State, share: Tensor, optimizer: ServerOptimizer) -> None:
         self.method = method
+        self.optimizer = optimizer
         self.share = share
         self.adapted = PerClient(len(share))
         self.losses: Tensor | None = None  # [M, K], NaN: no reply
         self.bytes_up = 0
         self.bytes_down = 0
-        self._server = server
+        self._state = state
         self._mean: WeightedMean | None = None
         self._answered: list[Tensor] = []
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
@@ -121,16 +157,16 @@ class Aggregation:
         assert self.losses is not None, "nobody answered"
         return self.losses[clients].nan_to_num(nan=torch.inf)
 
-    def result(self) -> Tree | None:
+    def result(self) -> ServerStep | None:
         """The server's new state; None where nobody answered or it is not finite."""
-        server = self._server
+        server, moments = self._state.server, self._state.moments
         for clients, reply in self._noted:
             server = self.method.absorb(server, clients, reply)
         if self._mean is not None:
-            server = self.method.aggregate(server, self._mean)
+            server, moments = self.optimizer.step(server, self.method.aggregate(server, self._mean), moments)
         if not self._answered or not all(bool(t.isfinite().all()) for t in leaves(server)):
             return None
-        return server
+        return ServerStep(server, moments, averaged(self._state.average, server, self.optimizer.config.server_average))
 
     def record(self, state: State, served: PerClient, seconds: float) -> None:
         """Write the round, which is complete, into the state's history."""
@@ -144,11 +180,12 @@ class Aggregation:
                 columns[name][answered] = value.cpu().float()
         state.history.append(
             round=state.round,
-            served_accuracy=served.accuracy,
-            served_loss=served.loss,
-            adapted_accuracy=self.adapted.accuracy,
-            adapted_loss=self.adapted.loss,
-            choice=served.choice,
+            served_accuracy=served["accuracy"],
+            served_loss=served["loss"],
+            adapted_accuracy=self.adapted["accuracy"],
+            adapted_loss=self.adapted["loss"],
+            choice=served["choice"],
+            **{name: column for name, column in served.columns.items() if name in ("single_accuracy", "mixture")},
             losses=self.losses,
             seconds=seconds,
             bytes_up=self.bytes_up,

@@ -22,12 +22,14 @@ from fedfew.methods import Method
 from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
-from fedfew.stack import Tree, named_leaves, to
+from fedfew.stack import Tree, leaves, named_leaves
 from fedfew.training import batch_norm_policy, checkpoint, distributed
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
+from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import Progress, RoundLoop
 from fedfew.training.run import Run
+from fedfew.training.server_optimizer import ServerOptimizer
 
 
 def train(
@@ -71,18 +73,20 @@ def train(
     factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
     frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
     factory = holding(factory, dict(named_leaves(frozen)))
-    here = federation.to(device, stream=too_large(federation, device))
+    here = with_label_prior(federation, config).to(device, stream=too_large(federation, device))
     engine = _engine(config, factory, here, chosen.replicas, group)
     chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
     if state is None:
         server, own = chosen.init(fresh_models(factory, config.seed, device), len(federation))
         state = State(0, server, own, History(), {}, frozen=frozen)
-    state.server, state.own = to(state.server, device), to(state.own, device)
+    state = state.on(device)
+    state.priors = {} if here.train.log_prior is None else {"log_prior": here.train.log_prior}
     versions = {"fedfew": __version__, "torch": torch.__version__}
     computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
     state.settings = identity | computed | versions
-    loop = RoundLoop(here, chosen, engine, chunk, factory, state, place, config.checkpoint_every, on_round, group)
-    loop.events += [f"refused: {reason}" for reason in refused]
+    optimizer = ServerOptimizer(config, engine.trainable)
+    loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
+    loop.events += [*(f"refused: {reason}" for reason in refused), *_without_effect(config, chosen, state)]
     if engine.why:
         loop.events.append(f"engine: {engine.name}, {engine.why}")
     if config.precision == "bf16" and device.type == "cpu":
@@ -94,6 +98,16 @@ def train(
             f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
             f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
         ) from error
+
+
+def _without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:
+    """Settings that do nothing here, one line each."""
+    found = []
+    if config.server_optimizer != "none" and not method.aggregates:
+        found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
+    if config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
+        found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
+    return found
 
 
 def _documented(function: Callable[..., Run]) -> None:

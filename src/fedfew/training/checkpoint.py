@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedfew.config import defaults
-from fedfew.stack import Tree, branch, from_named, named_leaves
+from fedfew.stack import Tree, branch, from_named, named_leaves, to
 from fedfew.training.history import History
 from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
 
 FORMAT = 1
+TREES = ("server", "own", "frozen", "moments", "average", "priors")  # of a state
 KEPT = 2  # the newest, and one to fall back on
 
 
@@ -43,8 +44,22 @@ class State:
     events: list[str] = field(default_factory=list)
     frozen: Tree = field(default_factory=dict)  # parameters that are not trained, the same for all models
     choice: Tensor | None = None  # [M]: which of the models served now each client uses; None: not known
+    mixture: Tensor | None = None  # [M, S]: the weights of these models, where clients use a mixture
     left_out: int = 0  # clients left out since the last scored round
+    moments: Tree = field(default_factory=dict)  # of the server optimiser
+    average: Tree = field(default_factory=dict)  # of the server's states over rounds, where that is what is served
+    priors: Tree = field(default_factory=dict)  # log_prior [M, classes], where clients add one; on a network it stays with them
     sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
+
+    @property
+    def served(self) -> Tree:
+        """The server's state that clients are served from."""
+        return self.average or self.server
+
+    def on(self, device: torch.device | str) -> State:
+        """The same with all trees on a device."""
+        moved: dict[str, Any] = {name: to(getattr(self, name), device) for name in TREES}
+        return replace(self, **moved)
 
 
 class CheckpointError(ValueError):
@@ -54,14 +69,12 @@ class CheckpointError(ValueError):
 def write(folder: Path, state: State) -> Path:
     """Write a checkpoint, atomically, and drop all but the newest two."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        path: t.detach().cpu().contiguous()
-        for path, t in named_leaves({"server": state.server, "own": state.own, "frozen": state.frozen})
-    }
+    tensors = {path: t.detach().cpu().contiguous() for path, t in named_leaves({name: getattr(state, name) for name in TREES})}
     for name, column in state.history.arrays().items():
         tensors[f"history/{name}"] = torch.from_numpy(np.ascontiguousarray(column))
-    if state.choice is not None:
-        tensors["choice"] = state.choice.contiguous()
+    for name in ("choice", "mixture"):
+        if (value := getattr(state, name)) is not None:
+            tensors[name] = value.contiguous()
     data = save_tensors(tensors)
     about = {
         "format": FORMAT,
@@ -122,14 +135,13 @@ def read(path: Path) -> State:
         history = {name: t.numpy() for name, t in named_leaves(branch(tree, "history"))}
         return State(
             round=about["round"],
-            server=branch(tree, "server"),
-            own=branch(tree, "own"),
-            frozen=branch(tree, "frozen"),
+            **{name: branch(tree, name) for name in TREES},
             history=History.from_arrays(history),
             settings=about["settings"],
             events=about["events"],
             left_out=about["left_out"],
             choice=tensors.get("choice"),
+            mixture=tensors.get("mixture"),
             sites=about.get("sites", {}),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

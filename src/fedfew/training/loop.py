@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ import torch
 from torch import Tensor
 
 from fedfew import random_streams
+from fedfew.config import TrainConfig
 from fedfew.engines import Engine
 from fedfew.federation import Federation
-from fedfew.local import Local, best_model
+from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
-from fedfew.stack import Tree, bytes_each, leaves, put, take, to
+from fedfew.stack import Tree, bytes_each, put, take
 from fedfew.training import checkpoint
 from fedfew.training.aggregation import Aggregation, PerClient, usable
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.training.history import History
 from fedfew.training.run import Run
+from fedfew.training.scoring import ServedScores, choose, score
+from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.util.interrupts import held_back
 
 BRIEF = 1.0  # seconds in which a checkpoint may be written as often as was asked for
@@ -74,11 +77,12 @@ class RoundLoop:
     federation: Federation
     method: Method
     engine: Engine
+    config: TrainConfig
+    optimizer: ServerOptimizer
     chunk: int
     factory: ModelFactory
     state: State
     folder: Path | None
-    checkpoint_every: int
     on_round: Callable[[Progress], None] | None
     group: Group = field(default_factory=Group)
     events: list[str] = field(default_factory=list)
@@ -89,14 +93,14 @@ class RoundLoop:
 
     def run(self) -> Run:
         begin = time.perf_counter()
-        rounds, score_every = self.state.settings["rounds"], self.state.settings["score_every"]
+        rounds, score_every = self.config.rounds, self.config.score_every
         with stoppable(self.group):
             try:
                 while self.state.round < rounds:
                     number = self.state.round + 1
                     scored = number % score_every == 0 or number == rounds
                     loss = self._round(number, scored)
-                    if number == rounds or (number % self.checkpoint_every == 0 and self._worth_writing()):
+                    if number == rounds or (number % self.config.checkpoint_every == 0 and self._worth_writing()):
                         self._write()
                     self._tell(loss, rounds, time.perf_counter() - begin)
             except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
@@ -110,11 +114,11 @@ class RoundLoop:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
         begin = time.perf_counter()
         method, server, train = self.method, self.state.server, self.federation.train
-        present = random_streams.participants(self.engine.seed, number, self.federation.ids, self.state.settings["participation"])
+        present = random_streams.participants(self.engine.seed, number, self.federation.ids, self.config.participation)
         counts = train.count.cpu()
         share = torch.zeros(len(self.federation))
         share[present] = counts[present] / counts[present].sum()
-        collected = Aggregation(method, server, share)
+        collected = Aggregation(method, self.state, share, self.optimizer)
         new: list[tuple[Tensor, Tree]] = []
         scoring = 0.0
         for clients in _chunks(self.group.share(present, counts[present]), self.chunk):
@@ -141,15 +145,15 @@ class RoundLoop:
             del outcome  # or this chunk's models would stay in memory until the next one's are trained
         if self.group.size > 1:
             new = collected.join(self.group, new, train.y.device)
-        next_server = collected.result()
-        if next_server is None:
+        step = collected.result()
+        if step is None:
             raise self._diverged(number)
         self._seconds.append(time.perf_counter() - begin - scoring)
         with self._own_replaced(new, number):
-            served = self._served(next_server) if scored else None
+            served = self._served(step.served) if scored else None
             with held_back():
-                self.state.server, self.state.round = next_server, number
-                self.state.choice = None if served is None else served.choice
+                step.complete(self.state, number)
+                self.state.choice, self.state.mixture = (None, None) if served is None else served.chosen
                 self._note_left_out(number, present, collected)
                 if served is not None:
                     collected.record(self.state, served, sum(self._seconds) / len(self._seconds))
@@ -186,28 +190,23 @@ class RoundLoop:
             first.merge(other)
         return first
 
-    def _score(self, candidates: Tree, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Which of its candidates ``[1 or C, S, …]`` fits a client's training data best; that one's test accuracy and loss."""
-        choice = self._choice(candidates, clients)
-        scores = self.engine.score(candidates, self.federation.test.take(clients))
-        at = torch.arange(len(clients)), choice
-        return choice, scores.accuracy.cpu()[at], scores.loss.cpu()[at]
-
-    def _choice(self, candidates: Tree, clients: Tensor) -> Tensor:
-        if leaves(candidates)[0].shape[1] == 1:
-            return torch.zeros(len(clients), dtype=torch.int64)
+    def _score(self, candidates: Tree, clients: Tensor) -> ServedScores:
         own_data = self.federation.val or self.federation.train
-        return best_model(self.engine.losses(candidates, own_data.take(clients))).cpu()
+        return score(self.engine, candidates, own_data.take(clients), self.federation.test.take(clients), self.config)
 
     def _note_choice(self) -> None:
         """Which of the models served now each client would use, where the last round was not scored. No other process is asked: a
         run that is stopped may have lost them, and all hold the states of all clients."""
-        if self.state.choice is None:
-            choice = torch.zeros(len(self.federation), dtype=torch.int64)
-            for clients in torch.arange(len(choice)).split(self.chunk):
-                candidates = self.method.serve(self.method.dispatch(self.state.server, clients), self._own(clients))
-                choice[clients] = self._choice(candidates, clients)
-            self.state.choice = choice
+        if self.state.choice is not None:
+            return
+        own_data = self.federation.val or self.federation.train
+        parts = []
+        for clients in torch.arange(len(self.federation)).split(self.chunk):
+            candidates = self.method.candidates(self.state.served, self.state.own, clients)
+            parts.append(choose(self.engine, candidates, own_data.take(clients), self.config))
+        self.state.choice = torch.cat([choice for choice, _ in parts])
+        mixtures = [mixture for _, mixture in parts if mixture is not None]
+        self.state.mixture = torch.cat(mixtures) if mixtures else None
 
     def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
         answered = collected.answered.sort().values
@@ -225,7 +224,7 @@ class RoundLoop:
         self.state.events.append(event)
 
     def _diverged(self, number: int) -> DivergedError:
-        lr = self.state.settings["lr"]
+        lr = self.config.lr
         return DivergedError(
             f"training diverged in round {number}: no client's loss and update are finite any more. Lower lr (it is {lr:g}; try "
             f"{lr / 10:g}). The state after round {self.state.round} is kept.",
@@ -269,8 +268,7 @@ class RoundLoop:
     def _result(self) -> Run:
         self._note_choice()
         state = self.state
-        on_cpu = replace(state, server=to(state.server, "cpu"), own=to(state.own, "cpu"))
-        return Run(on_cpu, self.factory, self.method)
+        return Run(state.on("cpu"), self.factory, self.method)
 
 
 def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,22 @@ from torch import Tensor, nn
 from fedfew import methods, models
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
+from fedfew.models.served import ServedModel
 from fedfew.models.state import load_state
-from fedfew.stack import Tree, leaves, named_leaves, take
+from fedfew.stack import Tree, leaves, named_leaves, take, tensor
 from fedfew.training import checkpoint
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a client uses: models ``[S, …]``, their weights ``[S]`` in the mixture, and its log prior, if it adds one."""
+
+    models: Tree
+    weights: Tensor
+    log_prior: Tensor | None
 
 
 class Run:
@@ -44,7 +55,7 @@ class Run:
     @property
     def models(self) -> list[nn.Module]:
         """The server's K models, in evaluation mode; empty for a method that keeps none there."""
-        return self._modules(self.method.server_models(self.state.server))
+        return self._modules(self.method.server_models(self.state.served))
 
     @property
     def choice(self) -> Tensor:
@@ -60,19 +71,39 @@ class Run:
         return scored or self.state.choice is not None
 
     def model_of(self, client: int) -> nn.Module:
-        """The model that a client uses, in evaluation mode."""
+        """What a client uses, in evaluation mode: the module that was scored.
+
+        That is one model or, with serve="mixture", a :class:`~fedfew.models.served.ServedModel` of several; with a label prior
+        the client's own is inside.
+        """
+        parts = self.served_to(client)
+        modules = self._modules(parts.models)
+        if len(modules) == 1 and parts.log_prior is None:
+            return modules[0]
+        return ServedModel(modules, parts.weights, parts.log_prior).eval()
+
+    def served_to(self, client: int) -> Served:
+        """The parameters of what a client uses."""
         here = torch.tensor([client])
         try:
-            candidates = take(self.method.candidates(self.state.server, self.state.own, here), 0)
-            return self._modules(candidates)[int(self.choice[client])]
+            candidates = take(self.method.candidates(self.state.served, self.state.own, here), 0)
         except (IndexError, KeyError):
             if not self.state.sites or self.state.own:
                 raise
             raise ValueError(f"client {client} keeps a model of its own at its site, which the server does not know") from None
+        prior = tensor(self.state.priors, "log_prior")[client] if self.state.priors else None
+        if self.state.mixture is not None:
+            return Served(candidates, self.state.mixture[client], prior)
+        chosen = int(self.choice[client])
+        return Served(take(candidates, slice(chosen, chosen + 1)), torch.ones(1), prior)
 
     def save(self, folder: str | Path) -> Path:
         """Write the run to a folder; :func:`fedfew.load` reads it back."""
         return checkpoint.write(Path(folder), self.state)
+
+    def new_module(self) -> nn.Module:
+        """A module as the run's are, with initial weights."""
+        return self._factory()
 
     def _modules(self, stacked: Tree) -> list[nn.Module]:
         modules = []

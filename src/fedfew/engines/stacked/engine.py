@@ -29,6 +29,9 @@ from fedfew.engines.base import (
     UnsupportedModuleError,
     correct,
     forward,
+    shifted,
+    with_prior,
+    without_prior,
 )
 from fedfew.engines.dropout import keyed
 from fedfew.engines.memory import allowance
@@ -187,12 +190,14 @@ class Stacked(Engine):
         """The objective of every replica at once."""
 
         def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
+            own, prior = without_prior(fixed)
+
             def loss(candidate: Tree, through: Through | None = None) -> Tensor:
-                logits = forward(self.module, candidate, x, through)
+                logits = shifted(forward(self.module, candidate, x, through), prior)
                 return _cross_entropy(logits, y, weight)
 
             with weighted_rows(weight), nullcontext() if key is None else keyed(key):
-                return objective(loss, params, fixed)
+                return objective(loss, params, own)
 
         in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
         with self._or_unsupported():
@@ -232,13 +237,14 @@ class Stacked(Engine):
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = by_size(samples)
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
+        context = tree_map(lambda t: t[rank].flatten(0, 1), with_prior({}, samples, models))
         total = tree_map(torch.zeros_like, weights)
         mean_loss = torch.zeros(clients, models, device=rank.device)
         for batch in batches_of(samples, rank, sizes, in_order(samples, models), EVALUATION_BATCH, join_last=True):
             replicas = batch.clients * models
             x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
-            part = tree_map(lambda t, r=replicas: t[:r], weights)
-            gradients, loss = self._differentiate(cross_entropy, part, x, y, weight, {}, None)
+            part, fixed = (tree_map(lambda t, r=replicas: t[:r], tree) for tree in (weights, context))
+            gradients, loss = self._differentiate(cross_entropy, part, x, y, weight, fixed, None)
             for (_, into), gradient in zip(self._trained(tree_map(lambda t, r=replicas: t[:r], total)), gradients, strict=True):
                 if gradient is not None:
                     into += gradient
@@ -263,6 +269,7 @@ class Stacked(Engine):
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = by_size(samples)
         ranked = tree_map(lambda t: t[rank], params)
+        prior = None if samples.log_prior is None else samples.log_prior[rank][:, None, None]  # [C, 1, 1, classes]
         total = torch.zeros(2, clients, models, dtype=torch.float64, device=rank.device)
 
         def logits_of(weights: Tree, x: Tensor, weight: Tensor) -> Tensor:
@@ -274,6 +281,7 @@ class Stacked(Engine):
             a = batch.clients
             with self._or_unsupported():
                 logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
+            logits = shifted(logits, None if prior is None else prior[:a])
             y = batch.y.expand(-1, models, -1)
             weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
             loss = F.cross_entropy(logits.flatten(0, 2), y.flatten(), reduction="none").view_as(y)

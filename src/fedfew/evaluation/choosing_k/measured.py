@@ -134,7 +134,7 @@ def regret(run: Run, federation: Federation, most: int = MOST_CLIENTS, seed: int
 
 
 def _candidates(run: Run, clients: torch.Tensor) -> Tree:
-    return run.method.candidates(run.state.server, run.state.own, clients)
+    return run.method.candidates(run.state.served, run.state.own, clients)
 
 
 def _losses(run: Run, candidates: Tree, samples: Samples) -> Array:

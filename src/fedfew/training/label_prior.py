@@ -1,0 +1,54 @@
+"""Each client's label prior: the log of its smoothed training label frequencies, added to the logits of its samples.
+
+Where clients differ in how often labels occur but not in what a label looks like (p(x|y) is shared), the best predictor for
+client i is softmax(f(x) + log π_i) with one scorer f for all (balanced softmax, Ren et al. 2020). π_i is computed and used by
+the client; the counts never leave it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedfew.config import LocalTraining
+from fedfew.federation import Federation, Samples
+
+SMOOTHING = 1.0  # added to the count of every class, so that no class is ruled out
+
+
+def log_frequencies(labels: Tensor, classes: int) -> Tensor:
+    """log π ``[classes]`` from one client's labels, smoothed."""
+    counts = torch.bincount(labels.flatten(), minlength=classes).double() + SMOOTHING
+    return (counts / counts.sum()).log()
+
+
+def log_priors(samples: Samples, classes: int, strength: float) -> Tensor:
+    """τ·log π_i of every client, ``[M, classes]``."""
+    rows = [samples.y[samples.rows(i)] for i in range(len(samples.count))]
+    return strength * torch.stack([log_frequencies(y, classes) for y in rows]).float()
+
+
+def with_label_prior(federation: Federation, training: LocalTraining) -> Federation:
+    """The federation whose clients add their log prior to all logits, where the settings ask for one."""
+    if training.label_prior == "none":
+        return federation
+    priors = log_priors(federation.train, federation.classes, training.prior_strength)
+    splits = {name: getattr(federation, name) for name in ("train", "test", "val")}
+    return replace(federation, **{name: replace(s, log_prior=priors) for name, s in splits.items() if s is not None})
+
+
+def estimated_log_prior(scores: Tensor, classes: int, rounds: int = 100) -> Tensor:
+    """log π ``[classes]`` estimated from unlabelled inputs: EM of Saerens, Latinne and Decaestecker (2002).
+
+    scores: ``[N, classes]``, what a model trained with label priors says of the inputs, i.e. log-likelihoods of the classes up to
+    a constant per input. The result is smoothed like the frequencies of labels.
+    """
+    log_likelihood = scores.double().log_softmax(1)
+    log_prior = torch.full((classes,), 1 / classes, dtype=torch.float64, device=scores.device).log()
+    for _ in range(rounds):
+        responsibilities = (log_likelihood + log_prior).softmax(1)
+        counts = responsibilities.sum(0) + SMOOTHING
+        log_prior = (counts / counts.sum()).log()
+    return log_prior

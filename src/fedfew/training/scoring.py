@@ -1,0 +1,56 @@
+"""How well a client is served: its choice among candidate models, or their mixture, scored on its test data.
+
+The simulator and a site on Flower both score here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedfew.config import TrainConfig
+from fedfew.engines import Engine
+from fedfew.federation import Samples
+from fedfew.local import best_model
+from fedfew.stack import Tree, leaves
+
+
+@dataclass(frozen=True)
+class ServedScores:
+    """Of C clients, on the CPU: which candidate fits each best, and the test scores of what it uses."""
+
+    choice: Tensor  # [C]
+    accuracy: Tensor  # [C]: of the chosen model or, with serve="mixture", of the mixture
+    loss: Tensor
+    single_accuracy: Tensor | None = None  # [C]: of the chosen model alone, where a mixture is served
+    mixture: Tensor | None = None  # [C, S]: the candidates' weights in it
+
+
+def score(engine: Engine, candidates: Tree, own_data: Samples, test: Samples, config: TrainConfig) -> ServedScores:
+    """Scores of candidates ``[1 or C, S, …]``; own_data: the samples that a client chooses and weighs candidates by."""
+    choice, mixture = choose(engine, candidates, own_data, config)
+    at = torch.arange(len(choice)), choice
+    if mixture is None or mixture.shape[1] == 1:
+        scores = engine.score(candidates, test)
+        accuracy, loss = scores.accuracy.cpu()[at], scores.loss.cpu()[at]
+        return ServedScores(choice, accuracy, loss, None if mixture is None else accuracy, mixture)
+    mixed, single = engine.score_mixture(candidates, test, mixture.to(test.y.device))
+    return ServedScores(choice, mixed.accuracy[:, 0].cpu(), mixed.loss[:, 0].cpu(), single.accuracy.cpu()[at], mixture)
+
+
+def choose(engine: Engine, candidates: Tree, own_data: Samples, config: TrainConfig) -> tuple[Tensor, Tensor | None]:
+    """Per client the candidate with the least loss on its own data ``[C]`` and, with serve="mixture", the weights ``[C, S]``."""
+    clients, models = len(own_data.count), leaves(candidates)[0].shape[1]
+    if models == 1:
+        return torch.zeros(clients, dtype=torch.int64), torch.ones(clients, 1) if config.serve == "mixture" else None
+    losses = engine.losses(candidates, own_data).cpu()
+    return best_model(losses), mixture_weights(losses, config.temperature) if config.serve == "mixture" else None
+
+
+def mixture_weights(losses: Tensor, temperature: float) -> Tensor:
+    """v[i, k] ∝ exp(−L[i, k] / T). A loss that is not finite weighs nothing; where all of a client's are not, all weigh alike."""
+    usable = losses.isfinite()
+    logits = torch.where(usable | ~usable.any(-1, keepdim=True), -losses.nan_to_num(0.0, 0.0, 0.0) / temperature, -torch.inf)
+    return logits.softmax(-1)
