@@ -83,3 +83,11 @@ def test_models_that_nobody_weighs_get_zero(chunk):
     mean = mean_of(log_weights, x, chunk)
     assert mean.mean()["x"].tolist() == [[3.0], [0.0]]
     assert mean.log_total[1] == -math.inf
+
+
+def test_an_empty_branch_may_be_missing_in_the_other_trees():
+    """As after a tree was sent, which leaves no trace of one."""
+    tree = {"own": {}, "a": torch.ones(2)}
+    moved = stack.tree_map(torch.add, tree, {"a": torch.ones(2)})
+    assert moved["own"] == {}
+    assert moved["a"].tolist() == [2.0, 2.0]

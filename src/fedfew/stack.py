@@ -15,11 +15,13 @@ Tree: TypeAlias = dict[str, Union[Tensor, "Tree"]]
 
 
 def tree_map(f: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """f applied to corresponding tensors of trees of one shape."""
+    """f applied to corresponding tensors of trees of one shape; an empty branch may be missing in the others."""
     result: Tree = {}
     for name, value in tree.items():
-        rest = [other[name] for other in others]
-        result[name] = tree_map(f, value, *rest) if isinstance(value, dict) else f(value, *rest)  # type: ignore[arg-type]  # trees of one shape
+        if isinstance(value, dict):
+            result[name] = tree_map(f, value, *(branch(other, name) for other in others))
+        else:
+            result[name] = f(value, *(other[name] for other in others))
     return result
 
 

@@ -29,7 +29,7 @@ from fedfew.flower.messages import SCORE, TRAIN, RefusedError, RevealedError, Si
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.stack import tree_map
-from fedfew.training.aggregation import Aggregation, PerClient
+from fedfew.training.aggregation import Aggregation, PerClient, ServerStep
 from fedfew.training.loop import DivergedError
 from fedfew.training.run import Run
 from fedfew.training.scoring import ServedScores
@@ -139,7 +139,7 @@ class ServerLoop:
     def _skip(self, number: int, sampled: int) -> None:
         """Leave out a round whose shares sites have revealed to a server that was stopped before it wrote a checkpoint."""
         self._log_event(f"round {number}: sites have revealed their shares of it, and do so once: the models stay as they are")
-        self._state.complete(number, self._state.state.server, sampled, [])
+        self._state.complete(number, ServerStep.none(self._state.state), sampled, [])
         if number == self.config.rounds:
             self._score_clients(number)
         self._write()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +187,7 @@ class Site:
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
             training = TrainConfig.taken_from(settings)
-            data = with_label_prior(replace(data, classes=settings["classes"]), training).to(device)
+            data = with_label_prior(data, training, settings["classes"]).to(device)
             module = factory().to(device)
             engine = engines.make(self.config.engine, module, training.local, settings["seed"], data.train, method.replicas)
             return _Task(run, message.integer("round", 1), method, factory, engine, data, settings, training)

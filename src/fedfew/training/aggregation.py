@@ -62,6 +62,11 @@ class ServerStep:
     moments: Tree
     average: Tree
 
+    @classmethod
+    def none(cls, state: State) -> ServerStep:
+        """A step that leaves the server as it is."""
+        return cls(state.server, state.moments, state.average)
+
     @property
     def served(self) -> Tree:
         return self.average or self.server

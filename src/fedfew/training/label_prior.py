@@ -30,11 +30,14 @@ def log_priors(samples: Samples, classes: int, strength: float) -> Tensor:
     return strength * torch.stack([log_frequencies(y, classes) for y in rows]).float()
 
 
-def with_label_prior(federation: Federation, training: LocalTraining) -> Federation:
-    """The federation whose clients add their log prior to all logits, where the settings ask for one."""
+def with_label_prior(federation: Federation, training: LocalTraining, classes: int | None = None) -> Federation:
+    """The federation whose clients add their log prior to all logits, where the settings ask for one.
+
+    classes: of the model, where there are more than in these data (as at a site that does not have them all).
+    """
     if training.label_prior == "none":
         return federation
-    priors = log_priors(federation.train, federation.classes, training.prior_strength)
+    priors = log_priors(federation.train, classes or federation.classes, training.prior_strength)
     splits = {name: getattr(federation, name) for name in ("train", "test", "val")}
     return replace(federation, **{name: replace(s, log_prior=priors) for name, s in splits.items() if s is not None})
 

@@ -87,6 +87,7 @@ class Run:
         here = torch.tensor([client])
         try:
             candidates = take(self.method.candidates(self.state.served, self.state.own, here), 0)
+            leaves(candidates)[0]  # there is one, unless it is kept at the site
         except (IndexError, KeyError):
             if not self.state.sites or self.state.own:
                 raise
