@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedfew.data import cache, hub
 from fedfew.data.errors import DataError
-from fedfew.data.raw import ColumnChoice, RawData
-from fedfew.data.readers import arrow_tables, image_folder, npz
+from fedfew.data.raw import CLIENT, ColumnChoice, RawData
+from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, npz
 from fedfew.data.sources import SOURCES, Source, names
 from fedfew.util.spelling import unknown
 
@@ -61,11 +61,17 @@ def _named(source: Source, folder: Path | None, choice: ColumnChoice, settings: 
     if folder is not None:
         own = [folder] if folder.name in source.folder_names else []
         for place in [*(folder / name for name in source.folder_names), *own]:
-            if place.is_dir() and (_parquet_files(place) or (source.kind == "image" and image_folder.image_files(place))):
+            if place.is_dir() and _holds(source, place):
                 return _at(place, source.name, chosen, settings, source)
     if source.hub is None:
         raise nowhere(source, folder, "it is not on the hub")
     return _on_hub(source.hub, source, chosen, settings, folder)
+
+
+def _holds(source: Source, folder: Path) -> bool:
+    if _parquet_files(folder):
+        return True
+    return source.kind == "image" and bool(idx.image_files(folder) or image_folder.image_files(folder))
 
 
 def _on_hub(
@@ -97,21 +103,24 @@ def nowhere(source: Source, folder: Path | None, reason: str) -> DataError:
 
 def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object], source: Source | None = None) -> Found:
     """The data at a path: a file by its ending, a folder by its contents."""
-    files, read = _folder(path, choice) if path.is_dir() else ([path], _file_reader(path, choice))
+    client = None
+    if not path.is_dir():
+        files, read = [path], _file_reader(path, choice)
+    elif files := _parquet_files(path):
+        read = lambda: arrow_tables.read_parquet(files, choice)  # noqa: E731 (one of several, chosen here)
+    elif files := idx.image_files(path):
+        read = lambda: idx.read(files)  # noqa: E731
+    elif files := image_folder.image_files(path):
+        own = choice if source is None else ColumnChoice(label=("outer",))  # named sets have one folder per class
+        listed = image_folder.read(path, files, own)  # names only; the images are read later
+        client = CLIENT if CLIENT in listed.columns else None
+        read = lambda: listed  # noqa: E731
+    else:
+        raise DataError(f"the folder {path} holds neither parquet files, nor idx files, nor images in class folders")
     root = path if path.is_dir() else path.parent
-    listed = [(str(file.relative_to(root)), file) for file in files]
-    key = cache.source_key(listed, {"columns": _listed(choice), **settings})
-    return Found(name, key, read, source, cached=path.suffix.lower() != ".npz")
-
-
-def _folder(folder: Path, choice: ColumnChoice) -> tuple[list[Path], Callable[[], RawData]]:
-    tables = _parquet_files(folder)
-    if tables:
-        return tables, lambda: arrow_tables.read_parquet(tables, choice)
-    images = image_folder.image_files(folder)
-    if images:
-        return images, lambda: image_folder.read(folder, images)
-    raise DataError(f"the folder {folder} holds neither parquet files nor images in class folders")
+    key = cache.source_key([(str(file.relative_to(root)), file) for file in files], {"columns": _listed(choice), **settings})
+    cached = path.suffix.lower() != ".npz" and not idx.is_idx(files[0])
+    return Found(name, key, read, source, cached, client=client)
 
 
 def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
@@ -119,11 +128,14 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
     if suffix == ".parquet":
         return lambda: arrow_tables.read_parquet([path], choice)
     if suffix in (".csv", ".tsv"):
-        return lambda: arrow_tables.read_csv(path, choice)
+        return lambda: csv_file.read(path, choice)
     if suffix == ".npz":
         return lambda: npz.read(path)
+    if idx.is_idx(path):
+        return lambda: idx.read([path])
     raise DataError(
-        f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .npz, .fed and folders can"
+        f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .npz, .fed, idx files (MNIST) and "
+        "folders can"
     )
 
 

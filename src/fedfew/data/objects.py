@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
 from fedfew.data.finding import Found
-from fedfew.data.raw import SPLITS, ColumnChoice, RawData, split_codes
+from fedfew.data.raw import CLIENT, SPLITS, ColumnChoice, RawData, split_codes
 from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES, TablePart, from_tables
 from fedfew.data.readers.npz import channels_first
 from fedfew.federation import from_one_hot
@@ -22,7 +22,6 @@ from fedfew.federation import from_one_hot
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CLIENT = "client"  # the column of clients, if data is given per client
 INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")
 TAKEN = (
     "a name, a path, a pandas or polars data frame, a torch or Hugging Face data set, arrays (x, y), or a list or dict of these "

@@ -13,6 +13,7 @@ from fedfew.data.decoded import Column, Features
 
 Kind = Literal["image", "text", "array", "table"]
 SPLITS = ("train", "val", "valid", "validation", "dev", "test")  # splits are concatenated in this order
+CLIENT = "client"  # the column of clients in data that is given per client
 TRAIN, VAL, TEST = range(3)
 SPLIT_CODES = {name: TRAIN if name == "train" else TEST if name == "test" else VAL for name in SPLITS}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfew.data import DataError, SkippedWarning
+from fedfew.data import DataError, SkippedWarning, load
 from fedfew.data.readers.image_folder import inside
 from tests.data import layouts
 from tests.data.layouts import everything, two
@@ -51,3 +51,57 @@ def test_a_linked_image_outside_the_folder(tmp_path: Path) -> None:
     os.symlink(tmp_path / "secret.png", folder / "kind0" / "z.png")
     with pytest.raises(DataError, match=r"kind0/z\.png: the image path points outside"):
         two(folder)
+
+
+def by_client(root: Path, *, split: str = "") -> Path:
+    for client, values in {"Basel": (1, 2), "Bern": (3, 4)}.items():
+        for label, value in zip(("cat", "dog"), values, strict=True):
+            place = root / split / client / label
+            place.mkdir(parents=True)
+            for i in range(4):
+                (place / f"{i}.png").write_bytes(layouts.picture(value, (8, 8)))
+    return root
+
+
+def test_folders_of_clients(tmp_path: Path) -> None:
+    federation = load(by_client(tmp_path))
+    assert federation.client_names == ("Basel", "Bern")
+    assert federation.class_names == ("cat", "dog")
+    for client, values in enumerate(((1, 2), (3, 4))):
+        for samples in (federation.train, federation.test):
+            x, y = samples.of(client)
+            assert [values[label] for label in y.tolist()] == x[:, 0, 0, 0].tolist()
+    assert federation.about["notes"] == [
+        'the 2 outer folders are clients, the 2 inner ones classes (label="outer" makes the outer ones classes)'
+    ]
+    assert len(load(tmp_path, clients=3, partition="iid")) == 3
+    assert load(tmp_path, label="outer", clients=2, partition="iid").class_names == ("Basel", "Bern")
+
+
+def test_folders_of_clients_and_splits(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        by_client(tmp_path / "a", split=split)
+    federation = load(tmp_path / "a")
+    assert federation.client_names == ("Basel", "Bern")
+    assert federation.test.count.tolist() == federation.train.count.tolist() == [8, 8]
+    layouts.image_folder(tmp_path / "b" / "Basel", classes=2, below="train")
+    layouts.image_folder(tmp_path / "b" / "Basel", classes=2, below="test")
+    layouts.image_folder(tmp_path / "b" / "Bern", classes=2, below="train")
+    layouts.image_folder(tmp_path / "b" / "Bern", classes=2, below="test")
+    assert load(tmp_path / "b").client_names == ("Basel", "Bern")
+
+
+def test_folders_below_classes_are_no_clients(tmp_path: Path) -> None:
+    for label, patient in (("cat", "p1"), ("cat", "p2"), ("dog", "p3"), ("dog", "p4")):
+        place = tmp_path / label / patient
+        place.mkdir(parents=True)
+        for i in range(4):
+            (place / f"{i}.png").write_bytes(layouts.picture(i, (8, 8)))
+    assert two(tmp_path).class_names == ("cat", "dog")
+    inner = load(tmp_path, label="inner", clients=2, partition="iid")
+    assert inner.class_names == ("p1", "p2", "p3", "p4")
+    with pytest.raises(DataError, match="in a folder of images the label is a folder name"):
+        two(tmp_path, label="species")
+    layouts.image_folder(tmp_path / "plain", classes=2, each=4)
+    with pytest.raises(DataError, match="needs two folders above every image"):
+        two(tmp_path / "plain", label="inner")

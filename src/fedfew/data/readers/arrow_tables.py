@@ -1,4 +1,4 @@
-"""Arrow tables: parquet files, CSV files and splits of hub data sets."""
+"""Arrow tables: parquet files, and what other readers bring into that form."""
 
 from __future__ import annotations
 
@@ -121,6 +121,9 @@ def _concatenated(parts: Sequence[TablePart]) -> pa.Table:
     import pyarrow as pa
 
     first = parts[0].table
+    twice = [name for name in first.column_names if first.column_names.count(name) > 1]
+    if twice:
+        raise DataError(f"{parts[0].name} has more than one column {twice[0]!r}")
     for part in parts[1:]:
         missing = set(first.column_names) - set(part.table.column_names)
         if missing:
@@ -154,21 +157,6 @@ def _feature_columns(table: pa.Table, choice: ColumnChoice, purpose: dict[str, s
         why = "; ".join(f"{name}: {reason}" for name, reason in chosen.left_out.items())
         raise DataError(f"{file} has no column that is recognised as the input ({why}). Name one with input=…")
     return chosen
-
-
-def read_csv(path: Path, choice: ColumnChoice) -> RawData:
-    import pyarrow as pa
-    import pyarrow.csv as csv
-
-    try:
-        table = csv.read_csv(
-            path,
-            parse_options=csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA", "NaN", "nan", "null", "None"]),
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as CSV: {error}") from error
-    return from_tables([TablePart(path.name, table, path.parent)], choice)
 
 
 def hub_features(table: pa.Table) -> dict[str, tuple[str, ...]]:

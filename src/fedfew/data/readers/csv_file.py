@@ -1,0 +1,87 @@
+"""CSV files as people have them: comma, semicolon or tab, UTF-8 or Latin-1, decimal point or comma."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedfew.data.errors import DataError
+from fedfew.data.raw import ColumnChoice, RawData
+from fedfew.data.readers.arrow_tables import TablePart, from_tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MISSING_WORDS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
+DELIMITERS = ",;\t|"
+_WRONG_WIDTH = re.compile(r"(Row #\d+: )?Expected \d+ columns, got \d+")  # the part of Arrow's message that quotes no row
+_DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
+
+
+def read(path: Path, choice: ColumnChoice) -> RawData:
+    table, notes = read_table(path)
+    return from_tables([TablePart(path.name, table, path.parent)], choice, notes)
+
+
+def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
+    """The table, and what was assumed about the file."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    encoding = _encoding(contents)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(contents, encoding)
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(contents),
+            read_options=csv.ReadOptions(encoding=encoding),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(strings_can_be_null=True, null_values=MISSING_WORDS),
+        )
+    except pa.ArrowException as error:
+        safe = _WRONG_WIDTH.search(str(error))
+        reason = safe.group() if safe else "it is empty" if "Empty" in str(error) else "its lines do not form a table"
+        raise DataError(f"{path} cannot be read as CSV: {reason}") from None
+    notes = [f"{path.name} is not UTF-8 and was read as {encoding}"] if encoding not in ("utf-8", "utf-16") else []
+    if delimiter == ";":
+        table, commas = _with_decimal_commas(table)
+        notes += [f"{path.name}: commas are decimal points in {', '.join(commas)}"] if commas else []
+    return table, tuple(notes)
+
+
+def _encoding(contents: bytes) -> str:
+    if contents.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            contents.decode(encoding)
+            return encoding
+        except UnicodeDecodeError:
+            continue
+    return "latin-1"  # has a character for every byte
+
+
+def _delimiter(contents: bytes, encoding: str) -> str:
+    """The delimiter that occurs most in the header, outside quotation marks."""
+    header = contents[: 2**16].decode(encoding, errors="ignore").lstrip("\ufeff").split("\n", 1)[0]
+    bare = re.sub(r'"[^"]*"', "", header)
+    return max(DELIMITERS, key=bare.count)  # the first, a comma, if none occurs
+
+
+def _with_decimal_commas(table: pa.Table) -> tuple[pa.Table, list[str]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    changed = []
+    for place, name in enumerate(table.column_names):
+        column = table.column(place)
+        if types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
+            numbers = pc.replace_substring(pc.utf8_trim_whitespace(column), ",", ".").cast(pa.float64())
+            table = table.set_column(place, name, numbers)
+            changed.append(name)
+    return table, changed

@@ -1,0 +1,82 @@
+"""CSV files as spreadsheets and hospitals write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedfew.data import DataError, load
+from fedfew.data.readers.csv_file import read_table
+from tests.data.layouts import two
+
+
+def test_semicolons_latin_1_and_decimal_commas(tmp_path: Path) -> None:
+    lines = ["Größe;Fieber;Ort;Diagnose"]
+    lines += [f"{150 + i % 9},5;{i % 3};{('Zürich', 'Köln')[i % 2]};{('krank', 'gesund')[i % 2]}" for i in range(30)]
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode("latin-1"))
+    federation = load(tmp_path / "a.csv", label="Diagnose", client="Ort", scale="none")
+    assert federation.client_names == ("Zürich", "Köln")
+    assert federation.class_names == ("gesund", "krank")
+    assert federation.about["columns"]["used"] == ["Größe", "Fieber"]
+    assert set((federation.train.x[:, 0] % 1).tolist()) == {0.5}
+    assert federation.about["notes"][:2] == [
+        "a.csv is not UTF-8 and was read as cp1252",
+        "a.csv: commas are decimal points in Größe",
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    text = "größe,label\n1.5,ä\n2.5,ö\n"
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    table, notes = read_table(tmp_path / "a.csv")
+    assert table.to_pydict() == {"größe": [1.5, 2.5], "label": ["ä", "ö"]}
+    assert bool(notes) == (encoding in ("cp1252", "latin-1"))
+
+
+def test_bytes_that_cp1252_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,label\n1,\x81\n")
+    table, notes = read_table(tmp_path / "a.csv")
+    assert table["label"].to_pylist() == ["\x81"]
+    assert notes == ("a.csv is not UTF-8 and was read as latin-1",)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters(tmp_path: Path, delimiter: str) -> None:
+    quoted = f'"a,b;c|d{delimiter}"'
+    (tmp_path / "a.csv").write_text(delimiter.join([quoted, "x", "y"]) + "\n" + delimiter.join(["1", "2", "3"]) + "\n")
+    assert read_table(tmp_path / "a.csv")[0].column_names == [quoted[1:-1], "x", "y"]
+
+
+def test_commas_in_words_and_ranges_are_no_decimal_points(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a;b;c\n1,5;1,5;x,y\n2;1,5,6;z\n")
+    table, notes = read_table(tmp_path / "a.csv")
+    assert table.to_pydict() == {"a": [1.5, 2.0], "b": ["1,5", "1,5,6"], "c": ["x,y", "z"]}
+    assert notes == ("a.csv: commas are decimal points in a",)
+
+
+SECRETS = ("Anna Muster", "geheim", "13.07.1955")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "age,name,label\n1,Anna Muster,a\n2,Anna Muster,geheim,b\n",  # too many columns
+        'age,name,label\n1,"Anna Muster,a\n2,geheim,b\n',  # a quotation mark is not closed
+        "age,label\n1.5,geheim\n2.5,\n3.5,geheim\n",  # a label is missing
+        "age,label\n1.5,geheim\n2.5,geheim\n3.5,geheim\n",  # one class only
+        "age,label\ninf,geheim\n2.5,Anna Muster\n3.5,geheim\n",  # an infinite value
+        "image,label\n/home/Anna Muster.png,geheim\nAnna Muster.png,13.07.1955\n",  # paths
+        "age,born,label\n1,13.07.1955,0.5\n2,13.07.1955,1\n",  # a label that is no class
+        "name,label\nAnna Muster,geheim\nAnna Muster,b\n",  # no input
+        "age,age,label\n1,2,geheim\n",  # a column twice
+    ],
+)
+def test_no_error_quotes_a_row(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        two(tmp_path / "a.csv")
+    message = str(caught.value)
+    assert "a.csv" in message or " a " in message
+    assert not any(secret in message for secret in SECRETS), message
