@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +177,14 @@ def losing(*lost):
 def audit_log_of(folder, client):
     lines = (folder / "sites" / f"client-{client}" / "audit.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def clock_set(monkeypatch, days: float) -> None:
+    """Certificates are checked so many days from now."""
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=days)
+
+    monkeypatch.setattr("fedfew.flower.certs.datetime", Shifted)

@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedfew.cli import flower_certs
 from fedfew.flower import certs
+from tests.flower.support import clock_set
 
 HOSTS = ["superlink.example.org", "127.0.0.1", "::1"]
 SITES = ["north", "south"]
@@ -216,17 +217,28 @@ def test_the_key_of_another_ca_is_refused(tmp_path: Path) -> None:
         certs.write(tmp_path / "a", ["localhost"], renew_server=True)
 
 
-def test_an_expired_ca_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certs.write(tmp_path, ["localhost"], ca_days=2, server_days=1)
-
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(days=3)
-
-    monkeypatch.setattr(certs, "datetime", Later)
-    with pytest.raises(ValueError, match=r"ca\.crt expired on"):
+@pytest.mark.parametrize(
+    ("days", "words"),
+    [
+        (11, r"ca\.crt expired on .* \(this machine's clock says .*\): start again in another folder"),
+        (3, r"server\.pem expired on .*: 'fedfew flower certs --host … --renew-server' writes a new one"),
+        (-1, r"ca\.crt is not valid before .*, but this machine's clock says .*: set the clock, or"),
+    ],
+)
+def test_certificates_that_are_not_valid_now_are_named(tmp_path: Path, monkeypatch, days: int, words: str) -> None:
+    certs.write(tmp_path, ["localhost"], ca_days=10, server_days=2)
+    clock_set(monkeypatch, days)
+    with pytest.raises(ValueError, match=words):
         certs.write(tmp_path, ["localhost"])
+
+
+def test_a_certificate_that_expires_soon_is_named(tmp_path: Path, monkeypatch, capsys) -> None:
+    certs.write(tmp_path, ["localhost"], server_days=365)
+    certs.write(tmp_path, ["localhost"])
+    assert capsys.readouterr().err == ""
+    clock_set(monkeypatch, 365 - 29)
+    certs.write(tmp_path, ["localhost"])
+    assert "server.pem expires on" in capsys.readouterr().err
 
 
 def call(*words: str) -> Result:

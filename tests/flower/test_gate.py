@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.server
+import socket
+import ssl
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,9 +19,12 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr")
 
 import httpx
+import uvicorn
+from examples.localhost import Localhost, free_port, listening
 
 from fedfew.cli import app
 from fedfew.flower import certs, gate
+from tests.flower.support import ENVIRONMENT, clock_set
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +38,18 @@ def ask(authority: Path, method: str, path: str, superlink=None, **more):
     """An answer through the gate, and what the SuperLink behind it was asked."""
     seen = []
 
+    async def pieces():
+        yield b"ans"
+        yield b"wer"
+
     def answered(request):
         seen.append(request)
-        return httpx.Response(207, headers={"x-flwr": "yes", "connection": "close"}, content=b"answer")
+        return httpx.Response(207, headers={"x-flwr": "yes", "connection": "close"}, content=pieces())
 
     async def once():
         it = gate.Gate("127.0.0.1:1", authority)
         await it._client.aclose()
-        it._client = httpx.AsyncClient(base_url="https://link", transport=httpx.MockTransport(superlink or answered))
+        it._client = httpx.AsyncClient(transport=httpx.MockTransport(superlink or answered))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(it), base_url="https://gate") as client:
             return await client.request(method, path, **more)
 
@@ -49,7 +63,7 @@ def test_what_a_supernode_posts_gets_through_as_it_is(authority: Path) -> None:
     (request,) = seen
     assert (request.method, request.url.path, request.content) == ("POST", "/v1/fleet/pull-messages", b"\x00signed")
     assert request.headers["x-signature"] == "abc"
-    assert request.headers["host"] == "link"
+    assert request.headers["host"] == "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -96,11 +110,17 @@ def test_without_flowers_packages_the_commands_say_what_to_install(command: str,
 
 
 def test_what_is_too_large_is_refused(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "LARGEST", 10)
+    monkeypatch.setattr(gate, "MAX_BODY", 10)
     assert ask(authority, "POST", "/v1/fleet/push-object", content=bytes(10))[0].status_code == 207
-    answer, seen = ask(authority, "POST", "/v1/fleet/push-object", content=bytes(11))
-    assert answer.status_code == 413
-    assert seen == []
+
+    async def unannounced():
+        yield bytes(6)
+        yield bytes(5)
+
+    for content in (bytes(11), unannounced()):
+        answer, seen = ask(authority, "POST", "/v1/fleet/push-object", content=content)
+        assert answer.status_code == 413
+        assert seen == []
 
 
 def test_an_unreachable_superlink_gives_status_502(authority: Path) -> None:
@@ -110,13 +130,244 @@ def test_an_unreachable_superlink_gives_status_502(authority: Path) -> None:
     assert ask(authority, "POST", "/v1/fleet/get-run", superlink=gone)[0].status_code == 502
 
 
-def test_the_command_wants_its_certificates_and_serves_with_them(authority: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_command_requires_certificates_that_are_valid_now(authority: Path, tmp_path: Path, monkeypatch) -> None:
     result = CliRunner().invoke(app, ["flower", "gate", "--folder", str(tmp_path)])
     assert result.exit_code == 2
-    assert "ca.crt is not there: 'fedfew flower certs --host …' writes it" in result.stderr
-    served = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: served.update(options, app=app))
+    assert "ca.crt does not exist: 'fedfew flower certs --host …' writes it" in result.stderr
+    served = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: served.append(server.config))
     result = CliRunner().invoke(app, ["flower", "gate", "--folder", str(authority.parent), "--port", "8444"])
     assert result.exit_code == 0, result.stderr
-    assert (served["port"], served["host"], served["ssl_keyfile"]) == (8444, "0.0.0.0", str(authority.parent / "server.key"))
-    assert isinstance(served["app"], gate.Gate)
+    (config,) = served
+    assert (config.port, config.host, config.ssl_keyfile) == (8444, "0.0.0.0", str(authority.parent / "server.key"))
+    for days, words in ((400, "server.pem expired on"), (-1, "ca.crt is not valid before")):
+        clock_set(monkeypatch, days)
+        result = CliRunner().invoke(app, ["flower", "gate", "--folder", str(authority.parent)])
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert "this machine's clock says" in result.stderr
+    assert len(served) == 1
+
+
+# -- attacks on a running gate -----------------------------------------------------------------------------------------------
+
+
+class SuperLink(threading.Thread):
+    """Counts the bytes of complete requests, and of those that break off."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        superlink = self
+        self.complete: list[int] = []
+        self.broken_off: list[int] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):  # http.server calls it
+                length, got = int(self.headers["content-length"]), 0
+                while got < length and (piece := self.rfile.read1(min(2**16, length - got))):
+                    got += len(piece)
+                (superlink.complete if got == length else superlink.broken_off).append(got)
+                if got < length:
+                    self.close_connection = True
+                    return
+                self.send_response(200)
+                self.send_header("content-length", "2")
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+    def run(self) -> None:
+        self.server.serve_forever(0.05)
+
+
+@pytest.fixture
+def superlink(authority: Path):
+    it = SuperLink(authority.parent)
+    it.start()
+    yield it
+    it.server.shutdown()
+
+
+@pytest.fixture
+def running(authority: Path, superlink: SuperLink):
+    """A gate in this process: its port, and a function that stops it and returns the seconds that took."""
+    server = uvicorn.Server(gate.server_config(authority.parent, superlink.address, "127.0.0.1", free_port()))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+
+    def stop() -> float:
+        begin = time.monotonic()
+        server.should_exit = True
+        thread.join(30)
+        return time.monotonic() - begin
+
+    yield server.config.port, stop
+    stop()
+
+
+def until(condition, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def connect(port: int, authority: Path) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=authority)
+    raw = socket.create_connection(("127.0.0.1", port), timeout=20)
+    return context.wrap_socket(raw, server_hostname="127.0.0.1")
+
+
+def post(size: int) -> bytes:
+    return f"POST /v1/fleet/push-object HTTP/1.1\r\nhost: gate\r\ncontent-length: {size}\r\n\r\n".encode()
+
+
+def reply(connection: ssl.SSLSocket) -> bytes:
+    text = b""
+    while not text.endswith(b"\r\n\r\nok"):
+        text += connection.recv(1000)
+    return text
+
+
+def dropped(connection: ssl.SSLSocket) -> bool:
+    """Does the gate close the connection (within the socket's time-out)?"""
+    try:
+        return connection.recv(1000) == b""
+    except (ConnectionError, ssl.SSLError):
+        return True
+
+
+def test_a_request_gets_through_a_running_gate(running, superlink: SuperLink, authority: Path) -> None:
+    with connect(running[0], authority) as connection:
+        for size in (0, 3_000_000):
+            connection.sendall(post(size) + bytes(size))
+            assert reply(connection).startswith(b"HTTP/1.1 200")
+    assert superlink.complete == [0, 3_000_000]
+
+
+def test_a_request_that_breaks_off_does_not_reach_the_superlink_as_if_complete(running, superlink, authority: Path) -> None:
+    with connect(running[0], authority) as connection:
+        connection.sendall(post(1000) + bytes(600))
+    until(lambda: superlink.broken_off)
+    assert superlink.complete == []
+
+
+def test_a_body_of_unknown_length_that_breaks_off_is_not_forwarded_as_if_complete(authority: Path) -> None:
+    """Without an announced length the SuperLink could not tell that the rest is missing."""
+    events = [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
+    seen, sent = [], []
+
+    async def receive():
+        return events.pop(0)
+
+    async def send(event):
+        sent.append(event)
+
+    async def once():
+        it = gate.Gate("127.0.0.1:1", authority)
+        it._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: seen.append(request)))
+        scope = {"type": "http", "method": "POST", "raw_path": b"/v1/fleet/push-object", "query_string": b"", "headers": []}
+        await it(scope, receive, send)
+
+    asyncio.run(once())
+    assert (seen, sent, events) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/fleet/push-object HT", b"whole request"], ids=["nothing", "half", "second half"]
+)
+def test_headers_that_do_not_end_do_not_hold_a_connection(sent: bytes, running, authority: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gate, "HEADER_SECONDS", 0.5)
+    with connect(running[0], authority) as connection:
+        if sent == b"whole request":
+            connection.sendall(post(0))
+            assert reply(connection).startswith(b"HTTP/1.1 200")
+            sent = b"POST /v1/fl"
+        begin = time.monotonic()
+        connection.sendall(sent)
+        assert dropped(connection)
+        assert 0.3 < time.monotonic() - begin < 5
+
+
+def test_a_body_that_stalls_is_given_up(running, superlink: SuperLink, authority: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gate, "PIECE_SECONDS", 0.5)
+    with connect(running[0], authority) as connection:
+        connection.sendall(post(1000) + bytes(600))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+    assert superlink.complete == []
+
+
+def test_a_body_that_trickles_in_is_given_up(running, superlink: SuperLink, authority: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gate, "REQUEST_SECONDS", 1.0)
+    with connect(running[0], authority) as connection:
+        connection.sendall(post(1000))
+        connection.settimeout(0.2)
+        for _ in range(30):
+            connection.sendall(b"x")
+            try:
+                assert connection.recv(1000).startswith(b"HTTP/1.1 504")
+                break
+            except TimeoutError:
+                continue
+        else:
+            pytest.fail("the gate waits for ever")
+    assert superlink.complete == []
+
+
+@pytest.mark.parametrize("limit", ["MAX_CONNECTIONS", "MAX_PER_ADDRESS"])
+def test_connections_are_limited(limit: str, running, authority: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gate, limit, 3)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            connection = stack.enter_context(connect(running[0], authority))
+            connection.sendall(post(0))
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        with connect(running[0], authority) as fourth:
+            assert dropped(fourth)
+
+
+@pytest.mark.slow
+def test_it_shuts_down_in_seconds_whatever_is_held_open(running, authority: Path, monkeypatch) -> None:
+    port, stop = running
+    with connect(port, authority), connect(port, authority) as half, connect(port, authority) as stalled:
+        half.sendall(b"POST /v1/fl")
+        stalled.sendall(post(1000) + bytes(600))
+        time.sleep(0.3)
+        assert stop() < gate.SHUTDOWN_SECONDS + 3
+
+
+@pytest.mark.slow
+def test_large_bodies_do_not_fill_the_memory(superlink: SuperLink, authority: Path, tmp_path: Path) -> None:
+    """40 strangers send 20 MB each and never finish: 800 MB if bodies were collected before they are forwarded."""
+    port = free_port()
+    words = ["-m", "fedfew", "flower", "gate", "--folder", str(authority.parent), "--superlink", superlink.address]
+    with Localhost(tmp_path, ENVIRONMENT) as here:
+        program = here.start("gate", sys.executable, *words, "--host", "127.0.0.1", "--port", str(port))
+        here.wait_for(lambda: listening(port), "the gate", alive=("gate",))
+        before, piece = peak_memory(program.popen.pid), bytes(2**20)
+
+        def send(connection: ssl.SSLSocket) -> None:
+            connection.sendall(post(30 * 2**20))
+            for _ in range(20):
+                connection.sendall(piece)
+
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(8) as pool:
+            list(pool.map(send, [stack.enter_context(connect(port, authority)) for _ in range(40)]))
+            assert peak_memory(program.popen.pid) - before < 200 * 2**20
+    assert superlink.complete == []
+
+
+def peak_memory(pid: int) -> int:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024

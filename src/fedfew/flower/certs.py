@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_DAYS, SERVER_DAYS = 3650, 365
+EXPIRES_SOON = timedelta(days=30)
+TIME = "%Y-%m-%d %H:%M UTC"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")  # programs on the SuperLink's machine connect to these
 CLOCK_SKEW = timedelta(minutes=10)  # a site whose clock is slow accepts a new certificate all the same
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -74,13 +77,29 @@ def write(
     return files
 
 
+def check_valid_now(path: Path) -> None:
+    """Refuse a certificate that has expired or is not valid yet, by this machine's clock; print a warning before it expires."""
+    certificate, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.now(UTC)
+    since, until, clock = (
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        f"this machine's clock says {now:{TIME}}",
+    )
+    is_ca = certificate.subject == certificate.issuer
+    remedy = "start again in another folder" if is_ca else "'fedfew flower certs --host … --renew-server' writes a new one"
+    if now < since:
+        raise ValueError(f"{path} is not valid before {since:{TIME}}, but {clock}: set the clock, or {remedy}")
+    if now > until:
+        raise ValueError(f"{path} expired on {until:{TIME}} ({clock}): {remedy}")
+    if until - now < EXPIRES_SOON:
+        print(f"{path} expires on {until:{TIME}}: {remedy}", file=sys.stderr)
+
+
 def _authority(folder: Path, days: int) -> list[File]:
     key_path, path = folder / "ca.key", folder / "ca.crt"
     about = "certificate of the CA: for every site and for whoever starts runs"
     if path.exists():
-        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-        if until < datetime.now(UTC):
-            raise ValueError(f"{path} expired on {until:%Y-%m-%d}. Start again in another folder")
+        check_valid_now(path)
         return [File(path, about, kept=True)]
     if key_path.exists():
         raise ValueError(f"{key_path} exists but {path} does not. Put it back, or start again in another folder")
@@ -101,6 +120,7 @@ def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool)
     key_path, path = folder / "server.key", folder / "server.pem"
     about = {path: "certificate of the SuperLink", key_path: "its key: for the SuperLink alone"}
     if path.exists() and not renew:
+        check_valid_now(path)
         there = x509.load_pem_x509_certificate(path.read_bytes())
         listed = there.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         missing = [str(name.value) for name in names if name not in listed]
