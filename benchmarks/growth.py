@@ -166,12 +166,12 @@ def in_a_process(point: Point) -> dict[str, Any]:
 def line_of(result: dict[str, Any]) -> str:
     part = f"{result['participation']:.0%}" if result["participation"] < 1 else "all"
     return (
-        f"M = {result['clients']:5d}  K = {result['models']:2d}  {part:>4} take part  {result['seconds']:9.4f} s a round  "
+        f"M = {result['clients']:5d}  K = {result['models']:2d}  {part:>4} take part  {result['seconds']:9.4f} s per round  "
         f"{result['peak_bytes'] / 2**20:8.1f} MiB at most"
     )
 
 
-def plot(growth: dict[str, list[dict[str, Any]]], line: Line, path: Path) -> list[Path]:
+def plot(growth: dict[str, list[dict[str, Any]]], line: Line, path: Path) -> None:
     """Three panels that can be read in grey: seconds against M and against K, and memory against M."""
     import matplotlib
 
@@ -181,27 +181,32 @@ def plot(growth: dict[str, list[dict[str, Any]]], line: Line, path: Path) -> lis
     figure, (time_m, memory_m, time_k) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     by_m, by_k, (few,) = growth["clients"], growth["models"], growth["participation"]
     m = [p["clients"] for p in by_m]
-    seconds = "seconds a round" if by_m[0]["clock"] == "wall" else f"{by_m[0]['clock']} seconds a round"
+    seconds = "seconds per round" if by_m[0]["clock"] == "wall" else f"{by_m[0]['clock']} seconds per round"
     grid = np.geomspace(m[0], m[-1], 50)
-    time_m.plot(grid, line.start + line.slope * grid, color="0.6", label=f"line, {1000 * line.slope:.2g} ms a client")
+    time_m.plot(grid, line.start + line.slope * grid, color="0.6", label=f"fit, {1000 * line.slope:.2g} ms per client")
     time_m.plot(m, [p["seconds"] for p in by_m], "ko", label=f"all take part, K = {K}")
     time_m.plot(few["clients"], few["seconds"], "k^", mfc="white", label=f"{few['participation']:.0%} take part")
-    time_m.set(xscale="log", yscale="log", xlabel="clients M", ylabel=seconds, title=f"log–log slope {line.exponent:.2f}")
+    time_m.set(
+        xscale="log",
+        yscale="log",
+        xlabel="clients M",
+        ylabel=seconds,
+        title=f"Time by clients, log–log slope {line.exponent:.2f}",
+    )
     time_m.legend(frameon=False, fontsize=8)
-    memory_m.plot(m, [p["peak_bytes"] / 2**20 for p in by_m], "ko-", label="peak of training")
-    memory_m.plot(m, [p["data_bytes"] / 2**20 for p in by_m], "ks--", mfc="white", label="the samples (not in it)")
+    memory_m.plot(m, [p["peak_bytes"] / 2**20 for p in by_m], "ko-", label="training, peak")
+    memory_m.plot(m, [p["data_bytes"] / 2**20 for p in by_m], "ks--", mfc="white", label="samples, held besides")
     memory_m.set(
-        xscale="log", ylim=(0, None), xlabel="clients M", ylabel="MiB", title=f"memory, {by_m[0]['chunk']} clients at once"
+        xscale="log", ylim=(0, None), xlabel="clients M", ylabel="MiB", title=f"Memory by clients, {by_m[0]['chunk']} at a time"
     )
     memory_m.legend(frameon=False, fontsize=8)
     time_k.plot([p["models"] for p in by_k], [p["seconds"] for p in by_k], "ko-")
-    time_k.set(xlim=(0, None), ylim=(0, None), xlabel="models K", ylabel=seconds, title=f"K models, M = {by_k[0]['clients']}")
+    time_k.set(
+        xlim=(0, None), ylim=(0, None), xlabel="models K", ylabel=seconds, title=f"Time by models, M = {by_k[0]['clients']}"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for file in written:
-        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+    figure.savefig(path, dpi=150)
     plt.close(figure)
-    return written
 
 
 def main() -> None:
@@ -211,12 +216,17 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=20, help="clients trained at once")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="processor: time given, of all threads together")
     parser.add_argument("--most", type=int, default=CLIENTS[-1], help="leave larger federations out")
-    parser.add_argument("--output", type=Path, help="where the plot goes (.png, and .svg beside it)")
+    parser.add_argument("--output", type=Path, help="where the plot goes")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, progress on stderr")
+    parser.add_argument("--plot", type=Path, metavar="JSON", help="measure nothing: draw what --json wrote, to --output")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.point:
         print(json.dumps(measure(Point(**json.loads(options.point)))))
+        return
+    if options.plot:
+        growth = json.loads(options.plot.read_text())
+        plot(growth, Line(**growth["line"]), options.output or options.plot.with_suffix(".png"))
         return
     how = {"model": options.model, "device": options.device, "chunk": options.chunk, "clock": options.clock}
     clients = [m for m in CLIENTS if m <= options.most]

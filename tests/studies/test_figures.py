@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedfew.studies import figures
 from fedfew.studies.figures.methods import ranked
-from fedfew.studies.figures.style import METHODS, line_styles, method_style, ordered_styles, spread
+from fedfew.studies.figures.style import METHODS, line_styles, method_style, ordered_styles, plain_text, spread
 from tests.studies import made_up
 from tests.studies.made_up import Book
 
@@ -415,3 +415,28 @@ def test_every_kind_takes_its_plain_form() -> None:
     assert set(figures.KINDS) == set(figures.OPTIONS)
     for kind in figures.KINDS:
         figures.check({"kind": kind})
+
+
+@pytest.mark.parametrize("kind", ["methods", "curves", "clients"])
+def test_titles_and_notes_stay_within_the_picture(table1: Book, kind: str) -> None:
+    title = "Accuracy of ten methods on one federation " * 6 + "WWWWWWWWWW" * 2
+    figure = painted(table1, kind, columns=["femnist-20"], title=title)
+    (legend,) = figure.legends or [None]
+    for text in [figure._suptitle, *([legend.get_title()] if legend else [])]:
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+    assert figure._suptitle.get_text().replace("\n", " ").startswith(title.rstrip())
+
+
+def test_a_dollar_in_a_title_is_a_dollar(table1: Book) -> None:
+    figure = painted(table1, "methods", title="costs $x^$ and \\$2")  # as a formula: an error
+    assert "costs" in figure._suptitle.get_text()
+    assert plain_text("a $b$ \\$c\x1b") == "a \\$b\\$ \\$c\\x1b"
+
+
+def test_names_of_points_do_not_lie_upon_each_other(mu: Book) -> None:
+    axis = painted(mu, "fairness-by-mu").axes[3]
+    boxes = [text.get_window_extent() for text in axis.texts]
+    assert len(boxes) == len(MUS)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

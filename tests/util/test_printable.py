@@ -47,5 +47,6 @@ def test_what_a_csv_file_holds_is_read_back(text: str) -> None:
 
 def test_markdown_shows_text_as_it_is() -> None:
     assert for_markdown("<img src=x>") == "\\<img src=x\\>"
-    assert for_markdown("[a](javascript:b)") == "\\[a\\]\\(javascript:b\\)"
-    assert for_markdown("x|y\n# z") == "x\\|y \\# z"
+    assert for_markdown("[a](javascript:b)") == "\\[a\\](javascript:b)"
+    assert for_markdown("x|y\n# z") == "x\\|y # z"
+    assert for_markdown("# heading") == "\\# heading"

@@ -1,4 +1,4 @@
-"""Plots, written as PNG. Nothing is told by colour alone: lines differ in style, heat maps in lightness."""
+"""Plots of runs. Nothing is shown by colour alone: lines differ in style, heat maps in lightness."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ def run(finished: Run, path: Path, groups: Sequence[int] | None = None) -> Path:
     """Learning curves of one run and, where the method has them, its weights over rounds."""
     history = finished.history
     with_weights = {"alpha", "w"} <= set(history.columns)
-    with written(path, width=9.6, height=6.4 if with_weights else 3.3) as figure:
+    with written(path, width=9.6, height=7.0 if with_weights else 3.6) as figure:
         parts = figure.subfigures(2 if with_weights else 1, 1, squeeze=False)[:, 0]
         _client_panels(parts[0], history)
+        parts[0].suptitle(_run_title(finished), x=0.01, ha="left", fontsize=10)
         if with_weights:
+            parts[1].suptitle("How much each client counts for each model (w), and in all (α)", x=0.01, ha="left", fontsize=10)
             _weight_panels(parts[1], history, groups)
     return path
 
@@ -145,7 +147,12 @@ def _client_panels(figure: Any, history: History) -> None:
         axis.set_title(f"{score}: {MEANING[score]}")
         rounds_axis(axis)
     axes[0].set_ylabel("test accuracy, %")
-    axes[0].legend(loc="best")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+
+
+def _run_title(finished: Run) -> str:
+    about = finished.settings["federation"]
+    return f"{finished.settings['method']['name']} on {about['name']}, {about['clients']} clients, round {finished.round}"
 
 
 def rounds_axis(axis: Any) -> None:

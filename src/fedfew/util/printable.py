@@ -8,7 +8,7 @@ import unicodedata
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _KEPT = {"\u200c", "\u200d"}  # joiners, which some scripts and emoji are written with
 _FORMULA = ("=", "+", "-", "@")
-_MARKDOWN = set("\\`*_{}[]<>()#!|~&$")
+_MARKDOWN = set("\\`*_[]<>|~&$")
 
 
 def printable(text: str) -> str:
@@ -41,4 +41,5 @@ def _is_formula(text: str) -> bool:
 
 def for_markdown(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return "".join(f"\\{character}" if character in _MARKDOWN else character for character in printable(text))
+    shown = "".join(f"\\{character}" if character in _MARKDOWN else character for character in printable(text))
+    return f"\\{shown}" if shown.startswith(("#", "+", "-")) else shown  # a heading, a list

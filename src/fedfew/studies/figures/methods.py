@@ -22,19 +22,20 @@ from fedfew.studies.figures.style import (
     line_styles,
     missing,
     percent_limits,
+    plain_text,
 )
 from fedfew.studies.figures.values import clients, mean, std, values
 from fedfew.studies.measures import AS_PUBLISHED, SCORES, published_score
 from fedfew.studies.view import Line, View
 
 Spec = Mapping[str, Any]
-ABREAST = 3
+PER_ROW = 3  # panels
 
 
 def methods(spec: Spec, view: View) -> list[Drawing]:
     """A line a method, a panel a data: both scores with their spread over seeds, and the paper's number."""
-    width = min(len(view.columns), ABREAST)
-    height = -(-len(view.columns) // ABREAST)
+    width = min(len(view.columns), PER_ROW)
+    height = -(-len(view.columns) // PER_ROW)
     paint = partial(_methods, spec=spec, view=view, shape=(height, width))
     return [Drawing(captions.name(spec, view), 1.6 + 3.0 * width, 1.4 + (0.7 + 0.24 * len(view.lines)) * height, paint)]
 
@@ -44,14 +45,15 @@ def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> Non
     lines = list(reversed(view.lines))  # the first on top
     for axis, column in zip(axes, view.columns, strict=False):
         _dots(axis, view, column, lines, view.scores(spec.get("score", "both")), spec.get("measure", "mean"))
-        axis.set_title(column)
+        axis.set_title(plain_text(column))
         axis.set_xlabel("test accuracy, %")
-        axis.set_yticks(range(len(lines)), [line.label for line in lines])
+        axis.set_yticks(range(len(lines)), [plain_text(line.label) for line in lines])
         axis.set_ylim(-0.6, len(lines) - 0.4)
     for axis in axes[len(view.columns) :]:
         axis.set_visible(False)
     what = {"mean": "mean over clients", "min": "worst client"}[spec.get("measure", "mean")]
-    add_title(figure, spec, view, f"Methods: {what}, bars: std over seeds", view.runs)
+    bars = ", bars: std over seeds" if view.seeds > 1 else ""
+    add_title(figure, spec, view, f"Test accuracy by method, {what}{bars}", view.runs)
     add_footer(figure, axes, missing(view, view.columns))
 
 
@@ -107,7 +109,7 @@ def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequen
             if not seeds:
                 continue
             share, accuracy = ranked(seeds)
-            axis.plot(share, 100 * accuracy, label=line.label, markevery=max(1, len(share) // 10), **style)
+            axis.plot(share, 100 * accuracy, label=plain_text(line.label), markevery=max(1, len(share) // 10), **style)
         if not axis.get_lines():
             empty_panel(axis, "no run is done yet")
         axis.set_title(MEANING[score])

@@ -21,6 +21,7 @@ from fedfew.studies.figures.style import (
     missing,
     ordered_styles,
     percent_limits,
+    plain_text,
 )
 from fedfew.studies.figures.values import Curve, curve
 from fedfew.studies.view import AXES, Line, View, point_label
@@ -73,7 +74,7 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
             )
             ends.append(_line(axis, found, factor, style, name, len(drawn) <= MOST_BANDS))
         if len(view.columns) > 1:
-            axis.set_title(column)
+            axis.set_title(plain_text(column))
         if not drawn:
             empty_panel(axis, "no run has g")
         elif all((found.low > 0).all() for found in drawn.values()):
@@ -111,7 +112,7 @@ def _line(
     x = factor * found.rounds
     if band and (found.high > found.low).any():
         axis.fill_between(x, found.low, found.high, color=style["color"], alpha=0.15, lw=0)
-    axis.plot(x, found.mean, label=name, markevery=max(1, len(x) // 8), **style)
+    axis.plot(x, found.mean, label=plain_text(name), markevery=max(1, len(x) // 8), **style)
     return float(x[-1]), float(found.mean[-1]), name, style["color"]
 
 

@@ -1,8 +1,8 @@
-"""How figures of studies look: nothing is told by colour alone, lines are named where they end."""
+"""Style of the figures of studies: nothing is shown by colour alone, lines are labelled where they end."""
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from fedfew.studies import captions
 from fedfew.studies.measures import AS_PUBLISHED
 from fedfew.studies.view import Run, View
+from fedfew.util.printable import printable
 
 # Okabe and Ito's colours, but for the yellow, which is too pale for lines on white; then three of Tol's and a grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255", "#7A7A7A", "#999933")
@@ -20,6 +21,7 @@ MARKS = "oDs^vPX*<>p"
 METHODS = ("fedfew", "fedavg", "fedprox", "fedmtl", "apfl", "ditto", "fedrep", "fedamp", "ifca", "local")
 PAPER: dict[str, Any] = {"marker": "*", "color": "#000000", "mfc": "#ffffff", "ms": 10, "ls": "none", "zorder": 5}
 QUIET = "#555555"
+TITLE_SIZE, NOTE_SIZE = 10, 7.5
 MEANING = {"served": "served: as handed over", "adapted": "adapted: after local training", AS_PUBLISHED: "scored as published"}
 
 
@@ -67,28 +69,50 @@ def ordered_styles(count: int) -> list[dict[str, Any]]:
 
 
 def add_title(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs: Iterable[Run]) -> None:
-    """Title: what is shown; below it data, clients, rounds, seeds, protocol."""
+    """Title: what is shown; below it data, clients, rounds, seeds and protocol."""
     runs = list(runs)
     data = list(dict.fromkeys(f"{run['dataset']} {run['partition'] or ''}".strip() for run in runs))
     columns = {run["column"] for run in runs}
     about = [data[0]] if len(data) == 1 else [f"{len(columns)} federations"] if data else []
     facts = ", ".join([*about, captions.facts(runs), f"protocol {view.protocol}"])
-    fits = int(14 * figure.get_figwidth())  # letters of this size
-    lines = [line for part in (spec.get("title") or what, facts) for line in textwrap.wrap(part, fits)]
-    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=10)
+    lines = [wrapped(part, figure.get_figwidth(), TITLE_SIZE) for part in (spec.get("title") or what, facts)]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=TITLE_SIZE)
+
+
+def plain_text(text: str) -> str:
+    """Text that matplotlib draws as it is: a $ in a user's name does not begin a formula."""
+    return re.sub(r"(?<!\\)\$", r"\\$", printable(text))
+
+
+def wrapped(text: str, width: float, size: float) -> str:
+    """The text in lines that are no wider than a figure of so many inches, at this font size."""
+    from matplotlib.textpath import TextPath
+
+    def inches(line: str) -> float:
+        return float(TextPath((0, 0), line, size=size, usetex=False).get_extents().width) / 72 if line.strip() else 0.0
+
+    lines: list[str] = []
+    for word in plain_text(text).split():
+        if lines and inches(f"{lines[-1]} {word}") <= 0.96 * width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
 
 
 def add_footer(figure: Any, axes: Iterable[Any], notes: str) -> None:
-    """At the foot of a figure one legend for all axes, and what is missing."""
+    """Below a figure one legend for all axes, and what is missing."""
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     width = figure.get_figwidth()
-    text = "\n".join(textwrap.wrap(notes, int(15 * width)))
+    text = wrapped(notes, width, NOTE_SIZE)
     if handles:
         widest = 0.6 + 0.078 * max(map(len, handles))  # inches, about
         columns = max(1, min(len(handles), int(width / widest)))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, title=text, title_fontsize=7.5)
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=columns, title=text, title_fontsize=NOTE_SIZE
+        )
     elif text:
-        figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=QUIET)
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=NOTE_SIZE, color=QUIET)
 
 
 def missing(view: View, columns: Sequence[str]) -> str:
@@ -109,7 +133,7 @@ def missing(view: View, columns: Sequence[str]) -> str:
 
 
 def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, Any]], height: float) -> None:
-    """Names at the right of an axis, each beside where its line ends (x, y, name, colour), none upon another.
+    """Names at the right of an axis, each beside the end of its line (x, y, name, colour), without overlap.
 
     height: of the axis in inches, about; limits and scales must be set before.
     """
@@ -121,7 +145,7 @@ def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, Any]], height:
     for i, place in zip(order, places, strict=True):
         x, y, name, colour = ends[i]
         axis.annotate(
-            name,
+            "\n".join(map(plain_text, name.split("\n"))),
             xy=(x, y),
             xytext=(1.05, place),
             textcoords="axes fraction",
@@ -134,7 +158,7 @@ def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, Any]], height:
 
 
 def _darker(colour: Any) -> tuple[float, ...]:
-    """Letters are thinner than lines: the same colour, easier to read."""
+    """The same colour, darker: letters are thinner than lines."""
     from matplotlib.colors import to_rgb
 
     return tuple(0.68 * part for part in to_rgb(colour))

@@ -21,6 +21,7 @@ from fedfew.studies.figures.style import (
     line_styles,
     missing,
     percent_limits,
+    plain_text,
 )
 from fedfew.studies.figures.values import Sweep, mean, means, stds, sweeps, values
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
@@ -61,7 +62,7 @@ def _paint(figure: Any, spec: Spec, view: View, by: str, panels: Sequence[tuple[
     for axis, (column, score) in drawn:
         panel(axis, view, column, score, by, measure)
         where = f"{column}, " if len(view.columns) > 1 else ""
-        axis.set_title(f"{where}{MEANING[score]}")
+        axis.set_title(plain_text(f"{where}{MEANING[score]}"))
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     percent_limits(axis for axis, _ in drawn)
@@ -84,7 +85,7 @@ def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str)
             axis.plot(x, worst, color="#777777", ls=":", marker="v", ms=4, lw=1, label="worst client")
         spread = over_seeds if over_seeds.any() else None
         label = f"{sweep.label}{'' if spread is None else ', ± over seeds'}"
-        axis.errorbar(x, y, yerr=spread, capsize=2.5, elinewidth=1, label=label, **style)
+        axis.errorbar(x, y, yerr=spread, capsize=2.5, elinewidth=1, label=plain_text(label), **style)
         _papers(axis, column, score, by, measure, sweep, place)
     for _, level, _, colour in _levels(axis, view, column, score, by, measure):
         axis.axhline(level, color=colour, ls="--", lw=1.4)

@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 
 from fedfew.studies import captions, paper
-from fedfew.studies.figures.style import PAPER, QUIET, Drawing, add_footer, add_title, empty_panel, missing
+from fedfew.studies.figures.style import PAPER, QUIET, Drawing, add_footer, add_title, empty_panel, missing, plain_text
+from fedfew.studies.figures.style import spread as spread_out
 from fedfew.studies.figures.sweeps import NAMES, log_axis, placed
 from fedfew.studies.figures.values import Sweep, clients, means, stds, sweeps
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
 
 Spec = Mapping[str, Any]
-LOOKS = {  # the two scores as in all figures of the house: dashes, marker, colour, fill
+SCORE_STYLES = {  # the same in all figures: dashes, marker, colour, fill
     "served": {"ls": "-", "marker": "o", "color": "#0072B2", "mfc": "#0072B2"},
     "adapted": {"ls": "--", "marker": "D", "color": "#D55E00", "mfc": "white"},
     AS_PUBLISHED: {"ls": "-", "marker": "o", "color": "#0072B2", "mfc": "#0072B2"},
     "": {"ls": "-", "marker": "s", "color": "#000000", "mfc": "#000000"},
 }
 FEW = 200  # clients that are drawn one by one
+LABELLED_HEIGHT = 2.2  # inches of a panel, about
 
 
 def fairness_by_mu(spec: Spec, view: View) -> list[Drawing]:
@@ -79,11 +81,8 @@ def _weights(figure: Any, spec: Spec, view: View, column: str, sweep: Sweep, by:
     axes[1].set_ylabel("entropy of w, mean over clients")
     axes[2].set_ylabel("largest w, mean over clients")
     if K:
-        for axis, level, name in (
-            (axes[1], np.log(K), f"log {K}: all models alike"),
-            (axes[2], 1 / K, f"1/{K}: all models alike"),
-        ):
-            _level(axis, level, name)
+        _level(axes[1], np.log(K), f"log {K}: all models equal")
+        _level(axes[2], 1 / K, f"1/{K}: all models equal", below=True)  # the largest w is never below it
         axes[1].set_ylim(-0.05, 1.15 * np.log(K) + 0.05)
         axes[2].set_ylim(0, 1.08)
     _head(figure, spec, view, column, sweep, f"How {AXES.get(by, by)} shapes α and w")
@@ -98,7 +97,7 @@ def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, nam
         empty_panel(axis, f"no run has {MEASURES[name].head}")
     spread = over_seeds if over_seeds.any() else None
     label = f"{score or sweep.label}{'' if spread is None else ', ± over seeds'}"
-    axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=label, **LOOKS[score])
+    axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=plain_text(label), **SCORE_STYLES[score])
     _stars(axis, column, sweep, by, name, score, place)
     log_axis(axis, place, by)
     axis.set_xlabel(NAMES.get(by, by))
@@ -115,17 +114,25 @@ def _against_variation(axis: Any, view: View, column: str, sweep: Sweep, by: str
     variation = means(view, column, sweep.lines, "alpha_cv", "")
     for score in scores:
         spread = means(view, column, sweep.lines, "std", score)
-        axis.plot(variation, spread, lw=1, ms=5.5, **LOOKS[score] | {"ls": ":"})
-    for place, i in enumerate(np.argsort(variation)):
-        if np.isfinite(variation[i]) and np.isfinite(spread[i]):
-            offset = (7, 4) if place % 2 else (7, -10)  # neighbours are named above and below
-            name = f"{AXES.get(by, by)} = {sweep.at[i]:g}"
-            axis.annotate(name, (variation[i], spread[i]), offset, textcoords="offset points", fontsize=8, color=QUIET)
+        axis.plot(variation, spread, lw=1, ms=5.5, **SCORE_STYLES[score] | {"ls": ":"})
     axis.set_xlabel("CV of α over clients")
     axis.set_ylabel("std over clients, %")
     axis.margins(x=0.25, y=0.15)
     if np.isfinite(variation).any():
         axis.set_xlim(left=-0.06 * np.nanmax(variation))
+    _label_points(axis, [(variation[i], spread[i], f"{AXES.get(by, by)} = {value:g}") for i, value in enumerate(sweep.at)])
+
+
+def _label_points(axis: Any, points: Sequence[tuple[float, float, str]]) -> None:
+    """A name to the right of each point (x, y, name), without overlap; the limits of the axis must be set before."""
+    to_axes = axis.transData + axis.transAxes.inverted()
+    places = [(*to_axes.transform((x, y)), x, y, name) for x, y, name in points if np.isfinite(x) and np.isfinite(y)]
+    places.sort(key=lambda place: place[1])
+    heights = spread_out([height for _, height, *_ in places], 10 / 72 / LABELLED_HEIGHT)
+    for (left, _, x, y, name), height in zip(places, heights, strict=True):
+        line = {"arrowstyle": "-", "color": QUIET, "lw": 0.5, "shrinkA": 1, "shrinkB": 4}
+        text = {"textcoords": "axes fraction", "va": "center", "fontsize": 8, "color": QUIET, "arrowprops": line}
+        axis.annotate(name, (x, y), (left + 0.07, height), **text)
 
 
 def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
@@ -154,7 +161,7 @@ def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
     if not drawn:
         empty_panel(axis, "no run has α")
         return
-    _level(axis, 1.0, "1: all clients alike", "right")
+    _level(axis, 1.0, "1: all clients equal", "right")
     if min(drawn) > 0 and max(drawn) > 8 * min(drawn):
         from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -165,10 +172,10 @@ def _alphas(axis: Any, view: View, column: str, sweep: Sweep, by: str) -> None:
         axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _level(axis: Any, level: float, name: str, side: str = "left") -> None:
+def _level(axis: Any, level: float, name: str, side: str = "left", below: bool = False) -> None:
     axis.axhline(level, color=QUIET, ls="--", lw=1)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "fontsize": 8, "color": QUIET}
-    axis.annotate(name, (0.02 if side == "left" else 0.98, level), (0, 5), ha=side, **place)
+    axis.annotate(name, (0.02 if side == "left" else 0.98, level), (0, -12 if below else 5), ha=side, **place)
 
 
 def _models(view: View, column: str, sweep: Sweep) -> int | None:
