@@ -194,8 +194,8 @@ class ServerLoop:
     ) -> tuple[dict[int, CheckedReply], Tensor, int]:
         """One exchange: the usable replies by client, n_i / Σ_j n_j of every client, and the bytes sent out."""
         counts = torch.tensor([self._member(nodes[i]).samples for i in sampled.tolist()])
-        sample_shares = torch.zeros(self.config.clients)
-        sample_shares[sampled] = counts / counts.sum()
+        sample_shares = torch.zeros(self.config.clients, dtype=torch.float64)
+        sample_shares[sampled] = counts.double() / counts.sum()
         messages, requests = {}, {}
         for client, tree in self._state.dispatched(sampled).items():
             values = self._state.values(client, number) | {"sample_share": float(sample_shares[client]), "scored": scored}

@@ -120,7 +120,7 @@ class Site:
         state, started_from = self._private_state(task, last)
         with fails_as("training"):
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
-            sample_share = torch.tensor([message.number("sample_share")], device=task.device)
+            sample_share = torch.tensor([message.number("sample_share")], dtype=torch.float64, device=task.device)
             local = Local(task.engine, task.data.train, task.data.ids, task.round, sample_share)
             outcome = task.method.client(received, to(branch(state, "own"), task.device), local)
             reply = outcome.reply

@@ -55,7 +55,8 @@ class APFL(FedAvg):
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
         v = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
-        return server, {"v": v, "alpha": torch.full((clients,), float(self.alpha), device=leaves(v)[0].device)}
+        like = next(t for t in leaves(v) if t.is_floating_point())
+        return server, {"v": v, "alpha": torch.full((clients,), float(self.alpha), dtype=like.dtype, device=like.device)}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))

@@ -61,7 +61,7 @@ class IFCA(Method):
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """log n_i for the cluster that client i joined, −∞ for the others."""
         choice = best_model(reply.losses)[:, None].cpu()
-        nothing = torch.full(reply.losses.shape, -torch.inf)
+        nothing = torch.full(reply.losses.shape, -torch.inf, dtype=share.dtype)
         return nothing.scatter(1, choice, share.cpu().log()[:, None])
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:

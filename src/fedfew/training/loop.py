@@ -116,8 +116,8 @@ class RoundLoop:
         method, server, train = self.method, self.state.server, self.federation.train
         present = random_streams.participants(self.engine.seed, number, self.federation.ids, self.config.participation)
         counts = train.count.cpu()
-        share = torch.zeros(len(self.federation))
-        share[present] = counts[present] / counts[present].sum()
+        share = torch.zeros(len(self.federation), dtype=torch.float64)  # weights are exp(share · loss / μ): digits count
+        share[present] = counts[present].double() / counts[present].sum()
         collected = Aggregation(method, self.state, share, self.optimizer)
         new: list[tuple[Tensor, Tree]] = []
         scoring = 0.0

@@ -1,0 +1,277 @@
+"""All ten methods, as they are by default and as they were published, against float64 references.
+
+The references are written from the formulas of the papers, with a two-layer network differentiated by hand, and share nothing
+with the library but two things: initial weights, and the order in which a client sees its samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedfew import random_streams
+from fedfew.methods import METHODS, FedFew, Method
+from fedfew.training.run import Run
+from tests.methods.small import CLASSES, FEATURES, federation, train
+
+DATA = federation()
+COUNTS = DATA.train.count
+N = [int(n) for n in COUNTS]
+SHARE = [n / sum(N) for n in N]
+M, K, ROUNDS, EPOCHS, LR, SEED, HIDDEN = len(N), 3, 3, 2, 0.2, 3, 5
+X = [DATA.train.of(i)[0].double() for i in range(M)]
+Y = [DATA.train.of(i)[1] for i in range(M)]
+
+Weights = dict[str, Tensor]  # W1, b1, W2, b2
+NAMES = {"inner.0.weight": "W1", "inner.0.bias": "b1", "inner.2.weight": "W2", "inner.2.bias": "b2"}
+BODY, HEAD = ("W1", "b1"), ("W2", "b2")
+
+
+class Double(nn.Module):
+    """In double precision, so that only mistakes are seen, no rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.double())
+
+
+def weights(module: nn.Module) -> Weights:
+    return {NAMES[name]: t.clone() for name, t in module.state_dict().items()}
+
+
+def slope(p: Weights, x: Tensor, y: Tensor) -> tuple[Weights, float]:
+    """Gradient and value of the mean cross-entropy of softmax(W2·tanh(W1·x + b1) + b2)."""
+    h = torch.tanh(x @ p["W1"].T + p["b1"])
+    z = h @ p["W2"].T + p["b2"]
+    z = z - z.max(1, keepdim=True).values
+    log_p = z - z.exp().sum(1, keepdim=True).log()
+    e = (log_p.exp() - torch.eye(CLASSES, dtype=torch.float64)[y]) / len(y)  # ∂/∂z
+    d = (e @ p["W2"]) * (1 - h**2)  # ∂/∂(W1·x + b1)
+    return {"W1": d.T @ x, "b1": d.sum(0), "W2": e.T @ h, "b2": e.sum(0)}, float(-log_p[torch.arange(len(y)), y].mean())
+
+
+@dataclass(frozen=True)
+class Local:
+    """What client i does in a round."""
+
+    i: int
+    round: int
+    batch: int
+
+    def batches(self, epochs: int, model: int = 0, first: int = 0) -> Any:
+        for epoch in range(first, first + epochs):
+            everyone = torch.arange(M)
+            order = random_streams.order(SEED, self.round, everyone, K, epoch, COUNTS, int(COUNTS.max()))[
+                self.i, model, : N[self.i]
+            ]
+            for rows in order.split(self.batch):
+                yield X[self.i][rows], Y[self.i][rows], epoch == first + epochs - 1
+
+    def sgd(
+        self, p: Weights, epochs: int = EPOCHS, model: int = 0, first: int = 0, pull: float = 0.0, to: Weights | None = None,
+        only: tuple[str, ...] = (*BODY, *HEAD),
+    ) -> tuple[Weights, float]:  # fmt: skip
+        """SGD on F + pull/2·‖p − to‖² in these weights; the running mean of F over the last epoch."""
+        reported = 0.0
+        for x, y, last in self.batches(epochs, model, first):
+            g, value = slope(p, x, y)
+            reported += value * len(y) / N[self.i] if last else 0.0
+            p = {n: t - LR * (g[n] + (pull * (t - to[n]) if to else 0.0)) if n in only else t for n, t in p.items()}
+        return p, reported
+
+
+def mean(models: list[Weights], share: list[float]) -> Weights:
+    total = sum(share)
+    return {n: sum(s / total * m[n] for s, m in zip(share, models, strict=True)) for n in models[0]}  # type: ignore[misc]
+
+
+def loss(p: Weights, i: int) -> float:
+    return slope(p, X[i], Y[i])[1]
+
+
+Served = list[Weights]  # the model that each client uses in the end
+
+
+def local(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    models = [start[0]] * M
+    for r in range(1, ROUNDS + 1):
+        models = [Local(i, r, batch).sgd(p)[0] for i, p in enumerate(models)]
+    return models
+
+
+def fedavg(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """FedProx too: min F_i(w) + μ/2·‖w − w^t‖², then the mean by samples."""
+    w = start[0]
+    for r in range(1, ROUNDS + 1):
+        w = mean([Local(i, r, batch).sgd(w, pull=getattr(method, "mu", 0.0), to=w)[0] for i in range(M)], SHARE)
+    return [w] * M
+
+
+def ditto(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    w, v = start[0], [start[0]] * M
+    epochs = method.personal_epochs or EPOCHS
+    for r in range(1, ROUNDS + 1):
+        v = [Local(i, r, batch).sgd(v[i], epochs, pull=method.lam, to=w)[0] for i in range(M)]
+        w = mean([Local(i, r, batch).sgd(w)[0] for i in range(M)], SHARE)
+    return v
+
+
+def fedmtl(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """F_i(w_i) + λ/2·‖w_i − w̄‖² with the mean of the round before."""
+    w = [start[0]] * M
+    for r in range(1, ROUNDS + 1):
+        middle = mean(w, [1.0] * M)
+        w = [Local(i, r, batch).sgd(w[i], pull=method.lam, to=middle)[0] for i in range(M)]
+    return w
+
+
+def fedrep(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    body, heads = start[0], [start[0]] * M
+    head_epochs, body_epochs = method.head_epochs or EPOCHS, method.body_epochs or EPOCHS
+    for r in range(1, ROUNDS + 1):
+        sent = []
+        for i in range(M):
+            mine = {n: heads[i][n] if n in HEAD else body[n] for n in body}
+            heads[i], _ = Local(i, r, batch).sgd(mine, head_epochs, only=HEAD)
+            sent.append(Local(i, r, batch).sgd(heads[i], body_epochs, first=head_epochs, only=BODY)[0])
+        body = mean(sent, SHARE)
+    return [{n: heads[i][n] if n in HEAD else body[n] for n in body} for i in range(M)]
+
+
+def apfl(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    w, v, alpha = start[0], [start[0]] * M, [method.alpha] * M
+    for r in range(1, ROUNDS + 1):
+        sent = []
+        for i in range(M):
+            mine, own, a = w, v[i], alpha[i]
+            for x, y, _ in Local(i, r, batch).batches(EPOCHS):
+                of_w, _ = slope(mine, x, y)
+                if method.mixing == "step":  # Algorithm 1
+                    of_mix, _ = slope({n: a * own[n] + (1 - a) * mine[n] for n in own}, x, y)
+                    of_a = sum(float(((own[n] - mine[n]) * of_mix[n]).sum()) for n in own)
+                    own = {n: own[n] - LR * a * of_mix[n] for n in own}
+                    mine = {n: mine[n] - LR * of_w[n] for n in mine}
+                else:  # both models step by themselves; α's gradient is taken at v − w after the steps
+                    of_v, _ = slope(own, x, y)
+                    own, mine = {n: own[n] - LR * of_v[n] for n in own}, {n: mine[n] - LR * of_w[n] for n in mine}
+                    mixed = {n: a * of_v[n] + (1 - a) * of_w[n] for n in own}
+                    of_a = sum(float(((own[n] - mine[n]) * mixed[n]).sum()) for n in own) + 0.02 * a
+                a = min(1.0, max(0.0, a - LR * of_a))
+            v[i] = own if method.mixing == "step" else {n: a * own[n] + (1 - a) * mine[n] for n in own}
+            alpha[i] = a
+            sent.append(mine)
+        w = mean(sent, SHARE)
+    if method.mixing == "round":
+        return v
+    return [{n: alpha[i] * v[i][n] + (1 - alpha[i]) * w[n] for n in w} for i in range(M)]
+
+
+def fedamp(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    w = [start[0]] * M
+    for r in range(1, ROUNDS + 1):
+        apart = [[sum(float((w[i][n] - w[j][n]).square().sum()) for n in w[i]) for j in range(M)] for i in range(M)]
+        pairs = [apart[i][j] for i in range(M) for j in range(M) if i != j]
+        unit = max(sum(pairs) / len(pairs), 1e-300) if method.unit == "mean" else 1.0
+        new = []
+        for i in range(M):
+            xi = [method.alpha / method.sigma * math.exp(-d / (method.sigma * unit)) for d in apart[i]]
+            xi[i] = 0.0
+            xi = [value / max(1.0, sum(xi)) for value in xi]
+            xi[i] = 1.0 - sum(xi)
+            cloud = {n: sum(xi[j] * w[j][n] for j in range(M)) for n in w[i]}
+            new.append(Local(i, r, batch).sgd(w[i], pull=method.lam / method.alpha, to=cloud)[0])
+        w = new
+    return w
+
+
+def ifca(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    models = [start[k if method.init_models == "distinct" else 0] for k in range(K)]
+    for r in range(1, ROUNDS + 1):
+        if r == 1 and method.ties == "random":  # which of equals is chance; that all are joined is tested elsewhere
+            choice = run.history["losses"][0].argmin(1).tolist()
+            assert len(set(choice)) > 1
+        else:
+            choice = [min(range(K), key=lambda k, i=i: loss(models[k], i)) for i in range(M)]
+        trained = [Local(i, r, batch).sgd(models[choice[i]])[0] for i in range(M)]
+        for k in set(choice):
+            joined = [i for i in range(M) if choice[i] == k]
+            models[k] = mean([trained[i] for i in joined], [SHARE[i] for i in joined])
+    return [min(models, key=lambda p, i=i: loss(p, i)) for i in range(M)]
+
+
+def fedfew(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    models = [start[k if method.init_models == "distinct" else 0] for k in range(K)]
+    for r in range(1, ROUNDS + 1):
+        trained = [[Local(i, r, batch).sgd(models[k], model=k) for k in range(K)] for i in range(M)]
+        weighted = torch.tensor([[SHARE[i] * trained[i][k][1] for k in range(K)] for i in range(M)], dtype=torch.float64)
+        e = torch.exp(-weighted / method.mu)
+        s = e.sum(1)
+        weight = (1 / s / (1 / s).sum())[:, None] * e / s[:, None]  # α_i·w[i, k]
+        if method.normalise:
+            weight = weight / weight.sum(0)
+        models = [
+            {n: t + sum(weight[i, k] * (trained[i][k][0][n] - t) for i in range(M)) for n, t in models[k].items()}
+            for k in range(K)
+        ]
+    return [min(models, key=lambda p, i=i: loss(p, i)) for i in range(M)]
+
+
+REFERENCES: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
+    "local": local,
+    "fedavg": fedavg,
+    "fedprox": fedavg,
+    "fedmtl": fedmtl,
+    "apfl": apfl,
+    "ditto": ditto,
+    "fedrep": fedrep,
+    "fedamp": fedamp,
+    "ifca": ifca,
+    "fedfew": fedfew,
+}
+# Of weights of order one, after three rounds. In the stack a sample's share of its batch, 1/b, is kept in single precision.
+TOLERANCE = {"sequential": 1e-9, "stacked": 1e-6}
+
+
+def settings(batch: int) -> dict[str, Any]:
+    plain = {"momentum": 0.0, "participation": 1.0, "rounds": ROUNDS, "local_epochs": EPOCHS}
+    return plain | {"batch_size": batch, "lr": LR, "seed": SEED, "model": Double}
+
+
+@pytest.fixture(scope="module")
+def start() -> list[Weights]:
+    still = train(FedFew(models=K), DATA, **(settings(100) | {"lr": 1e-30, "rounds": 1}))
+    return [weights(model) for model in still.models]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("batch", [100, 4], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("published", [False, True], ids=["default", "published"])
+@pytest.mark.parametrize("name", METHODS)
+def test_agrees_with_its_reference(name: str, published: bool, batch: int, engine: str, start: list[Weights]) -> None:
+    if name not in REFERENCES:
+        pytest.skip("a method registered by another test")
+    cls = METHODS[name]
+    method: Method = cls.as_published() if published else cls()
+    run = train(method, DATA, **(settings(batch) | {"engine": engine}))
+    expected = REFERENCES[name](method, start, batch, run)
+    moved = max(float((expected[0][n] - start[0][n]).abs().max()) for n in expected[0])
+    assert moved > 0.01  # there is something to agree on
+    close = TOLERANCE[engine]
+    for i in range(M):
+        found = weights(run.model_of(i))
+        for n, value in expected[i].items():
+            torch.testing.assert_close(found[n], value, rtol=close, atol=close, msg=lambda m, i=i, n=n: f"client {i}, {n}: {m}")
+
+
+def test_there_is_a_reference_for_every_method_of_the_library() -> None:
+    ours = {name for name, cls in METHODS.items() if cls.__module__.startswith("fedfew.")}
+    assert ours == REFERENCES.keys()
