@@ -239,6 +239,25 @@ def test_ctrl_c_then_resume_ends_as_if_nothing_had_happened() -> None:
             assert torch.equal(value, other.state_dict()[name]), name
 
 
+@pytest.mark.slow
+def test_a_second_process_in_the_same_folder_is_refused_and_the_first_undisturbed() -> None:
+    first = subprocess.Popen([*PROGRAM, *LONG, "--folder", "r"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert first.stdout is not None
+    next(line for line in first.stdout if "round" in line)
+    first.send_signal(signal.SIGSTOP)  # in the middle of a round
+    files = {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()}
+    try:
+        for words in (["--resume"], ["--method", "fedavg"], ["--resume", "--rounds", "300"]):
+            assert f"process {first.pid} on" in refused("run", "--folder", "r", *words)
+        assert {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()} == files
+    finally:
+        first.send_signal(signal.SIGCONT)
+    first.communicate(timeout=60)
+    assert first.returncode == 0
+    call(*LONG, "--folder", "whole")
+    assert np.allclose(fedfew.load("r").history.served_loss, fedfew.load("whole").history.served_loss, rtol=1e-5)
+
+
 def test_ctrl_c_before_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

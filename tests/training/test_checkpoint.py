@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,8 +51,9 @@ def test_save_and_load(method, tmp_path):
 
 def test_nothing_is_pickled(tmp_path):
     train(tmp_path / "run")
-    files = sorted(p.name for p in (tmp_path / "run").rglob("*") if p.is_file())
-    assert files == ["state.json", "state.safetensors"] * 2 or set(files) == {"state.json", "state.safetensors"}
+    files = {p.name for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert files == {"state.json", "state.safetensors", ".lock"}
+    assert (tmp_path / "run" / ".lock").read_bytes() == b""
     for path in (tmp_path / "run").rglob("*.json"):
         json.loads(path.read_text())
 
@@ -299,3 +302,22 @@ def test_a_module_of_ones_own_is_asked_for_when_it_is_needed(tmp_path):
     with pytest.raises(ValueError, match=r"the module 'tests.helpers:linear', which is not one of fedfew's own"):
         fedfew.load(tmp_path).models  # noqa: B018  # the access is the test
     same_run(fedfew.load(tmp_path, model=linear), run)
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_names_the_first(tmp_path):
+    """An attack on a run's files: another run is started in its folder after every round, resumed or not."""
+    refusals = []
+
+    def attack(progress):
+        for resume in (True, False):
+            with ThreadPoolExecutor(1) as other:
+                error = other.submit(train, tmp_path / "run", resume=resume).exception()
+            refusals.append(str(error))
+
+    disturbed = train(tmp_path / "run", on_round=attack)
+    words = rf"process {os.getpid()} on .* is using .*run: stop it, or choose another folder"
+    assert len(refusals) == 2 * disturbed.round
+    assert all(re.fullmatch(words, text) for text in refusals), refusals
+    same_run(disturbed, train(None))
+    same_run(fedfew.load(tmp_path / "run"), disturbed)
+    assert train(tmp_path / "run", resume=True).round == disturbed.round  # the lock went with the run

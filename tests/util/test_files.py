@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,31 @@ with folder_locked(Path({str(tmp_path)!r})):
     other.wait()
     with files.folder_locked(tmp_path, wait=0):
         pass
+
+
+def test_a_block_within_may_lock_the_same_folder_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused_elsewhere() -> bool:
+        found = []
+
+        def attempt() -> None:
+            try:
+                with files.folder_locked(tmp_path, wait=0):
+                    found.append(False)
+            except files.FolderInUseError:
+                found.append(True)
+
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join()
+        return found == [True]
+
+    monkeypatch.chdir(tmp_path.parent)
+    with files.folder_locked(tmp_path, wait=0):
+        with files.folder_locked(Path(tmp_path.name), wait=0):
+            assert refused_elsewhere()
+        assert refused_elsewhere()
+        assert (tmp_path / files.HOLDER).exists()
+    assert not refused_elsewhere()
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, progress, runfiles, runfolder
 from fedfew.training.settings import Settings, make_federation, read_file, resolve, training_arguments
+from fedfew.util.files import folder_locked
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -138,7 +140,8 @@ def train_in(
     import fedfew
 
     arguments = training_arguments(settings)
-    with runfolder.kept(place, settings.as_config(), federation, resume, writes=keeps) as keep:
+    locked = folder_locked(place, wait=0) if keeps else nullcontext()
+    with locked, runfolder.kept(place, settings.as_config(), federation, resume, writes=keeps) as keep:
         rounds_seen: list[int] = []
         seen = runfiles.ProgressFile(place)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from fedfew.training.run_files import FINAL_SCORES as FINAL_SCORES
 from fedfew.training.run_files import about_data as about_data
 from fedfew.training.run_files import final_scores as final_scores
 from fedfew.training.settings import read_file
-from fedfew.util.files import write_atomically
+from fedfew.util.files import HOLDER, LOCK, write_atomically
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -92,8 +93,8 @@ def discarded_if_unused(folder: Path) -> Iterator[None]:
         if folder.exists() and not any(folder.rglob("round-*")):
             for name in (CONFIG, ABOUT_DATA, *runfiles.NAMES):
                 (folder / name).unlink(missing_ok=True)
-            if not any(folder.iterdir()):
-                folder.rmdir()
+            if {path.name for path in folder.iterdir()} <= {LOCK, HOLDER}:
+                shutil.rmtree(folder)
         raise
 
 

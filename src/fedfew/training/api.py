@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import Progress, RoundLoop
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
+from fedfew.util.files import folder_locked
 
 
 def train(
@@ -67,37 +69,39 @@ def train(
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
     group.check_same(identity | {"rounds": config.rounds})
     place = None if folder is None else Path(folder)
-    state, refused = _resumed(place, resume, identity)
-    if state is not None:
-        config = _as_before(config, state)
-    factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
-    frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
-    factory = holding(factory, dict(named_leaves(frozen)))
-    here = with_label_prior(federation, config).to(device, stream=too_large(federation, device))
-    engine = _engine(config, factory, here, chosen.replicas, group)
-    chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
-    if state is None:
-        server, own = chosen.init(fresh_models(factory, config.seed, device), len(federation))
-        state = State(0, server, own, History(), {}, frozen=frozen)
-    state = state.on(device)
-    state.priors = {} if here.train.log_prior is None else {"log_prior": here.train.log_prior}
-    versions = {"fedfew": __version__, "torch": torch.__version__}
-    computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
-    state.settings = identity | computed | versions
-    optimizer = ServerOptimizer(config, engine.trainable)
-    loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
-    loop.events += [*(f"refused: {reason}" for reason in refused), *_without_effect(config, chosen, state)]
-    if engine.why:
-        loop.events.append(f"engine: {engine.name}, {engine.why}")
-    if config.precision == "bf16" and device.type == "cpu":
-        loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
-    try:
-        return loop.run()
-    except torch.OutOfMemoryError as error:
-        raise MemoryError(
-            f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
-            f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
-        ) from error
+    locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
+    with locked:  # two processes in one folder would overwrite each other's checkpoints
+        state, refused = _resumed(place, resume, identity)
+        if state is not None:
+            config = _as_before(config, state)
+        factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
+        frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
+        factory = holding(factory, dict(named_leaves(frozen)))
+        here = with_label_prior(federation, config).to(device, stream=too_large(federation, device))
+        engine = _engine(config, factory, here, chosen.replicas, group)
+        chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
+        if state is None:
+            server, own = chosen.init(fresh_models(factory, config.seed, device), len(federation))
+            state = State(0, server, own, History(), {}, frozen=frozen)
+        state = state.on(device)
+        state.priors = {} if here.train.log_prior is None else {"log_prior": here.train.log_prior}
+        versions = {"fedfew": __version__, "torch": torch.__version__}
+        computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
+        state.settings = identity | computed | versions
+        optimizer = ServerOptimizer(config, engine.trainable)
+        loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
+        loop.events += [*(f"refused: {reason}" for reason in refused), *_without_effect(config, chosen, state)]
+        if engine.why:
+            loop.events.append(f"engine: {engine.name}, {engine.why}")
+        if config.precision == "bf16" and device.type == "cpu":
+            loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
+        try:
+            return loop.run()
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(
+                f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
+                f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
+            ) from error
 
 
 def _without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:

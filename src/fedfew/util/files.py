@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 PARTIAL = ".partial-"  # how the name of an unfinished file or folder begins
-HOLDER = ".lock-holder.json"
+LOCK, HOLDER = ".lock", ".lock-holder.json"
 
 
 def write_atomically(path: Path, contents: str | bytes, *, private: bool = False) -> None:
@@ -94,20 +94,22 @@ class FolderInUseError(ValueError):
 def folder_locked(folder: Path, wait: float = 30.0) -> Iterator[None]:
     """Hold the lock on a folder while the block within runs; the operating system releases it when the process ends.
 
-    wait: seconds to wait for the process that holds it now.
+    A block within may lock the same folder again. wait: seconds to wait for the process that holds it now.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=wait)
+    lock = FileLock(folder.resolve() / LOCK, is_singleton=True)  # one object per folder, which counts how often it is held
     try:
-        lock.acquire()
+        lock.acquire(timeout=wait)
     except Timeout:
         raise FolderInUseError(f"{_holder(folder)} is using {folder}: stop it, or choose another folder") from None
     try:
-        about = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
-        write_atomically(folder / HOLDER, json.dumps(about))
+        if lock.lock_counter == 1:
+            about = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
+            write_atomically(folder / HOLDER, json.dumps(about))
         yield
     finally:
-        (folder / HOLDER).unlink(missing_ok=True)
+        if lock.lock_counter == 1:
+            (folder / HOLDER).unlink(missing_ok=True)
         lock.release()
 
 
