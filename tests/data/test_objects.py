@@ -120,7 +120,10 @@ def test_labels_of_all_kinds(labels: Any) -> None:
 
 def test_features_of_all_kinds() -> None:
     assert load([arrays(0, bool), arrays(1, bool)]).train.x.dtype == torch.float32
-    assert load([arrays(0, np.int32), arrays(1, np.int32)]).train.x.dtype == torch.int64
+    assert load([arrays(0, np.int32), arrays(1, np.int32)]).train.x.dtype == torch.float32
+    assert load([arrays(0, np.int32), arrays(1, np.int32)], input="tokens").train.x.dtype == torch.int64
+    with pytest.raises(DataError, match=r"input='age': arrays have no columns"):
+        load([arrays(0), arrays(1)], input="age")
     assert load([(torch.ones(8, 3), torch.arange(8) % 2)] * 2).shape == (3,)
     images = np.random.default_rng(0).integers(0, 256, (8, 9, 7, 3), dtype=np.uint8)
     assert load([(images, np.arange(8) % 2)] * 2).shape == (3, 9, 7)

@@ -130,7 +130,7 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
     if suffix in (".csv", ".tsv"):
         return lambda: csv_file.read(path, choice)
     if suffix == ".npz":
-        return lambda: npz.read(path)
+        return lambda: npz.read(path, choice)
     if idx.is_idx(path):
         return lambda: idx.read([path])
     raise DataError(

@@ -16,7 +16,7 @@ from fedfew.data.errors import DataError
 from fedfew.data.finding import Found
 from fedfew.data.raw import CLIENT, SPLITS, ColumnChoice, RawData, split_codes
 from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES, TablePart, from_tables
-from fedfew.data.readers.npz import channels_first
+from fedfew.data.readers.npz import as_chosen, channels_first
 from fedfew.federation import from_one_hot
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def find(data: Any, choice: ColumnChoice) -> Found:
         key = _hash(batch.serialize() for part in parts for batch in part.table.to_batches())
         return Found("table", key, lambda: raw, cached=False, client=CLIENT if per_client else None)
     found = [_samples(leaf, choice) for leaf in leaves]
-    raw = _merged(leaves, found)
+    raw = _merged(leaves, found, choice)
     key = _hash(_bytes(raw))
     return Found("arrays", key, lambda: raw, cached=False, client=CLIENT if per_client else None)
 
@@ -244,8 +244,8 @@ def _labels(labels: Any) -> list[Any]:
     return values
 
 
-def _merged(leaves: list[Leaf], found: list[Samples]) -> RawData:
-    """All samples as one data set, with a column of clients if they are known."""
+def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> RawData:
+    """All samples as one data set, with a column of clients if known. Whole numbers are features unless chosen otherwise."""
     first = found[0]
     for leaf, samples in zip(leaves, found, strict=True):
         where = "the data" if leaf.client is None else f"client {leaf.client}"
@@ -265,7 +265,9 @@ def _merged(leaves: list[Leaf], found: list[Samples]) -> RawData:
         "notes": tuple(dict.fromkeys(note for samples in found for note in samples.notes)),
     }
     if isinstance(first.x, np.ndarray):
-        return RawData("array", array=np.concatenate([np.asarray(samples.x) for samples in found]), **common)
+        array = np.concatenate([np.asarray(samples.x) for samples in found])
+        named = any(isinstance(leaf.value, tuple) for leaf in leaves)  # arrays have no columns, samples of a data set may have
+        return RawData("array", array=as_chosen(array, choice if named else ColumnChoice(), "features"), **common)
     values = [x for samples in found for x in samples.x]
     if isinstance(values[0], str):
         return RawData("text", texts=values, **common)

@@ -31,6 +31,9 @@ def test_npz(tmp_path: Path) -> None:
     assert two(tmp_path / "c.npz").train.x.dtype == torch.float32
     np.savez(tmp_path / "d.npz", x=np.arange(40).reshape(20, 2), y=np.arange(20) % 2)
     assert two(tmp_path / "d.npz").train.x.dtype == torch.int64
+    assert "whole numbers are read as token ids" in two(tmp_path / "d.npz").about["notes"][0]
+    features = two(tmp_path / "d.npz", input="features")
+    assert (features.train.x.dtype, features.about["notes"]) == (torch.float32, [])
 
 
 def hwc(n: int = 8, seed: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
 from fedfew.data.labels import class_numbers
-from fedfew.data.raw import RawData, split_codes
+from fedfew.data.raw import ColumnChoice, RawData, split_codes
 from fedfew.federation import from_one_hot
 
 NEEDED = "x and y (or x_train, y_train, x_test, y_test) are needed"
@@ -66,8 +66,8 @@ def read_arrays(path: Path) -> Arrays:
     return Arrays(path, splits, columns, None if names is None else tuple(map(str, names.tolist())), unused)
 
 
-def read(path: Path) -> RawData:
-    """All splits concatenated; further arrays of that length are columns."""
+def read(path: Path, choice: ColumnChoice) -> RawData:
+    """All splits concatenated; further arrays of that length are columns. Whole numbers are token ids unless chosen otherwise."""
     found = read_arrays(path)
     try:
         x = np.concatenate([x for x, _ in found.splits.values()])
@@ -76,16 +76,27 @@ def read(path: Path) -> RawData:
     labels = [label for _, y in found.splits.values() for label in y.tolist()]
     if found.class_names is not None:
         labels = [label for _, y in found.numbered().values() for label in y.tolist()]
+    notes = [f"{path.name}: arrays not used: {', '.join(found.unused)}"] if found.unused else []
+    if choice.input is None and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        notes.append(f'{path.name}: whole numbers are read as token ids (input="features" reads them as features)')
     return RawData(
         "array",
         labels=labels,
         where=lambda row: f"{path.name}, row {row + 1}",
-        array=x,
+        array=as_chosen(x, choice, "tokens"),
         label_names=found.class_names,
         splits=split_codes([split for split, (_, y) in found.splits.items() for _ in y]),
         columns={name: Column.of(array.tolist()) for name, array in found.columns.items()},
-        notes=(f"{path.name}: arrays not used: {', '.join(found.unused)}",) if found.unused else (),
+        notes=tuple(notes),
     )
+
+
+def as_chosen(x: NDArray[Any], choice: ColumnChoice, default: Literal["features", "tokens"]) -> NDArray[Any]:
+    """Whole numbers (not bytes) as float32 if they are features, unchanged if they are token ids."""
+    wanted = choice.input or default
+    if wanted not in ("features", "tokens"):
+        raise DataError(f'input={wanted!r}: arrays have no columns; "features" or "tokens" tells how whole numbers are read')
+    return x.astype(np.float32) if wanted == "features" and x.dtype.kind in "iu" and x.dtype != np.uint8 else x
 
 
 def channels_first(x: NDArray[Any]) -> NDArray[Any]:
