@@ -2,8 +2,8 @@
 
     python examples/hospital_csv.py [FILE.csv]
 
-Without a file, made-up patients are used. A file of your own needs the columns hospital and outcome; if it has a column patient_id,
-the visits of one patient stay in one split. All other columns are features, or are left out with a reason.
+Without a file, made-up patients are used. A file of your own needs the columns hospital and outcome. With a column patient_id the
+visits of one patient stay in one split. All other columns are features, or are left out with a reason.
 """
 
 from __future__ import annotations
