@@ -1,4 +1,4 @@
-"""How a site that never took part gets its model."""
+"""How a client that took no part in the training gets its model."""
 
 from __future__ import annotations
 
@@ -178,3 +178,20 @@ def test_a_newcomer_of_a_real_federation_gets_the_model_of_its_group() -> None:
     assert joined.before.accuracy > 0.7
     assert joined.fits[joined.model].loss == min(one.loss for one in joined.fits)
     assert replace(joined, after=None).worse is False
+
+
+def test_select():
+    def constant(logits):
+        module = nn.Linear(2, 3)
+        with torch.no_grad():
+            module.weight.zero_()
+            module.bias.copy_(torch.tensor(logits))
+        return module
+
+    models = [constant([5.0, 0.0, 0.0]), constant([0.0, 5.0, 0.0])]
+    assert fedfew.select(models, np.zeros((4, 2)), np.array([1, 1, 1, 0])) == 1
+    assert fedfew.select(models, torch.zeros(4, 2), [0, 0, 1, 0]) == 0
+    with pytest.raises(ValueError, match="models is empty"):
+        fedfew.select([], np.zeros((1, 2)), [0])
+    with pytest.raises(ValueError, match="same number"):
+        fedfew.select(models, np.zeros((2, 2)), [0])
