@@ -56,8 +56,8 @@ def advise_k(
     """Choose the number of models: train FedFew for several K and recommend one.
 
     Each client's training data are split in two: models are trained on one part and validated on the other. Test data are not
-    used. The recommendation is the smallest K whose mean validation loss is within one standard error of the lowest. Also shown
-    are the two terms of the theorem on K: heterogeneity of the clients (measured with models trained locally) and sample cost.
+    used. The recommendation is the fewest models in use whose best run is within two standard errors of the best run of all. Also
+    shown is the heterogeneity of the clients, measured with models trained locally.
     """
     from fedfew.report import choosing_k as report
     from fedfew.report import plots, tables

@@ -3,7 +3,7 @@
 Nothing here looks at test data: :func:`held_out` puts the held-out samples in their place, and all else works on what it returns.
 """
 
-from fedfew.evaluation.choosing_k.decision import Advice, Decision, decide, statistical_fit
+from fedfew.evaluation.choosing_k.decision import Advice, Decision, decide
 from fedfew.evaluation.choosing_k.measured import Observed, Regret, held_out, observed, regret
 
-__all__ = ["Advice", "Decision", "Observed", "Regret", "decide", "held_out", "observed", "regret", "statistical_fit"]
+__all__ = ["Advice", "Decision", "Observed", "Regret", "decide", "held_out", "observed", "regret"]

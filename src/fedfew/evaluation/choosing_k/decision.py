@@ -1,8 +1,8 @@
-"""The rule: the fewest models whose validation loss is within one standard error of the least."""
+"""The rule: the fewest models in use whose best run is within two standard errors of the best run of all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,53 +15,43 @@ if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
 
 Array = NDArray[np.float64]
+STANDARD_ERRORS = 2  # one would be too few: the best of all is the least of many noisy numbers
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Which K, and by how much the others are worse. Arrays go by ``ks``."""
+    """How many models, and by how much other numbers are worse. Arrays go by ``counts``."""
 
-    ks: tuple[int, ...]
-    mean: Array  # validation loss, mean over clients and seeds
-    best: int  # the K with the least of them
+    counts: tuple[int, ...]  # numbers of models in use that occurred
+    runs: tuple[Observed, ...]  # the best run of each
+    mean: Array  # its validation loss, mean over clients
+    best: int  # the number with the least of them
     worse: Array  # how much larger it is than the best's
-    error: Array  # standard error of that difference, which is taken client by client and seed by seed
-    chosen: int  # the smallest K that is at most one standard error worse
+    error: Array  # standard error of that difference, which is taken client by client
+    chosen: int  # the smallest number that is at most two standard errors worse
 
 
-def decide(losses: Mapping[int, Array]) -> Decision:
-    """By the validation losses [seeds, clients] of each K.
+def decide(runs: Iterable[Observed]) -> Decision:
+    """By the runs of all K and seeds.
 
-    Every client and every seed is compared with itself, so that hard clients do not count as noise. The square of the standard
-    error has a part for clients (variance over clients of the mean over seeds, / M) and one for seeds (the reverse, / S).
+    What counts is how many models a run uses in the end, not K: with K = 6 a run may use four. Seeds are restarts, of which one
+    keeps the best: a run that ends in a bad grouping says nothing about its number of models. Clients are compared with
+    themselves, so that hard clients do not count as noise.
     """
-    ks = tuple(sorted(losses))
-    table = np.stack([np.atleast_2d(losses[K]) for K in ks])  # [K, S, M]
-    mean = table.mean((1, 2))
+    found: dict[int, Observed] = {}
+    for run in runs:
+        if run.in_use not in found or run.validation.mean() < found[run.in_use].validation.mean():
+            found[run.in_use] = run
+    counts = tuple(sorted(found))
+    table = np.stack([found[count].validation for count in counts])  # [counts, M]
+    mean = table.mean(1)
     best = int(mean.argmin())
     difference = table - table[best]
-    error = np.sqrt(_squared_error(difference.mean(1)) + _squared_error(difference.mean(2)))
+    clients = table.shape[1]
+    error = difference.std(1, ddof=1) / np.sqrt(clients) if clients > 1 else np.zeros(len(counts))
     worse = mean - mean[best]
-    chosen = min(K for K, above, e in zip(ks, worse, error, strict=True) if above <= e)
-    return Decision(ks, mean, ks[best], worse, error, chosen)
-
-
-def _squared_error(values: Array) -> Array:
-    """Variance of the mean over the last axis; 0 where there is only one value."""
-    n = values.shape[-1]
-    return values.var(-1, ddof=1) / n if n > 1 else np.zeros(values.shape[:-1])
-
-
-def statistical_fit(gaps: Mapping[int, float]) -> tuple[float, float]:
-    """(s, R²) of the least-squares fit s·√K to the gap between validation and training loss, K by K.
-
-    The theorem's statistical error is c·√(K d / n) with c and the effective d unknown: s is all of c·√(d/n), fitted. R² says how
-    well the form fits: below 0, worse than a constant. s is 0 where validation losses are below training losses.
-    """
-    K, gap = np.array(list(gaps), dtype=np.float64), np.array(list(gaps.values()))
-    s = max(0.0, float((np.sqrt(K) @ gap) / K.sum()))
-    spread = float(np.square(gap - gap.mean()).sum())
-    return s, 1 - float(np.square(gap - s * np.sqrt(K)).sum()) / spread if spread > 0 else float("nan")
+    near = [count for count, above, e in zip(counts, worse, error, strict=True) if above <= STANDARD_ERRORS * e]
+    return Decision(counts, tuple(found[count] for count in counts), mean, counts[best], worse, error, near[0])
 
 
 @dataclass(frozen=True)
@@ -70,138 +60,127 @@ class Advice:
 
     runs: tuple[Observed, ...]
     regret: Regret
-    costs: Mapping[int, Cost]
+    costs: Mapping[int, Cost]  # by K
     clients: int
 
     @property
-    def losses(self) -> dict[int, Array]:
-        """Validation losses [S, M] by K."""
-        return {K: np.stack([r.validation for r in self._with(K)]) for K in sorted({r.models for r in self.runs})}
-
-    def _with(self, K: int) -> list[Observed]:
-        return sorted((r for r in self.runs if r.models == K), key=lambda r: r.seed)
-
-    @property
-    def decision(self) -> Decision:
-        return decide(self.losses)
+    def ks(self) -> list[int]:
+        return sorted({run.models for run in self.runs})
 
     @property
     def seeds(self) -> list[int]:
-        return sorted({r.seed for r in self.runs})
+        return sorted({run.seed for run in self.runs})
 
     @property
-    def by_seed(self) -> dict[int, int]:
-        """What each seed alone would say."""
-        losses = self.losses
-        return {seed: decide({K: rows[s] for K, rows in losses.items()}).chosen for s, seed in enumerate(self.seeds)}
-
-    def accuracy(self, K: int) -> float:
-        return float(np.mean([r.accuracy.mean() for r in self._with(K)]))
-
-    def in_use(self, K: int) -> float:
-        return float(np.mean([r.in_use for r in self._with(K)]))
+    def decision(self) -> Decision:
+        return decide(self.runs)
 
     @property
-    def gaps(self) -> dict[int, float]:
-        """Validation less training loss of the served models, by K."""
-        return {K: float(np.mean([(r.validation - r.training).mean() for r in self._with(K)])) for K in self.losses}
+    def without(self) -> dict[int, int]:
+        """What would be chosen without each of the seeds; empty where there is only one."""
+        if len(self.seeds) == 1:
+            return {}
+        return {seed: decide(run for run in self.runs if run.seed != seed).chosen for seed in self.seeds}
+
+    def with_k(self, K: int) -> list[Observed]:
+        return sorted((run for run in self.runs if run.models == K), key=lambda run: run.seed)
+
+    def using(self, count: int) -> int:
+        """How many runs use so many models."""
+        return sum(run.in_use == count for run in self.runs)
 
     def coverage(self, K: int) -> float:
-        """(1 − K/M) times the mean over pairs: measured."""
+        """(1 − K/M) times the mean over pairs: what the best K models lose at most, on average."""
         return (1 - K / self.clients) * max(0.0, self.regret.mean)
-
-    def statistical(self, K: int) -> float:
-        """s·√K: fitted."""
-        return statistical_fit(self.gaps)[0] * K**0.5
-
-    @property
-    def by_theory(self) -> int:
-        """The K for which the two terms together are least."""
-        return min(self.losses, key=lambda K: self.coverage(K) + self.statistical(K))
 
     def sentences(self) -> list[str]:
         d = self.decision
-        at = d.ks.index(d.chosen)
-        return [self._why(d, at), self._use(d.chosen), self._cost(d), self._theory()]
+        at = d.counts.index(d.chosen)
+        return [self._why(d, at), self._stability(d, at), self._cost(d.chosen), self._theory(d.chosen)]
 
     def _why(self, d: Decision, at: int) -> str:
-        text = f"Take K = {d.chosen}: "
+        text = f"Take K = {d.chosen}: the best run with so many models in use has a mean validation loss of {d.mean[at]:.3f}, "
         if d.chosen == d.best:
-            text += f"its mean validation loss, {d.mean[at]:.3f}, is the least"
+            text += "the least of all"
         else:
-            text += f"its mean validation loss, {d.mean[at]:.3f}, is within one standard error ({d.error[at]:.3f}) of the least, "
-            text += f"{d.mean.min():.3f} at K = {d.best}"
+            text += f"within {STANDARD_ERRORS} standard errors ({d.error[at]:.3f} each) of the least, "
+            text += f"{d.mean.min():.3f} with {d.best}"
         if at > 0:
             below = at - 1
             ratio = d.worse[below] / d.error[below] if d.error[below] > 0 else float("inf")
-            text += f"; with K = {d.ks[below]} it is {d.mean[below]:.3f}, {ratio:.1f} standard errors above the least"
-        if d.chosen == d.ks[-1] and len(d.ks) > 1:
-            text += f". It is the largest K tried: more may be better still (--ks {d.ks[0]}-{min(self.clients, 2 * d.chosen)})"
+            text += f"; with {d.counts[below]} it is {d.mean[below]:.3f}, {ratio:.1f} standard errors above the least"
+        if d.chosen == self.ks[-1] and len(self.ks) > 1:
+            most = min(self.clients, 2 * d.chosen)
+            text += f". It is the largest K tried: more may be better still (--ks {self.ks[0]}-{most})"
         return text + "."
 
-    def _use(self, K: int) -> str:
-        alone = list(self.by_seed.values())
-        if len(alone) == 1:
-            stability = "one seed only: more of them (--seeds 3) would show whether the choice is stable"
-        elif len(set(alone)) == 1:
-            stability = f"each of {len(alone)} seeds alone says K = {alone[0]}"
-            stability += ", too: the choice is stable" if alone[0] == K else ""
+    def _stability(self, d: Decision, at: int) -> str:
+        others = {seed: chosen for seed, chosen in self.without.items() if chosen != d.chosen}
+        if not self.without:
+            text = "One seed only: more of them (--seeds 3) would show whether the choice is stable"
+        elif others:
+            text = ", ".join(f"without seed {seed} it would be {chosen}" for seed, chosen in others.items())
+            text = f"The choice is not stable: {text}"
         else:
-            stability = f"seeds alone say {', '.join(map(str, alone))}: the choice is not stable"
-        if K == 1:
-            return stability[0].upper() + stability[1:] + "."
-        used = self.in_use(K)
-        text = f"Of {K} models {used:.3g} are in use" + (" (mean over seeds)" if len(alone) > 1 else "")
-        if used < K:
-            text += ": those that nobody uses need not be kept"
-        return f"{text}; {stability}."
+            text = f"The choice is stable: it is the same without any one of the {len(self.seeds)} seeds"
+        best = d.runs[at]
+        text += f". {self.using(d.chosen)} of {len(self.runs)} runs use {d.chosen}, the best of them with K = {best.models}"
+        if d.chosen > 1:
+            text += "; a run may end in a worse grouping, so train several seeds and keep the one with the least validation loss"
+        return text + "."
 
-    def _cost(self, d: Decision) -> str:
-        def in_words(K: int) -> str:
-            cost = self.costs[K]
-            return f"{cost.bytes_up / 1e6:.3g} MB up, {cost.bytes_down / 1e6:.3g} MB down and {cost.steps:.4g} steps"
+    def _cost(self, K: int) -> str:
+        if K not in self.costs:
+            return f"What a round with K = {K} costs is not among what was measured: it was not tried."
+        cost = self.costs[K]
+        words = f"{cost.bytes_up / 1e6:.3g} MB up, {cost.bytes_down / 1e6:.3g} MB down and {cost.steps:.4g} steps"
+        return f"A round costs a client {words}."
 
-        compared = f" (K = {d.best}: {in_words(d.best)})" if d.best != d.chosen else ""
-        return f"A round costs a client {in_words(d.chosen)}{compared}."
-
-    def _theory(self) -> str:
-        r, (s, fit) = self.regret, statistical_fit(self.gaps)
-        text = (
-            f"Theory: with another's model a client loses {r.mean:.3g} on average (Δ_het, the maximum: {r.largest:.3g}; measured"
-        )
+    def _theory(self, K: int) -> str:
+        r = self.regret
+        text = f"Heterogeneity: with another's model a client loses {r.mean:.3g} on average "
+        text += f"(Δ_het, the maximum: {r.largest:.3g}; measured"
         text += f" on {len(r.clients)} of {r.total} clients" if len(r.clients) < r.total else ""
         text += "; others' models serve it better than its own" if r.mean < 0 else ""
-        text += f"); {s:.2g}·√K is fitted to the gap between validation and training loss"
-        text += "" if fit >= 0.5 else f", which does not grow so (R² {fit:.2g})" if fit == fit else ""
-        text += f". The bound (1 − K/M)·{max(0.0, r.mean):.3g} + {s:.2g}·√K is least at K = {self.by_theory}"
-        if self.by_theory != self.decision.chosen:
-            text += "; being a bound, it is too loose to choose by"
-        return text + "."
+        return (
+            f"{text}). The best K = {K} models lose at most (1 − K/M) times that, {self.coverage(K):.3g}: too loose to choose by."
+        )
 
     def values(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        d, r, (s, fit) = self.decision, self.regret, statistical_fit(self.gaps)
+        d, r = self.decision, self.regret
         return {
             "chosen": d.chosen,
             "best": d.best,
-            "by_seed": self.by_seed,
+            "without_seed": self.without,
             "why": self.sentences(),
-            "ks": {
-                K: {
+            "models_in_use": {
+                count: {
                     "validation_loss": float(d.mean[at]),
                     "worse": float(d.worse[at]),
                     "standard_error": float(d.error[at]),
-                    "validation_accuracy": self.accuracy(K),
-                    "by_seed": {run.seed: float(run.validation.mean()) for run in self._with(K)},
-                    "train_validation_gap": self.gaps[K],
-                    "models_in_use": self.in_use(K),
+                    "validation_accuracy": float(run.accuracy.mean()),
+                    "trained_with": {"models": run.models, "seed": run.seed},
+                    "runs": self.using(count),
+                }
+                for at, (count, run) in enumerate(zip(d.counts, d.runs, strict=True))
+            },
+            "ks": {
+                K: {
+                    "by_seed": {
+                        run.seed: {
+                            "validation_loss": float(run.validation.mean()),
+                            "training_loss": float(run.training.mean()),
+                            "models_in_use": run.in_use,
+                        }
+                        for run in self.with_k(K)
+                    },
                     "coverage": self.coverage(K),
-                    "statistical": self.statistical(K),
                     "bytes_up": self.costs[K].bytes_up,
                     "bytes_down": self.costs[K].bytes_down,
                     "steps": self.costs[K].steps,
                 }
-                for at, K in enumerate(d.ks)
+                for K in self.ks
             },
             "heterogeneity": {
                 "largest": r.largest,
@@ -212,6 +191,4 @@ class Advice:
                 "of": r.total,
                 "local_validation_loss": float(r.own.mean()),
             },
-            "statistical_fit": {"s": s, "r_squared": fit},
-            "by_theory": self.by_theory,
         }

@@ -21,7 +21,7 @@ FILE = "theory.json"
 
 def checks(seed: int = 0) -> list[Check]:
     """Every check, each with random numbers of its own: none changes with what is checked before it."""
-    rng = iter(np.random.default_rng(seed).spawn(9))
+    rng = iter(np.random.default_rng(seed).spawn(10))
     return [
         smoothing.bound(next(rng)),
         smoothing.limit(next(rng)),
@@ -33,6 +33,7 @@ def checks(seed: int = 0) -> list[Check]:
         coverage.tchebycheff(),
         statistical.rate(next(rng)),
         statistical.two_optima(next(rng)),
+        statistical.unequal(next(rng)),
     ]
 
 

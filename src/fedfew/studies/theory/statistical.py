@@ -61,7 +61,7 @@ def rate(rng: np.random.Generator, draws: int = 24) -> Check:
     return Check(
         name="statistical error",
         source="Lemma 'Statistical Convergence', Theorem 3.1",
-        printed="excess loss ≤ O(√(K d / n))",
+        printed="excess loss ≤ O(√(K d / n)), here with n samples for every client",
         verdict=HOLDS,
         violations=int((~falls).sum()),
         corrected="here it falls as 1/n; with a model for each group it is K d σ² / (2 n M): a group's clients add samples",
@@ -109,4 +109,38 @@ def two_optima(rng: np.random.Generator, draws: int = 40) -> Check:
         margin=1e-4 - abs(vanishes),
         cases=3 * draws,
         numbers={"absolute": absolute, "signed": signed},
+    )
+
+
+def unequal(rng: np.random.Generator, draws: int = 200) -> Check:
+    """The printed n is the mean over clients. K = M = 2 and n = (2, N): the first client's error stays while the bound vanishes.
+
+    Each client wants the mean of a normal distribution, so its own model's excess loss is ½·NOISE²/n_i on average: NOISE²/4 for
+    the first, whatever N is. What holds needs no K: a minimum over models moves by no more than the loss that moves most.
+    """
+    large = [10**2, 10**4, 10**6, 10**8]
+    ratio: dict[int, float] = {}
+    margin = np.inf
+    for samples in large:
+        n = np.array([2, samples])
+        error = NOISE * rng.normal(size=(draws, 2)) / np.sqrt(n)
+        ratio[samples] = float((0.5 * error**2).mean() / np.sqrt(2 / n.mean()))
+    for _ in range(draws):
+        expected = rng.exponential(size=(5, 12))  # clients under all models that there are
+        empirical = expected + rng.normal(size=expected.shape) * rng.exponential()
+        models = rng.choice(12, size=int(rng.integers(1, 12)), replace=False)
+        moved = np.abs(expected[:, models].min(1) - empirical[:, models].min(1))
+        margin = min(margin, float((np.abs(expected - empirical).max(1) - moved).min()))
+    violations = sum(value > 1 for value in ratio.values())
+    return Check(
+        name="statistical error, unequal clients",
+        source="Lemma 'Statistical Convergence', Theorem 3.1",
+        printed="excess loss ≤ c·√(K d / n) with n the mean number of samples",
+        verdict=FAILS,
+        violations=violations,
+        corrected="|min_k L_i − min_k L̂_i| ≤ sup|L_i − L̂_i|: a bound by each client's own samples, without K",
+        holds=bool(margin >= 0 and violations and ratio[large[-1]] > 50 * ratio[large[0]]),
+        margin=margin,
+        cases=(len(large) + 1) * draws,
+        numbers={"over_bound": ratio},
     )
