@@ -110,6 +110,7 @@ class Demo:
         config = {
             "method": '"fedfew:models=2"',
             "clients": len(SITES),
+            "sites": f'"{",".join(SITES)}"',
             "rounds": self.rounds,
             "local-epochs": self.epochs,
             "lr": 0.2,

@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tomllib
@@ -85,6 +86,7 @@ def test_commands_in_the_text_exist() -> None:
 def test_units_are_sound(name: str, tmp_path: Path) -> None:
     settings = unit(UNITS[name])
     assert "FLWR_TELEMETRY_ENABLED=0" in " ".join(settings.get("Environment", [])) or name == "fedfew-gate"
+    assert settings["UMask"] == ["0077"]
     assert int(settings["RestartSec"][0]) >= (60 if name == "fedfew-supernode" else 1)
     if shutil.which("systemd-analyze"):
         path = tmp_path / f"{name}.service"
@@ -178,7 +180,8 @@ class Machines:
         assert words[:-1] in (["enable", "--now"], ["start"]), words
         settings = unit(self.localised(UNITS[name], machine))
         variables = dict(pair.split("=", 1) for line in settings.get("Environment", []) for pair in shlex.split(line))
-        self.here.start(key, *shlex.split(settings["ExecStart"][0]), environment=variables)
+        run = ("sh", "-c", f'umask {settings["UMask"][0]}; exec "$@"', "sh")
+        self.here.start(key, *run, *shlex.split(settings["ExecStart"][0]), environment=variables)
         if machine == "coordinator":
             port = self.port if name == "fedfew-superlink" else self.gate
             self.here.wait_for(lambda: listening(port), name, alive=(key,))
@@ -235,6 +238,8 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     for site in SITES:  # the unit lets a site write to two folders; nothing has been written elsewhere
         there = {path.name for path in machines.home(site).iterdir()}
         assert there == {"fedfew", "venv", "certs", "data.npz", "state", "flwr"}, there
+    private = [*coordinator.glob("state.db*"), *(path for site in SITES for path in machines.home(site).glob("state/**/*"))]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600, 0o700}
     again = tuple(f"fedfew-supernode-{site}" for site in SITES)  # stopped and started: let in at once, not refused
     activated = "SuperNode ID"
     machines.here.wait_for(

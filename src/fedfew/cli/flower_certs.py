@@ -69,6 +69,7 @@ def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
         lines += [
             "# The SuperLink, on a machine with ca.crt, server.pem, server.key. Whoever reaches its port can register keys and",
             "# start runs, so it listens on its own machine only; sites connect through the gate, which allows neither.",
+            "umask 077",
             f"flower-superlink --ssl-ca-certfile {folder}/ca.crt --ssl-certfile {folder}/server.pem"
             f" --ssl-keyfile {folder}/server.key --enable-supernode-auth --database state.db --host 127.0.0.1 --port {SUPERLINK}",
             f"fedfew flower gate --folder {folder} --superlink 127.0.0.1:{SUPERLINK} --port {GATE}",

@@ -70,14 +70,15 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     check_tree(update, specs(expected))
     stacked = tree_map(lambda t: t[None], update)
     reply = Reply(stacked, losses, torch.tensor([request.samples]))
-    return CheckedReply(request, message, reply, norm(update), message.integer("started_from"), check_score(message))
+    score = check_score(message, losses.shape[1])
+    return CheckedReply(request, message, reply, norm(update), message.integer("started_from"), score)
 
 
-def check_score(message: SiteMessage) -> tuple[int, float, float] | None:
-    """Choice, accuracy and loss; None where the site does not report them."""
+def check_score(message: SiteMessage, models: int) -> tuple[int, float, float] | None:
+    """Choice among so many models, accuracy and loss; None where the site does not report them."""
     if "accuracy" not in message.values:
         return None
-    choice, accuracy, loss = message.integer("choice", 0, 1000), message.number("accuracy"), message.number("loss")
+    choice, accuracy, loss = message.integer("choice", 0, models - 1), message.number("accuracy"), message.number("loss")
     if not 0 <= accuracy <= 1 or not 0 <= loss <= torch.finfo(torch.float32).max:
         raise RefusedError("its scores are out of bounds")
     return choice, accuracy, loss

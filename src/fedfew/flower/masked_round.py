@@ -8,7 +8,7 @@ any single client's update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -103,9 +103,12 @@ class MaskedRound:
         values = {"clients": everyone, "threshold": self.server.threshold}
         messages = {client: SiteMessage(SHARE_KEYS, self._header() | values, keys) for client in everyone}
         expected = {"sealed": Spec((len(everyone) - 1, SEALED_BYTES), torch.uint8)}
-        for client, message in self._exchange(messages, expected):
+
+        def add_shares(client: int, message: SiteMessage) -> None:
             others = [other for other in everyone if other != client]
             self.server.add_shares(client, dict(zip(others, as_rows(tensor(message.tree, "sealed")), strict=True)))
+
+        self._exchange(messages, expected, add_shares)
 
     def _weights(self, aggregation: Aggregation, replies: Mapping[int, CheckedReply]) -> Weights:
         """ω of the clients that have shared their secrets, from the losses that they reported."""
@@ -133,8 +136,11 @@ class MaskedRound:
             shares: Tree = {"sealed": as_tensor([sealed[other] for other in others])}
             messages[client] = SiteMessage(MASK, self._header() | values, shares)
         expected = {"masked": Spec((self.server.size,), torch.int64)}
-        for client, message in self._exchange(messages, expected):
+
+        def upload(client: int, message: SiteMessage) -> None:
             self.server.upload(client, tensor(message.tree, "masked").numpy().view(np.uint64))
+
+        self._exchange(messages, expected, upload)
 
     def _reveal(self, weights: Weights) -> None:
         shared, survivors = sorted(self.server.forwarded_shares()), sorted(self.server.survivors)
@@ -142,11 +148,14 @@ class MaskedRound:
         tree: Tree = {"weights": rows}
         messages = {client: SiteMessage(REVEAL, self._header() | {"clients": survivors}, tree) for client in survivors}
         expected = {"shares": Spec((len(shared), shamir.SHARE_BYTES), torch.uint8)}
-        for client, message in self._exchange(messages, expected):
+
+        def reveal(client: int, message: SiteMessage) -> None:
             self.server.reveal(client, dict(zip(shared, as_rows(tensor(message.tree, "shares")), strict=True)))
 
-    def _exchange(self, messages: Mapping[int, SiteMessage], expected: Specs) -> Iterable[tuple[int, SiteMessage]]:
-        """Send messages by client; the usable replies."""
+        self._exchange(messages, expected, reveal)
+
+    def _exchange(self, messages: Mapping[int, SiteMessage], expected: Specs, use: Callable[[int, SiteMessage], None]) -> None:
+        """Send messages by client and use the replies; a client whose reply cannot be used is left out."""
         received = self.dispatcher.exchange({self.nodes[client]: message for client, message in messages.items()}, expected)
         for client, sent in messages.items():
             self.bytes_down += sent.bytes
@@ -155,14 +164,14 @@ class MaskedRound:
                 if isinstance(message, RefusedError):
                     raise message
                 checks.check_matches(message, replace(self.request, client=client, kind=sent.kind))
-            except RefusedError as reason:
+                use(client, message)
+            except (RefusedError, ProtocolError) as reason:
                 if sent.kind == REVEAL:
                     self._log_event(f"round {self.number}: client {client} does not reveal its shares: {reason}")
                 else:
                     self._log_left_out(client, reason)
                 continue
             self.bytes_up += message.bytes
-            yield client, message
 
     def _header(self) -> dict[str, Any]:
         return {"run": self.request.run, "round": self.number, "session": self.server.session.hex()}

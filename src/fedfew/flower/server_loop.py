@@ -283,7 +283,7 @@ class ServerLoop:
                 if isinstance(message, RefusedError):
                     raise message
                 checks.check_matches(message, Request(client, self._state.token, number, SCORE, 0))
-                _put_score(scores, client, checks.check_score(message))
+                _put_score(scores, client, checks.check_score(message, self._state.like.losses.shape[1]))
             except RefusedError as reason:
                 self._log_event(f"round {number}: client {client} is not scored: {reason}")
         return scores

@@ -1,0 +1,73 @@
+"""Whatever one registered site sends, the run goes on with the others."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from fedfew.stack import named_leaves
+from tests.flower.support import fake_network, server_loop
+
+VALUES = [-1, 0, 10**9, 2**62, 1e39, -1e308, True, "", "\x1b[2J" * 100, [], [0.5], [1e39], [2**62, -1], [0.5] * 1000]
+HOSTILE = 101
+
+
+def mutate(reply, draw: random.Random) -> None:
+    """Change, remove or add a value or an array."""
+    arrays = dict(named_leaves(reply.tree))
+    if arrays and draw.random() < 0.5:
+        name = draw.choice(sorted(arrays))
+        array = arrays[name]
+        wrong = [array[..., None], array[:0], array.double() * 1e300, array.to(torch.int8), torch.full_like(array, 127)]
+        reply.tree = {name: draw.choice(wrong)} if draw.random() < 0.2 else reply.tree | {name: draw.choice(wrong)}
+        return
+    name = draw.choice([*sorted(reply.values), "kind"])
+    if name == "kind":
+        reply.kind = draw.choice(["join", "train", "score", "reveal", "failed", "nonsense"])
+    elif draw.random() < 0.2:
+        del reply.values[name]
+    else:
+        reply.values[name] = draw.choice(VALUES)
+
+
+def attack(seed: int, kinds: tuple[str, ...]):
+    draw = random.Random(seed)
+
+    def change(node, message, reply):
+        if node == HOSTILE and message.kind in kinds:
+            mutate(reply, draw)
+        return reply
+
+    return change
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedfew", "ditto"])
+def test_a_run_survives_a_site_that_sends_nonsense_in_every_round(method, tmp_path):
+    """Sixty rounds with another mutation of client 1's replies in each."""
+    network = fake_network(tmp_path, change=attack(0, ("train", "score")))
+    run = server_loop(tmp_path, network, method=method, rounds=60, score_every=1).run()
+    assert run.round == 60
+    answered = ~np.isnan(run.history.losses).any(2)
+    assert answered[:, [0, 2, 3]].all()
+    assert answered[:, 1].mean() < 0.5
+    assert all(torch.isfinite(t).all() for _, t in named_leaves(run.state.server))
+    assert len([event for event in run.state.events if "client 1 is left out" in event]) > 30
+
+
+@pytest.mark.slow
+def test_a_masked_run_survives_it_too(tmp_path):
+    """Where the sum cannot be unmasked the models stay as they are for a round; the run itself goes on."""
+    network = fake_network(tmp_path, change=attack(1, ("train", "share-keys", "reveal")))
+    run = server_loop(tmp_path, network, method="fedfew", aggregation="masked", rounds=30, score_every=1).run()
+    assert run.round == 30
+    assert (~np.isnan(run.history.losses).any(2))[:, [0, 2, 3]].all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_starts_whatever_a_site_joins_with(seed, tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path, change=attack(seed, ("join",))), method="fedavg", rounds=1).run()
+    assert (~np.isnan(run.history.losses).any(2))[0, [0, 2, 3]].sum() >= 2  # it may claim another client's number
+    assert dict(named_leaves(run.state.server))["2.bias"].shape == (1, 3)
