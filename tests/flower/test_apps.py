@@ -11,6 +11,8 @@ from fedfew.flower import FedFewStrategy, client_app, server_app
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.messages import TRAIN, RefusedError, SiteMessage
+from fedfew.flower.server_loop import ServerLoop
+from fedfew.util.files import HOLDER
 from tests.flower.support import FEDERATION, tiny
 
 CONFIG = {"method": "fedfew", "model": "mlp", "rounds": 2, "batch-size": 8, "lr": 0.1, "score-every": 2, "clients": 4}
@@ -89,3 +91,9 @@ def test_an_error_of_flowers_is_named_by_its_code_and_its_text_is_not_repeated(t
     assert isinstance(reason, RefusedError)
     assert str(reason) == "Flower reports error 99"
     assert ids == {number: 103}
+
+
+def test_the_server_locks_the_runs_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(ServerLoop, "run", lambda self: (tmp_path / "run" / HOLDER).exists())
+    config = DeploymentConfig.read(CONFIG | {"folder": str(tmp_path / "run")})
+    assert FedFewStrategy(config, tiny).start(Grid(tmp_path, None)) is True

@@ -1,11 +1,8 @@
 """A run's configuration, the app that is written to begin with, and the command group."""
 
-import os
-
 import pytest
 
 from fedfew.flower.deployment_config import DeploymentConfig
-from fedfew.util.files import folder_locked
 
 
 def test_settings_are_read_from_a_configuration():
@@ -41,14 +38,3 @@ def test_settings_are_read_from_a_configuration():
 def test_errors_name_the_setting_and_what_would_be_right(config, message):
     with pytest.raises(ValueError, match=message):
         DeploymentConfig.read(config)
-
-
-def test_one_server_at_a_time_in_a_folder(tmp_path):
-    with (
-        folder_locked(tmp_path / "run"),
-        pytest.raises(ValueError, match=rf"process {os.getpid()} on .* is using"),
-        folder_locked(tmp_path / "run", wait=0),
-    ):
-        pass
-    with folder_locked(tmp_path / "run", wait=0):
-        pass
