@@ -87,7 +87,7 @@ def test_curves_are_summaries_over_the_clients_that_have_a_score() -> None:
         pytest.approx((1 + 0.75 + 1) / 3, rel=1e-4),
     ]
     assert document["curves"]["seconds"] == [1, 2, 3]
-    assert document["seconds"] == 12  # two seconds a round in the mean, six rounds
+    assert document["seconds"] == 12  # two seconds per round in the mean, six rounds
     assert document["scores"]["served"]["weighted_mean"] == pytest.approx((0.9 + 0.6 + 0.7 + 3 * 0.8) / 6, rel=1e-5)
 
 

@@ -57,7 +57,7 @@ def shown(terminal: bool) -> str:
 def test_a_line_for_every_run_that_ends(terminal):
     text = shown(terminal)
     assert "✓ 3/5 label a  10 rounds  served 50.0%  3 s" in text
-    assert text.count("label b  another runner is at it") == 1
+    assert text.count("label b  another runner makes it") == 1
     assert "✓ 4/5 label b  by another runner" in text
     assert "✗ 5/5 label c  [lr] is too high" in text
     assert "stopping: runs end with their round" in text

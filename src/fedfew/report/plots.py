@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedfew.training.history import History
     from fedfew.training.run import Run
 
-# Okabe and Ito's colours, told apart by colour-blind readers, each with a line style of its own.
+# Okabe and Ito's colours, distinguishable for colour-blind readers, each with a line style of its own.
 STYLES = [("#222222", ":"), ("#D55E00", "--"), ("#0072B2", "-")]  # local only, FedAvg, FedFew: the last is the one to look at
 MARKERS = {
     "served": ("o", "#0072B2", "#0072B2", 0.11),
@@ -66,7 +66,7 @@ def run(finished: Run, path: Path, groups: Sequence[int] | None = None) -> Path:
 
 
 def comparison(runs: Mapping[str, Sequence[Run]], path: Path, title: str) -> Path:
-    """A line a method, the best served mean on top: both scores' means with their spread over seeds, and the worst client's."""
+    """One line per method, the best served mean on top: both scores' means with their spread over seeds, and the worst client."""
     rows = {label: across_seeds(row) for label, row in runs.items()}
     order = sorted(rows, key=lambda label: rows[label]["served"].mean)
     with written(path, width=8.6, height=1.5 + 0.36 * len(runs)) as figure:
@@ -84,7 +84,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], path: Path, title: str) -> Pat
 
 
 def dots(axis: Any, rows: Sequence[AcrossSeeds], column: str, score: str) -> None:
-    """A line a method: one score's mean or worst client, the mean with its spread over seeds; nothing where it is NaN."""
+    """One line per method: one score's mean or worst client, the mean with its spread over seeds; nothing where it is NaN."""
     marker, colour, fill, height = MARKERS[score]
     spread = [100 * np.nan_to_num(row.std_over_seeds) for row in rows] if column == "mean" else None
     axis.errorbar(
@@ -124,7 +124,7 @@ def written(*paths: Path, width: float, height: float) -> Iterator[Any]:
 
 
 def _curve_panels(figure: Any, histories: Mapping[str, History]) -> None:
-    """Served and adapted accuracy side by side, a line a method."""
+    """Served and adapted accuracy side by side, one line per method."""
     axes = figure.subplots(1, 2, sharey=True)
     for axis, score in zip(axes, SCORES, strict=True):
         for (label, history), (colour, dashes) in zip(histories.items(), STYLES, strict=True):

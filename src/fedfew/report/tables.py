@@ -104,7 +104,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
 
 
 def costs(of: Mapping[str, Cost]) -> Table:
-    """What a round costs a client, and what is stored where."""
+    """The cost of a round per client, and what is stored where."""
     table = empty(
         "costs of a round",
         *("method", "MB up", "MB down", "steps", "models: server", "client", "run to predict"),

@@ -1,4 +1,4 @@
-"""What is said around a table: title, caption, notes. Every table says its protocol, its ± and what is missing."""
+"""Titles, captions and notes of tables. Every table states its protocol, its ± and what is missing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _span(values: Iterable[int | None]) -> str:
 
 
 def caption(view: View, table: TableData, score: str) -> str:
-    """What the numbers are, and what stands beside them."""
+    """What the numbers are."""
     cells = table.cells()
     parts = [
         f"{facts(view.runs)}; last round.",
@@ -99,9 +99,9 @@ def _some(rows: Sequence[str]) -> str:
 
 
 def _remarks(view: View) -> list[str]:
-    """What the runs themselves have to say, such as that their data were not whole."""
-    told = dict.fromkeys((run["column"], run["notes"]) for run in view.runs if run.get("notes"))
-    return [f"{column}: {short_error(remark)}" for column, remark in told][:SHOWN_NOTES]
+    """Notes of the runs themselves, such as that their data were not whole."""
+    noted = dict.fromkeys((run["column"], run["notes"]) for run in view.runs if run.get("notes"))
+    return [f"{column}: {short_error(remark)}" for column, remark in noted][:SHOWN_NOTES]
 
 
 def _shorter(view: View) -> list[str]:
@@ -120,7 +120,7 @@ def _shorter(view: View) -> list[str]:
 
 
 def _ranges(view: View, names: Sequence[str]) -> list[str]:
-    """What the paper says of a whole sweep, in no more than a range."""
+    """What the paper gives for a whole sweep, as a range."""
     on_grid = {(line.row, axis) for line in view.lines for axis, _ in line.point}
     return [
         f"The paper ({r.where}): {r.row} on {r.column}, {MEASURES[r.measure].head} {r.low}–{r.high} "

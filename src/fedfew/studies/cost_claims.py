@@ -1,4 +1,4 @@
-"""The study ``costs``: what each method costs a round, counted, with the paper's claims beside."""
+"""The study ``costs``: the cost of each method per round, counted, beside the paper's claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def study(folder: Path, console: Console, *, seed: int = 0) -> bool:
 
 
 def counted() -> dict[str, Cost]:
-    """Costs of every method with its default settings; samples are dealt evenly, as their mean is all that counts."""
+    """Costs of every method with its default settings; samples are distributed evenly, since only their mean matters."""
     import torch
 
     from fedfew.evaluation.costs import cost

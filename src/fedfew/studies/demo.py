@@ -1,6 +1,6 @@
-"""The demonstration: three ways of federated learning where no one model can serve everyone.
+"""The demonstration: three methods of federated learning where no single model can serve all clients.
 
-Twenty clients see the same kind of hand-written digits, but each group of five holds its paper turned by another quarter.
+Twenty clients see the same kind of hand-written digits, but each group of five sees them rotated by another quarter turn.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Watch = Callable[[str], Callable[[Progress], None]]
 
 
 def federation(seed: int) -> Federation:
-    """Digits dealt to 20 clients in four groups."""
+    """Digits of 20 clients in four groups."""
     return data.digits(CLIENTS, "rotation", seed=seed)
 
 
 def train_all(seed: int, watch: Watch, rounds: int = ROUNDS) -> dict[str, Run]:
-    """One run a method; ``watch(label)`` gives what is called after each of its rounds."""
+    """One run per method; ``watch(label)`` gives the function that is called after each of its rounds."""
     clients = federation(seed)
     # "auto" might take the one engine or the other, and the last digits with it; the demonstration is to be the same each time
     same: dict[str, Any] = {"rounds": rounds, "batch_size": BATCH_SIZE, "lr": LR, "seed": seed, "engine": "stacked"}

@@ -1,4 +1,4 @@
-"""How a study goes: on a terminal a bar, a line a worker and what is left; elsewhere a plain line for every run."""
+"""Progress of a study: on a terminal a bar, one line per worker and the runs left; elsewhere one plain line per run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("…", 
 
 @dataclass
 class Tally:
-    """What is known of the runs so far."""
+    """The runs so far."""
 
     total: int  # runs of the study
     before: int  # of these, done before this began
@@ -32,7 +32,7 @@ class Tally:
     begun: float = field(default_factory=time.monotonic)
     shares: dict[str, float] = field(default_factory=dict)  # how much of each run is done
     at_work: dict[int, tuple[Job, dict[str, Any]]] = field(default_factory=dict)
-    last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest news of a round, by key
+    last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest event of a round, by key
 
     def update(self, worker: int, job: Job, event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -75,7 +75,7 @@ class Lines:
 
     def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
         self.tally.update(worker, job, event)
-        if event["event"] == "busy":  # is asked again and again, and said once
+        if event["event"] == "busy":  # is sent again and again, and printed once
             if job.key in self.elsewhere:
                 return
             self.elsewhere.add(job.key)
@@ -83,7 +83,7 @@ class Lines:
             self.console.print(finished_line(self.tally, job, event), soft_wrap=True)
 
     def stopping(self) -> None:
-        self.console.print("stopping: runs end with their round and can be gone on with; once more Ctrl-C kills them")
+        self.console.print("stopping: runs end with their round and can be resumed; Ctrl-C again kills them")
 
 
 class Screen(Lines):
@@ -116,7 +116,7 @@ def finished_line(tally: Tally, job: Job, event: dict[str, Any]) -> Text:
     if event["event"] == "failed":
         line.append(event["error"], "red")
     elif event["event"] == "busy":
-        line.append("another runner is at it")
+        line.append("another runner makes it")
     elif job.key in tally.last:
         last = tally.last[job.key]
         line.append(f"{last['rounds']} rounds  " if event["event"] == "done" else f"stopped after round {last['round']}  ")

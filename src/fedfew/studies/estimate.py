@@ -28,7 +28,7 @@ TIMED_FLOP = 4e10  # of a timed step at the most: about a second on a core
 STACKED_FLOP = 5e7  # of a step; below it models are so small that the stack, not the arithmetic, decides
 DIGITS, WORDS = ((1, 8, 8), 10, 1797), 200
 UNKNOWN = 10_000  # samples
-BEFORE_AND_AFTER = 1.5  # seconds: reading data, trying engines, the final scores
+BEFORE_AND_AFTER = 1.5  # seconds, for reading data, trying engines and the final scores
 
 Kind = tuple[str, str, int, str]  # what has the same speed: data set, model, batch size, device
 
@@ -56,7 +56,7 @@ class Estimate:
         if self.from_steps:
             parts.append(f"{self.from_steps} from training steps timed just now")
         if unknown := len(self.seconds) - self.from_runs - self.from_steps:
-            parts.append(f"{unknown} unknown, for data of your own tell nothing before they are read")
+            parts.append(f"{unknown} unknown, since your own data are unknown before they are read")
         return ", ".join(parts)
 
 
@@ -120,7 +120,7 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
     client = np.zeros((2, 2), dtype=np.float32), np.array([0, 1])
     try:
         c = cost(made, "mlp", Federation.from_arrays([client] * few, [client] * few, classes=2), epochs, 2)
-    except ValueError:  # a setting of one number a client, or a head by name
+    except ValueError:  # a setting with one number per client, or a head by name
         return epochs * made.replicas, 0, made.replicas
     return c.gradient_passes, c.forward_passes, max(1, c.selection_passes)
 

@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """Why the run failed, where it did: ``message``, ``kind``, ``when``, ``trace``. A damaged file tells nothing."""
+        """Why the run failed, where it did: ``message``, ``kind``, ``when``, ``trace``. None for a damaged file."""
         try:
             found = read_json(self.path / ERROR)
         except DamagedFileError:

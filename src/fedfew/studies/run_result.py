@@ -1,4 +1,4 @@
-"""What is kept of a finished run: one row of the run, one a client, one a scored round. Numbers that are missing are None."""
+"""The stored result of a finished run: one row for the run, one per client, one per scored round. Missing numbers are None."""
 
 from __future__ import annotations
 

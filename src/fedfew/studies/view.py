@@ -56,7 +56,7 @@ class View:
         return [run for runs in self._runs.values() for run in runs]
 
     def planned(self, column: str, line: Line) -> tuple[Run, ...]:
-        """The runs of a column and line, done or not, a run a seed."""
+        """The runs of a column and line, done or not, one per seed."""
         return self._runs.get((column, line), ())
 
     def done(self, column: str, line: Line) -> list[Run]:
@@ -76,7 +76,7 @@ class View:
 
 
 def views(spec: Spec, results: Results, study: str) -> list[View]:
-    """A view a protocol, in the order in which they were planned."""
+    """One view per protocol, in the order in which they were planned."""
     runs = [run | {"point": json.loads(run["point"] or "{}")} for run in results.runs.to_pylist() if run["study"] == study]
     wanted = spec.get("protocols") or _in_order(run["protocol"] for run in runs)
     return [_view(spec, results, study, name, [run for run in runs if run["protocol"] == name]) for name in wanted]

@@ -1,4 +1,4 @@
-"""What stands between a run and the tools: numbers its rounds, and keeps a tool's trouble away from training."""
+"""Between a run and the tracking tools: passes on its rounds, and keeps a tool's errors away from training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedfew.training.loop import Progress
     from fedfew.training.run import Run
 
-KEPT = "tracking.json"  # in a run's folder: by spec, what the tool calls the run, and the last round it was told of
+KEPT = "tracking.json"  # in a run's folder: by spec, what the tool calls the run, and the last round that was logged
 
 
 class Sink(Protocol):
@@ -41,7 +41,7 @@ def as_a_warning(text: str) -> None:
 
 
 class Tracker:
-    """Called after every round (``on_round``); :meth:`finish` tells the final scores and sends files."""
+    """Called after every round (``on_round``); :meth:`finish` logs the final scores and sends files."""
 
     def __init__(
         self, sinks: Mapping[str, Sink], folder: Path | None, name: str, warn: Callable[[str], None] = as_a_warning
@@ -53,16 +53,16 @@ class Tracker:
         self._kept = self._read()
         self._begun = self._ended = False
 
-    def __call__(self, told: Progress) -> None:
+    def __call__(self, progress: Progress) -> None:
         if not self._sinks:
             return
-        self._begin(told.settings)
-        values = round_values(told)
+        self._begin(progress.settings)
+        values = round_values(progress)
         for spec in list(self._sinks):
-            if told.round > self._kept[spec]["round"]:  # else it knows: training went back to the last checkpoint
-                self._guarded(spec, lambda sink: sink.log(told.round, values))
+            if progress.round > self._kept[spec]["round"]:  # else it knows: training went back to the last checkpoint
+                self._guarded(spec, lambda sink: sink.log(progress.round, values))
                 if spec in self._sinks:
-                    self._kept[spec]["round"] = told.round
+                    self._kept[spec]["round"] = progress.round
         self._write()
 
     def finish(self, run: Run, final: Mapping[str, Any] | None = None, files: Iterable[Path] = ()) -> None:
@@ -121,7 +121,7 @@ class Tracker:
             return None
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """What was kept of each tool before; the last round it was told of is 0 for one that knows nothing."""
+        """What was kept of each tool before; the last round that was logged is 0 for one that knows nothing."""
         before: dict[str, dict[str, Any]] = {}
         if self._folder is not None and (self._folder / KEPT).exists():
             before = json.loads((self._folder / KEPT).read_text())

@@ -1,4 +1,4 @@
-"""What is told of a run, as flat names and numbers."""
+"""What is logged of a run, as flat names and numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 500  # characters of a setting: what MLflow takes at least
 
 
 def flattened(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """``{"method": {"mu": 0.01}}`` as ``{"method.mu": 0.01}``; lists (one number a client) as text, cut where too long."""
+    """``{"method": {"mu": 0.01}}`` as ``{"method.mu": 0.01}``; lists (one number per client) as text, cut where too long."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -30,11 +30,11 @@ def flattened(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def round_values(told: Progress) -> dict[str, float]:
+def round_values(progress: Progress) -> dict[str, float]:
     """The loss of every round; where it was scored, all that its entry in the history holds."""
-    values = {"loss": told.loss}
-    history = told.history
-    if history is not None and len(history) and int(history.last("round")) == told.round:
+    values = {"loss": progress.loss}
+    history = progress.history
+    if history is not None and len(history) and int(history.last("round")) == progress.round:
         values |= scored_values(history)
     return _finite(values)
 

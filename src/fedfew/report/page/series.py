@@ -1,4 +1,4 @@
-"""What happened over the rounds: summaries a round, and heat maps of clients by rounds."""
+"""Values over rounds: summaries per round, and heat maps of clients by rounds."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PER_ROW = 3  # panels
 
 
 def methods(spec: Spec, view: View) -> list[Drawing]:
-    """A line a method, a panel a data: both scores with their spread over seeds, and the paper's number."""
+    """One line per method, one panel per data set: both scores with their spread over seeds, and the paper's number."""
     width = min(len(view.columns), PER_ROW)
     height = -(-len(view.columns) // PER_ROW)
     paint = partial(_methods, spec=spec, view=view, shape=(height, width))
@@ -88,7 +88,7 @@ def _published(view: View, column: str, line: Line) -> str:
 
 
 def per_client(spec: Spec, view: View) -> list[Drawing]:
-    """Accuracies of clients from worst to best, a line a method; a picture a data."""
+    """Accuracies of clients from worst to best, one line per method; one picture per data set."""
     scores = view.scores(spec.get("score", "both"))
     return [
         Drawing(

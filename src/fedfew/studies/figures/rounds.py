@@ -32,7 +32,7 @@ MOST_BANDS = 5  # lines; bands of more would hide each other
 
 
 def g_over_rounds(spec: Spec, view: View) -> list[Drawing]:
-    """g against rounds, a line a grid point."""
+    """g against rounds, one line per grid point."""
     return _g(spec, view, updates=False)
 
 
@@ -42,7 +42,7 @@ def g_over_updates(spec: Spec, view: View) -> list[Drawing]:
 
 
 def curves(spec: Spec, view: View) -> list[Drawing]:
-    """Learning curves, a line a method; a picture a data."""
+    """Learning curves, one line per method; one picture per data set."""
     scores = view.scores(spec.get("score", "both"))
     return [
         Drawing(

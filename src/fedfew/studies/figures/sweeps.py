@@ -46,7 +46,7 @@ def accuracy_by_epochs(spec: Spec, view: View) -> list[Drawing]:
 
 
 def _accuracy(spec: Spec, view: View, by: str) -> list[Drawing]:
-    """A panel a data and score."""
+    """One panel per data set and score."""
     scores = view.scores(spec.get("score", "both"))
     panels = [(column, score) for column in view.columns for score in scores]
     width = min(len(panels), 2)

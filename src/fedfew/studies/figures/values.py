@@ -103,7 +103,7 @@ def curve(view: View, column: str, line: Line, field: str, score: str = "", fact
 
 
 def clients(view: View, column: str, line: Line, field: str, score: str = "") -> list[Array]:
-    """A column of the table ``clients``, an array a seed; clients that have none are left out."""
+    """A column of the table ``clients``, one array per seed; clients without a value are left out."""
     found = []
     for run in view.done(column, line):
         name = field.format(score=score_of(run, score))

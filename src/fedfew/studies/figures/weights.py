@@ -38,7 +38,7 @@ def weights_by_mu(spec: Spec, view: View) -> list[Drawing]:
 
 
 def _each(spec: Spec, view: View, paint: Any, width: float, height: float) -> list[Drawing]:
-    """A picture a data and method that lies along the axis."""
+    """One picture per data set and method along the axis."""
     by = spec.get("by", "mu")
     along, _ = sweeps(view, by)
     if not along:

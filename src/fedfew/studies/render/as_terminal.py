@@ -1,4 +1,4 @@
-"""A table for a terminal of any width: too many columns are told in several blocks, never cut."""
+"""A table for a terminal of any width: columns that do not fit go into further blocks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class CellText:
 
 def cell_text(cell: Cell, decimals: int) -> CellText:
     known = cell.value is not None
-    note = cell.note.partition(",")[0].partition(":")[0]  # the rest, such as an error, is told in the table's notes
+    note = cell.note.partition(",")[0].partition(":")[0]  # the rest, such as an error, is in the table's notes
     return CellText(
         value=number(cell.value, decimals) or ("–" if note in ("", "has none") else note),
         over_clients=number(cell.over_clients, decimals),

@@ -1,4 +1,4 @@
-"""What each method costs a round, counted (``fedfew.evaluation.costs``), beside what was measured."""
+"""The cost of each method per round, counted (``fedfew.evaluation.costs``), beside what was measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTED = {  # of fedfew.evaluation.costs.Cost: head, factor, decimals
 
 
 def costs(spec: Mapping[str, Any], results: Results, study: str) -> list[TableData]:
-    """A table a protocol and data: rows are methods."""
+    """One table per protocol and data set; rows are methods."""
     return [_table(view, spec, column) for view in views(spec, results, study) for column in view.columns]
 
 

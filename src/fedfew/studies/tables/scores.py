@@ -37,7 +37,7 @@ def by_point(spec: Mapping[str, Any], results: Results, study: str) -> list[Tabl
 
 
 def _tables(spec: Mapping[str, Any], results: Results, study: str, default: Sequence[str]) -> list[TableData]:
-    """For each protocol a table a score, then one of what is not scored twice (weights, costs)."""
+    """Per protocol one table per score, then one of the measures that do not depend on the score (weights, costs)."""
     names = spec.get("measures", default)
     scored = [name for name in names if MEASURES[name].scored]
     others = [name for name in names if not MEASURES[name].scored]

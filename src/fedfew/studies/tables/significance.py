@@ -32,7 +32,7 @@ class Compared:
 
 
 def significance(spec: Mapping[str, Any], results: Results, study: str) -> list[TableData]:
-    """A table a protocol and score, short where there are several data; with ``each``, a full one for each of them.
+    """One table per protocol and score, short where there are several data sets; with ``each``, a full one per data set.
 
     A protocol of fewer than three seeds has none.
     """
