@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedfew.data import DataError, cache, load, tensorfile
+from fedfew.data import cache, load
 from tests.data import layouts
 
 
@@ -90,30 +90,6 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FEDFEW_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.folder() == tmp_path / ".cache" / "fedfew"
-
-
-def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr("fedfew.data.tensorfile.save_file", full)
-    with pytest.raises(OSError, match="no space"):
-        tensorfile.write(tmp_path / "a.rows", {"x": torch.zeros(3)}, {})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    save_file({"x": torch.zeros(3)}, tmp_path / "a.fed")
-    with pytest.raises(DataError, match="was not written by fedfew"):
-        tensorfile.read(tmp_path / "a.fed")
-    save_file({"x": torch.zeros(3)}, tmp_path / "b.fed", metadata={"fedfew": '{"about": {}, "crc32": {"z": 1}}'})
-    with pytest.raises(DataError, match="its description lists"):
-        tensorfile.read(tmp_path / "b.fed")
 
 
 def test_ten_thousand_real_images_from_the_cache(shared: Path) -> None:

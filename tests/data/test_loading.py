@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
-from fedfew.data import DataError, SkippedWarning, digits, load, names
+from fedfew.data import DataError, SkippedWarning, load
 from fedfew.federation import Federation, as_input
-from tests.data import layouts
 from tests.data.layouts import everything
 
 
 def same(a: Federation, b: Federation) -> bool:
     return a.fingerprint() == b.fingerprint()
-
-
-# --- real data
 
 
 def test_cifar10(shared: Path) -> None:
@@ -150,185 +143,6 @@ def test_tiny_imagenet(shared: Path) -> None:
     assert "20 of the 200 classes of the public data set" in federation.about["notes"]
 
 
-# --- layouts of sets that are not here
-
-
-def test_cifar100_layout(tmp_path: Path) -> None:
-    extra = {"coarse_label": pa.array([i % 20 for i in range(300)])}
-    layouts.labelled(
-        tmp_path / "cifar100" / "cifar100",
-        "train-00000-of-00001.parquet",
-        300,
-        100,
-        image="img",
-        label="fine_label",
-        mode="RGB",
-        side=32,
-        **extra,
-    )
-    layouts.labelled(
-        tmp_path / "cifar100" / "cifar100",
-        "test-00000-of-00001.parquet",
-        300,
-        100,
-        image="img",
-        label="fine_label",
-        mode="RGB",
-        side=32,
-        **extra,
-    )
-    federation = load("cifar100", data_dir=tmp_path, clients=10, partition="pathological:10")
-    assert federation.shape == (3, 32, 32)
-    assert federation.classes == 100
-    assert everything(federation) == 600
-    held = [len(set(federation.train.of(i)[1].tolist()) | set(federation.test.of(i)[1].tolist())) for i in range(10)]
-    assert held == [10] * 10
-
-
-def test_femnist_layout(tmp_path: Path) -> None:
-    writers = pa.array([f"f{i % 30:04d}_14" for i in range(620)])
-    hsf = pa.array([i % 8 for i in range(620)])
-    layouts.labelled(
-        tmp_path / "femnist" / "data", "train-00000-of-00001.parquet", 620, 62, label="character", writer_id=writers, hsf_id=hsf
-    )
-    federation = load("femnist", data_dir=tmp_path, clients=5)
-    assert federation.about["partition"] == "by:writer_id"
-    assert (federation.shape, federation.classes, everything(federation)) == ((1, 28, 28), 62, 620)
-    assert len(load("femnist", data_dir=tmp_path, partition="by:writer_id")) == 30
-    assert len(load("femnist", data_dir=tmp_path, partition="by:hsf_id", clients=4)) == 4
-
-
-def test_fed_isic2019_layout(tmp_path: Path) -> None:
-    centres = pa.array([i % 6 for i in range(48)])
-    folder = tmp_path / "flwrlabs" / "fed-isic2019"
-    files = [layouts.picture(i, (300, 224), "RGB", "JPEG") for i in range(48)]
-    layouts.write(
-        folder / "data" / "train-00000-of-00001.parquet",
-        {"image": layouts.images(files), "center": centres, "label": [i // 6 for i in range(48)]},
-        {"label": list("abcdefgh")},
-    )
-    federation = load("fed-isic2019", data_dir=tmp_path)
-    assert (len(federation), federation.shape, federation.classes) == (6, (3, 224, 224), 8)
-    assert federation.train.pixels == "unit"
-    inputs = as_input(federation.train.x, federation.train.pixels)
-    assert 0 <= float(inputs.min()) <= float(inputs.max()) <= 1
-
-
-def test_kvasir_layout(tmp_path: Path) -> None:
-    layouts.image_folder(tmp_path / "kvasir-dataset-v2", classes=8, each=12, side=90)
-    federation = load("kvasir", data_dir=tmp_path, clients=2)
-    assert (federation.shape, federation.classes, everything(federation)) == ((3, 64, 64), 8, 96)
-    assert federation.train.pixels == "unit"
-    assert federation.class_names[0] == "kind0"
-
-
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_mnist_layouts(name: str, tmp_path: Path) -> None:
-    layouts.labelled(tmp_path / name, "train-00000-of-00001.parquet", 100, 10)
-    layouts.labelled(tmp_path / name, "test-00000-of-00001.parquet", 40, 10)
-    federation = load(name, data_dir=tmp_path, clients=3, partition="iid")
-    assert (federation.shape, federation.classes, everything(federation)) == ((1, 28, 28), 10, 140)
-
-
-def test_labels_without_names_keep_their_numbers(tmp_path: Path) -> None:
-    files = layouts.images([layouts.picture(i) for i in range(20)])
-    layouts.write(tmp_path / "mnist" / "train.parquet", {"image": files, "label": [3, 7] * 10})
-    federation = load("mnist", data_dir=tmp_path, clients=2, partition="iid")
-    assert federation.classes == 10
-    assert set(federation.train.y.tolist()) == {3, 7}
-
-
-# --- the hub
-
-
-def _fake_datasets(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    module = types.ModuleType("datasets")
-    module.load_dataset = answer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", module)
-
-
-class _Split:
-    """As much of datasets.Dataset as is used."""
-
-    def __init__(self, table: pa.Table, names: list[str]) -> None:
-        self.table = table
-        self.features = {"img": object(), "label": types.SimpleNamespace(names=names)}
-
-    def with_format(self, kind: str) -> pa.Table:
-        assert kind == "arrow"
-        return self.table
-
-
-def test_from_the_hub_and_then_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def answer(name: str) -> dict[str, _Split]:
-        asked.append(name)
-        rows = pa.table(
-            {"img": layouts.images([layouts.picture(i, (32, 32), "RGB") for i in range(20)]), "label": [i % 2 for i in range(20)]}
-        )
-        return {"test": _Split(rows.slice(0, 8), ["cat", "dog"]), "train": _Split(rows.slice(8), ["cat", "dog"])}
-
-    _fake_datasets(monkeypatch, answer)
-    federation = load("cifar10", clients=2, partition="iid")
-    assert asked == ["uoft-cs/cifar10"]
-    assert federation.class_names == ("cat", "dog")
-    assert everything(federation) == 20
-    assert same(federation, load("cifar10", clients=2, partition="iid"))
-    assert len(asked) == 1
-    own = load("hub:someone/pets", clients=2, partition="iid", test_share=0.25)
-    assert asked[1:] == ["someone/pets"]
-    assert same(own, federation)
-
-
-def test_offline_with_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
-    with pytest.raises(DataError) as told:
-        load("cifar100", data_dir=tmp_path)
-    for word in (
-        "cifar100",
-        str(tmp_path),
-        "train-*.parquet and test-*.parquet",
-        "fine_label",
-        "datasets/uoft-cs/cifar100",
-        "142 MB",
-        "fedfew[hub]",
-        "FEDFEW_DATA",
-    ):
-        assert word in str(told.value)
-    with pytest.raises(DataError, match=r"not on the hub.*datasets\.simula\.no/kvasir, about 1,200 MB"):
-        load("kvasir")
-
-    def unreachable(name: str) -> None:
-        raise ConnectionError("no route")
-
-    _fake_datasets(monkeypatch, unreachable)
-    with pytest.raises(DataError, match="the hub gave an error: ConnectionError: no route"):
-        load("femnist")
-    with pytest.raises(DataError, match="someone/pets could not be loaded"):
-        load("hub:someone/pets")
-
-
-def test_the_library_itself_reads_the_same(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    real = datasets.load_dataset
-    files = {split: str(shared / "ag_news" / f"{split}-00000-of-00001.parquet") for split in ("train", "test")}
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: real("parquet", data_files=files, cache_dir=str(tmp_path)))
-    assert same(load("ag-news", sample=500, clients=3), load("ag-news", sample=500, clients=3, data_dir=shared))
-
-
-# --- digits, shifts, settings
-
-
-def test_digits_are_one_of_them() -> None:
-    assert names()[0] == "digits"
-    assert same(load("digits"), digits())
-    assert same(load("digits", clients=5, partition="dirichlet:0.3", seed=2), digits(5, "dirichlet", alpha=0.3, seed=2))
-    assert load("digits", partition="pathological:2", clients=10, sample=500).about["rows"] == 500
-    with pytest.raises(ValueError, match="did you mean 'rotation'"):
-        digits(partition="rotatoin")  # type: ignore[arg-type]
-
-
 def test_further_partitions_by_name() -> None:
     published = load("digits", clients=8, partition="dirichlet-published:0.3")
     assert int((published.train.count + published.test.count).min()) >= 40
@@ -369,17 +183,3 @@ def test_validation_cut_and_stratification() -> None:
 def test_wrong_settings_are_explained(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load("digits", **settings)
-
-
-def test_unknown_names_and_paths(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
-        load("cifar-10")
-    with pytest.raises(DataError, match="there is no file or folder"):
-        load(tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match=r"does not exist \(data_dir\)"):
-        load("cifar10", data_dir=tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds neither parquet files, nor idx files, nor images"):
-        load(tmp_path)
-    (tmp_path / "x.docx").write_text("")
-    with pytest.raises(DataError, match=r"\.docx cannot be read"):
-        load(tmp_path / "x.docx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FEDFEW_DATA", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
-    monkeypatch.setattr(availability, "_answers", lambda address: False)
+    monkeypatch.setattr("fedfew.data.hub.answers", lambda: False)
 
 
 def missing(*names: str, **settings) -> dict[str, str]:
@@ -60,11 +59,11 @@ def test_so_is_what_was_decoded_before(tmp_path):
 def test_so_is_a_hub_that_answers_or_its_cache(tmp_path, monkeypatch):
     (tmp_path / "hub" / "datasets" / "uoft-cs___cifar100").mkdir(parents=True)
     assert missing("cifar100") == {}
-    monkeypatch.setattr(availability, "_answers", lambda address: True)
+    monkeypatch.setattr("fedfew.data.hub.answers", lambda: True)
     assert missing("femnist", "hub:somebody/something") == {}
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE forbids" in missing("femnist")["femnist"]
-    monkeypatch.setattr(availability, "find_spec", lambda name: None)
+    monkeypatch.setattr("fedfew.data.hub.find_spec", lambda name: None)
     assert "pip install 'fedfew[hub]'" in missing("hub:somebody/something")["hub:somebody/something"]
 
 
@@ -73,14 +72,3 @@ def test_files_of_the_users_own(tmp_path):
     assert "there is no prepared federation" in missing("my.fed")["my.fed"]
     (tmp_path / "my.fed").write_bytes(b"")
     assert missing(str(tmp_path / "my.fed")) == {}
-
-
-def test_asking_for_an_answer(monkeypatch):
-    monkeypatch.undo()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        assert availability._answers(f"http://127.0.0.1:{port}")
-    availability._answers.cache_clear()
-    assert not availability._answers(f"http://127.0.0.1:{port}")

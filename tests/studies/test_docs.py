@@ -47,7 +47,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def inside(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
-    monkeypatch.setattr("fedfew.studies.availability._answers", lambda address: False)
+    monkeypatch.setattr("fedfew.data.hub.answers", lambda: False)
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

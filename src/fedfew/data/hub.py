@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 from fedfew.data.raw import SPLITS
 from fedfew.data.readers.arrow_tables import TablePart
@@ -12,8 +19,49 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+TIMEOUT = 1.0  # seconds for the hub to answer
+NO_ANSWER = "the hub does not answer from here"
+
+
 class UnreachableError(Exception):
     """Why the hub could not be used."""
+
+
+def unreachable(hub_id: str) -> str | None:
+    """Why a data set cannot be downloaded; None if it probably can, or if it is in the cache of ``datasets``."""
+    if find_spec("datasets") is None:
+        return "the package datasets is not installed: pip install 'fedfew[hub]'"
+    if _cached(hub_id):
+        return None
+    if _offline():
+        return "HF_HUB_OFFLINE forbids asking the hub"
+    return None if answers() else NO_ANSWER
+
+
+def answers() -> bool:
+    """Whether the hub accepts connections; assumed if there is a proxy, which may reach what this machine cannot."""
+    if getproxies().get("https"):
+        return True
+    return _accepts_connections(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+
+
+@cache
+def _accepts_connections(address: str) -> bool:
+    parts = urlparse(address)
+    try:
+        with socket.create_connection((parts.hostname or address, parts.port or 443), timeout=TIMEOUT):
+            return True
+    except OSError:
+        return False
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
+def _cached(hub_id: str) -> bool:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    return (Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets") / hub_id.replace("/", "___")).is_dir()
 
 
 def fetch(hub_id: str) -> list[TablePart]:
@@ -22,6 +70,8 @@ def fetch(hub_id: str) -> list[TablePart]:
         import datasets
     except ImportError as error:
         raise UnreachableError("the package datasets is not installed: pip install 'fedfew[hub]'") from error
+    if not _offline() and not _cached(hub_id) and not answers():  # the library would retry for half a minute
+        raise UnreachableError(NO_ANSWER)
     try:
         found: Any = datasets.load_dataset(hub_id)
     except Exception as error:  # network, hub and library raise many kinds; the reason is passed on
