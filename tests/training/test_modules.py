@@ -228,3 +228,23 @@ def test_bf16_on_a_cpu_is_said_to_do_nothing() -> None:
     told: list[str] = []
     train(fedfew.FedAvg(), precision="bf16", on_round=lambda p: told.extend(p.events))
     assert told == ["precision is 'bf16', which has no effect here: a CPU computes in float32"]
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_module_of_another_precision_is_refused_in_words_or_taken(kind: torch.dtype) -> None:
+    name = str(kind).removeprefix("torch.")
+    with pytest.raises(ValueError, match=rf"Sequential has parameters of {name}, but samples are float32.*make it float32"):
+        train(fedfew.FedAvg(), model=lambda: mlp().to(kind))
+
+
+class Converting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp().double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.double())
+
+
+def test_a_module_that_converts_its_input_is_taken() -> None:
+    assert train(fedfew.FedAvg(), model=Converting, rounds=1).models[0].inner[0].weight.dtype == torch.float64

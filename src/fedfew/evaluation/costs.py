@@ -31,7 +31,7 @@ class Cost:
 
     bytes_down: int  # to a client: what the server dispatches
     bytes_up: int  # from a client: its update and its losses
-    steps: float  # optimiser steps of a client, over all models it trains
+    steps: float  # optimiser steps of a client; one that moves two models at once (APFL) counts as two
     gradient_passes: int  # times a client sends its training data forward and backward through a model
     forward_passes: int  # times it sends them forward only (to choose or to report losses)
     model_bytes: int  # one model: parameters that are trained, and buffers
@@ -105,7 +105,7 @@ class _Counting(Engine):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
-        self.epochs = 0  # epochs trained, added up over models: each is a step a batch
+        self.epochs = 0  # epochs trained, added up over models: each is one step per batch and model
         self.gradient_passes = 0
         self.forward_passes = 0
 
@@ -119,7 +119,6 @@ class _Counting(Engine):
         project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         epochs = leaves(params)[0].shape[1] * sum(1 for _ in passes)
-        self.epochs += epochs
         own, _ = without_prior(take(take(context, 0), 0))
         reported = self._probe(epochs, objective, take(take(params, 0), 0), own)
         return tree_map(torch.clone, params), reported.expand(*leaves(params)[0].shape[:2], *reported.shape).clone()
@@ -130,6 +129,7 @@ class _Counting(Engine):
         def loss(weights: Tree, through: Through | None = None) -> Tensor:
             if torch.is_grad_enabled():
                 self.gradient_passes += epochs
+                self.epochs += epochs
             else:
                 self.forward_passes += epochs
             return torch.stack([0.0 * t.sum() for t in leaves(weights) if t.is_floating_point()]).sum()

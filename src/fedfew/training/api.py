@@ -64,6 +64,7 @@ def train(
     chosen.check_against(len(federation))
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config.augment, federation.train)
+    _check_dtype(factory(), federation)
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
@@ -185,6 +186,23 @@ def _initialised(factory: ModelFactory, seed: int, k: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random_streams.count(random_streams.INIT, seed, k)))
         return factory()
+
+
+def _check_dtype(module: nn.Module, federation: Federation) -> None:
+    """Refuse a module in double or half precision that does not convert its input itself."""
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()} - {torch.float32}
+    if not kinds:
+        return
+    x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            module.eval()(x)
+    except RuntimeError as error:
+        found, given = (", ".join(sorted(str(kind).removeprefix("torch.") for kind in of)) for of in (kinds, {x.dtype}))
+        raise ValueError(
+            f"model: {type(module).__name__} has parameters of {found}, but samples are {given}, and it fails with "
+            f"«{str(error).splitlines()[0]}»: make it float32 (module.float()), or convert the samples in its forward"
+        ) from error
 
 
 def _name(model: str | ModelFactory) -> str:
