@@ -14,25 +14,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedfew import random_streams
-from fedfew.flower import checks, wire
 from fedfew.flower.checks import CheckedReply, Request
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.dispatcher import Dispatcher, Network
-from fedfew.flower.messages import SCORE, TRAIN, RefusedError, RevealedError, SiteMessage
+from fedfew.flower.exchanges import Exchanges, put_score
+from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
-from fedfew.stack import tree_map
 from fedfew.training.aggregation import Aggregation, PerClient, ServerStep
 from fedfew.training.loop import DivergedError
 from fedfew.training.run import Run
-from fedfew.training.scoring import ServedScores
 
 if TYPE_CHECKING:
     from fedfew.flower.masked_round import MaskedRound
@@ -151,7 +148,7 @@ class ServerLoop:
             sampled, nodes = self._sample_clients(number)
             if len(sampled):
                 masked = self._masked_round(number, nodes)
-                replies, sample_shares, bytes_down = self._train_clients(number, scored, sampled, nodes, masked)
+                replies, sample_shares, bytes_down = self._exchanges.train(number, scored, sampled, nodes, masked)
                 needed = self._quorum(round(self.config.participation * self.config.clients))
                 usable = len(replies)
                 if usable >= needed:
@@ -189,52 +186,6 @@ class ServerLoop:
             return present[:0], nodes
         return present[random_streams.participants(self.config.seed, number, present, self.config.participation)], nodes
 
-    def _train_clients(
-        self, number: int, scored: bool, sampled: Tensor, nodes: dict[int, int], masked: MaskedRound | None
-    ) -> tuple[dict[int, CheckedReply], Tensor, int]:
-        """One exchange: the usable replies by client, n_i / Σ_j n_j of every client, and the bytes sent out."""
-        counts = torch.tensor([self._member(nodes[i]).samples for i in sampled.tolist()])
-        sample_shares = torch.zeros(self.config.clients, dtype=torch.float64)
-        sample_shares[sampled] = counts.double() / counts.sum()
-        messages, requests = {}, {}
-        for client, tree in self._state.dispatched(sampled).items():
-            values = self._state.values(client, number) | {"sample_share": float(sample_shares[client]), "scored": scored}
-            values |= masked.opening() if masked else {}
-            messages[nodes[client]] = SiteMessage(TRAIN, values, tree)
-            samples = self._member(nodes[client]).samples
-            requests[nodes[client]] = Request(client, self._state.token, number, TRAIN, samples)
-        like = replace(self._state.like, update={}) if masked else self._state.like  # masked updates come in a later step
-        expected = wire.expected(tree_map(lambda t: t[0], like.update), self.config.compression)
-        received = self.dispatcher.exchange(messages, expected)
-        replies: dict[int, CheckedReply] = {}
-        for node, request in requests.items():
-            message = received[node]
-            try:
-                if isinstance(message, RefusedError):
-                    raise message
-                replies[request.client] = checks.check_reply(message, request, like, self.config.compression)
-            except RefusedError as reason:
-                if masked and isinstance(reason, RevealedError):
-                    masked.already_revealed = True
-                self._log_event(f"round {number}: client {request.client} is left out: {reason}")
-        for client, outlier in checks.outliers(replies, self.config.refuse_ratio).items():
-            self._log_event(f"round {number}: client {client} is left out: {outlier}")
-            del replies[client]
-        for client, reply in replies.items():
-            self._check_state_and_clip(number, client, reply)
-        return dict(sorted(replies.items())), sample_shares, sum(message.bytes for message in messages.values())
-
-    def _check_state_and_clip(self, number: int, client: int, reply: CheckedReply) -> None:
-        if reply.started_from != self._state.sites["last"][client]:
-            self._log_event(
-                f"round {number}: client {client} had lost its private state and started from that of round {reply.started_from}"
-            )
-        before = reply.norm
-        if checks.clip(reply, self.config.clip_norm):
-            self._log_event(
-                f"round {number}: client {client}'s update is shortened from {before:.3g} to {self.config.clip_norm:g}"
-            )
-
     def _masked_round(self, number: int, nodes: dict[int, int]) -> MaskedRound | None:
         """The masked aggregation of this attempt; None where the aggregation is plain."""
         if self.config.aggregation == "plain":
@@ -262,7 +213,7 @@ class ServerLoop:
             if not masked:
                 aggregation.add(torch.tensor([client]), reply.reply)
             if scored:
-                _put_score(aggregation.adapted, client, reply.score)
+                put_score(aggregation.adapted, client, reply.score)
         aggregation.bytes_down = bytes_down + (masked.bytes_down if masked else 0)
         losses = sum(reply.reply.losses.numel() * reply.reply.losses.element_size() for reply in replies.values())
         updates = sum(reply.message.bytes for reply in replies.values()) + (masked.bytes_up if masked else 0)
@@ -270,23 +221,7 @@ class ServerLoop:
         return aggregation
 
     def _score_clients(self, number: int) -> PerClient:
-        """An exchange with all clients present: which of the aggregated models each would use, and how well it scores."""
-        scores, nodes = PerClient(self.config.clients), self.dispatcher.present()
-        messages = {}
-        final = number == self.config.rounds
-        for client, tree in self._state.dispatched(torch.tensor(list(nodes), dtype=torch.int64), served=True).items():
-            messages[nodes[client]] = SiteMessage(SCORE, self._state.values(client, number) | {"final": final}, tree)
-        received = self.dispatcher.exchange(messages, {})
-        for client, node in nodes.items():
-            message = received[node]
-            try:
-                if isinstance(message, RefusedError):
-                    raise message
-                checks.check_matches(message, Request(client, self._state.token, number, SCORE, 0))
-                _put_score(scores, client, checks.check_score(message, self._state.like.losses.shape[1]))
-            except RefusedError as reason:
-                self._log_event(f"round {number}: client {client} is not scored: {reason}")
-        return scores
+        return self._exchanges.score(number)
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
 
@@ -301,6 +236,10 @@ class ServerLoop:
 
     def _member(self, node: int) -> Member:
         return self.registry.members[node]
+
+    @property
+    def _exchanges(self) -> Exchanges:
+        return Exchanges(self.config, self._state, self.registry, self.dispatcher, self._log_event)
 
     @property
     def _state(self) -> ServerState:
@@ -323,9 +262,3 @@ class ServerLoop:
 
     def _write(self) -> None:
         self._state.write(self.registry.members.values())
-
-
-def _put_score(scores: PerClient, client: int, score: tuple[int, float, float] | None) -> None:
-    if score is not None:
-        choice, accuracy, loss = (torch.tensor([value]) for value in score)
-        scores.put(torch.tensor([client]), ServedScores(choice, accuracy, loss))

@@ -28,7 +28,7 @@ from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
 from fedfew.flower import private_files, site_data, wire
 from fedfew.flower.client_state import ClientStates
-from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN, SiteMessage
+from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN, RevealedError, SiteMessage
 from fedfew.flower.secure import WeightError
 from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import SiteError, fails_as
@@ -114,8 +114,8 @@ class Site:
         """Train one round, from the private state after the last round in which this client's reply was used."""
         task = self._task(message)
         if task.settings["aggregation"] == "masked":
-            with fails_as("revealed"):
-                self._pending_update(task.run).check_not_revealed(task.round)
+            with fails_as("state"):
+                self._check_not_revealed(task)
         last, keep = message.integer("last"), message.integer("keep")
         state, started_from = self._private_state(task, last)
         with fails_as("training"):
@@ -235,6 +235,12 @@ class Site:
 
     def _states(self, run: str) -> ClientStates:
         return ClientStates(self.folder / run)
+
+    def _check_not_revealed(self, task: _Task) -> None:
+        try:
+            self._pending_update(task.run).check_not_revealed(task.round)
+        except RevealedError as error:
+            raise SiteError("revealed") from error
 
     def _header(self, task: _Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
