@@ -33,3 +33,10 @@ def test_one_class_only(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,label\n" + "1,cat\n2,cat\n3,cat\n" * 3)
     with pytest.raises(DataError, match=r"all 9 rows .* have the same label"):
         two(tmp_path / "a.csv")
+
+
+def test_true_and_false_keep_their_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,label\n1.5,true\n2.5,false\n3.5,true\n4.5,false\n")
+    assert two(tmp_path / "a.csv").class_names == ("False", "True")
+    (tmp_path / "b.csv").write_text("x,label\n1.5,3\n2.5,7\n3.5,3.0\n4.5,7\n")
+    assert two(tmp_path / "b.csv").class_names == ("3", "7")

@@ -230,3 +230,21 @@ def test_what_cannot_be_loaded_is_explained(data: Any, words: str) -> None:
 def test_objects_are_not_cached(own_cache: Path) -> None:
     load(pa.table(COLUMNS), label="diagnosis", client="hospital")
     assert not list(own_cache.iterdir())
+
+
+def test_frames_that_are_lazy_and_streams() -> None:
+    pl = pytest.importorskip("polars")
+    lazy = load(pl.DataFrame(COLUMNS).lazy(), label="diagnosis", client="hospital")
+    assert lazy.fingerprint() == load(pa.table(COLUMNS), label="diagnosis", client="hospital").fingerprint()
+    datasets = pytest.importorskip("datasets")
+    rows = {"text": [f"word {i}" for i in range(20)], "label": [i % 2 for i in range(20)]}
+    stream = datasets.Dataset.from_dict(rows).to_iterable_dataset()
+    assert everything(load(stream, clients=2, partition="iid")) == 20
+
+
+def test_tables_and_arrays_do_not_mix() -> None:
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match="Table cannot be loaded beside arrays"):
+        load([arrays(0), pa.table(COLUMNS)])
+    with pytest.raises(TypeError, match="Series cannot be loaded: a name, a path"):
+        load(pd.Series([1, 2, 3]))

@@ -100,6 +100,12 @@ class DecodedData:
             details=self.details,
         )
 
+    @property
+    def column_names(self) -> str:
+        """All columns of the source, for messages."""
+        columns = self.details.get("columns") or {"used": [], "left_out": self.columns}
+        return ", ".join([*columns["used"], *columns["left_out"]]) or "none"
+
     def sampled(self, wanted: Ints) -> DecodedData:
         """Those of the wanted rows (row numbers of the source) that could be decoded."""
         return self.take(np.flatnonzero(np.isin(self.row, wanted)))

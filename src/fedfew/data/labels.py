@@ -38,7 +38,7 @@ def number_labels(raw: RawData, classes: int | None, bad: BadRows) -> tuple[Ints
         if row not in missing and isinstance(label, float) and not label.is_integer():
             raise DataError(f"{raw.where(row)}: the label is not a class: whole numbers or words are needed")
     present = dict.fromkeys(label for row, label in enumerate(labels) if row not in missing)
-    spelled = {label: str(int(label)) if isinstance(label, (int, float)) else str(label) for label in present}
+    spelled = {label: _name(label) for label in present}
     numeric = all(isinstance(label, (int, float)) for label in spelled)
     order = dict.fromkeys(spelled[k] for k in (sorted(spelled) if numeric else sorted(spelled, key=lambda k: spelled[k])))
     code = {word: i for i, word in enumerate(order)}
@@ -66,6 +66,11 @@ def class_numbers(labels: NDArray[Any], class_names: Sequence[str] | None, where
             known = ", ".join(class_names)
             raise DataError(f"{where}, row {row + 1}: the label is none of the {len(class_names)} classes ({known})")
     return np.array([number[word] for word in words], dtype=np.int64)
+
+
+def _name(label: Any) -> str:
+    """3 and 3.0 are the same class; True and False keep their names."""
+    return str(int(label)) if isinstance(label, (int, float)) and not isinstance(label, bool) else str(label)
 
 
 def _is_missing(label: Any, numbered: bool) -> bool:

@@ -173,5 +173,5 @@ def _groups(data: DecodedData, group: str | None) -> Indices | None:
     if group is None:
         return None
     if group not in data.columns:
-        raise DataError(f"there is no column {group!r} to group by (columns: {', '.join(data.columns) or 'none'})")
+        raise DataError(f"there is no column {group!r} to group by (columns: {data.column_names})")
     return data.columns[group].codes

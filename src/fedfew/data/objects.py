@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
 from fedfew.data.finding import Found
 from fedfew.data.raw import CLIENT, SPLITS, ColumnChoice, RawData, split_codes
-from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES, TablePart, from_tables
-from fedfew.data.readers.npz import as_chosen, channels_first
-from fedfew.federation import from_one_hot
+from fedfew.data.readers.arrow_tables import TablePart, from_tables
+from fedfew.data.readers.npz import as_chosen
+from fedfew.data.torch_datasets import Samples, labels_of, samples_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")
 TAKEN = (
     "a name, a path, a pandas or polars data frame, a torch or Hugging Face data set, arrays (x, y), or a list or dict of these "
     "with one entry per client"
@@ -38,16 +36,6 @@ class Leaf:
     split: str | None = None
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Samples that are not in a table."""
-
-    x: NDArray[Any] | list[Any]  # stacked, or texts, or images of Pillow
-    y: list[Any]
-    class_names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
-
-
 def find(data: Any, choice: ColumnChoice) -> Found:
     """The objects as a data set that can be read."""
     leaves = list(_leaves(data))
@@ -59,7 +47,7 @@ def find(data: Any, choice: ColumnChoice) -> Found:
         raw = from_tables(parts, choice)
         key = _hash(batch.serialize() for part in parts for batch in part.table.to_batches())
         return Found("table", key, lambda: raw, cached=False, client=CLIENT if per_client else None)
-    found = [_samples(leaf, choice) for leaf in leaves]
+    found = [_samples(leaf.value, choice) for leaf in leaves]
     raw = _merged(leaves, found, choice)
     key = _hash(_bytes(raw))
     return Found("arrays", key, lambda: raw, cached=False, client=CLIENT if per_client else None)
@@ -87,14 +75,19 @@ def _is_bunch(data: Any) -> bool:
 
 
 def _is_table(value: Any) -> bool:
-    module = type(value).__module__.partition(".")[0]
-    return module in ("pandas", "polars", "pyarrow", "datasets") and hasattr(
-        value, "shape" if module != "datasets" else "features"
-    )
+    """A data frame of pandas or polars, an Arrow table, or a split of a Hugging Face data set (its streams are read as items)."""
+    module, kind = type(value).__module__.partition(".")[0], type(value).__name__
+    return (module, kind) in {
+        ("pandas", "DataFrame"),
+        ("polars", "DataFrame"),
+        ("polars", "LazyFrame"),
+        ("pyarrow", "Table"),
+        ("datasets", "Dataset"),
+    }
 
 
 def _is_frame_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and _is_table(value[0]) and getattr(value[0], "ndim", 2) == 2
+    return isinstance(value, tuple) and len(value) == 2 and _is_table(value[0])
 
 
 def arrow_table(value: Any, keep: Sequence[str] = ()) -> pa.Table:
@@ -145,7 +138,7 @@ def _parts(leaves: list[Leaf], choice: ColumnChoice, per_client: bool) -> tuple[
         pair = isinstance(leaf.value, tuple)
         table = arrow_table(leaf.value[0] if pair else leaf.value, keep)
         if pair:  # as in scikit-learn: features and labels apart
-            table = table.append_column(_free_name("label", table), pa.array(_labels(leaf.value[1])))
+            table = table.append_column(_free_name("label", table), pa.array(labels_of(leaf.value[1])))
         if per_client:
             if CLIENT in table.column_names:
                 raise DataError(
@@ -168,80 +161,11 @@ def _free_name(name: str, table: pa.Table) -> str:
     return name
 
 
-def _samples(leaf: Leaf, choice: ColumnChoice) -> Samples:
-    value = leaf.value
-    if isinstance(value, tuple) and len(value) == 2:
-        return Samples(channels_first(_array(value[0])), _labels(value[1]))
-    if type(value).__name__ == "DataLoader" and hasattr(value, "dataset"):
-        value = value.dataset
-    if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, (str, np.ndarray)):
-        return _from_dataset(value, (value[i] for i in range(len(value))), choice)
-    if hasattr(value, "__iter__") and not isinstance(value, (str, np.ndarray)):
-        return _from_dataset(value, iter(value), choice)
-    raise TypeError(f"{type(value).__name__} cannot be loaded: {TAKEN} can")
-
-
-def _from_dataset(dataset: Any, items: Iterable[Any], choice: ColumnChoice) -> Samples:
-    """The samples of a torch data set: pairs (x, y), or dicts with an input and a label."""
-    xs, ys = [], []
-    for number, item in enumerate(items):
-        if isinstance(item, Mapping):
-            x, y = _named(item, choice.input, INPUT_NAMES, "input"), _named(item, choice.label, LABEL_NAMES, "label")
-        elif isinstance(item, (tuple, list)) and len(item) >= 2:
-            x, y = item[0], item[1]
-        else:
-            raise DataError(f"item {number} of the {type(dataset).__name__} is neither a pair (x, y) nor a dict")
-        xs.append(x)
-        ys.append(y)
-    if not xs:
-        raise DataError(f"the {type(dataset).__name__} is empty")
-    notes: tuple[str, ...] = ()
-    if _attribute(dataset, "transform") is not None:
-        notes = ("every sample was read once: random transforms of the data set are not repeated in training (see augment)",)
-    classes = _attribute(dataset, "classes")
-    names = tuple(map(str, classes)) if isinstance(classes, (list, tuple)) else None
-    if isinstance(xs[0], str) or hasattr(xs[0], "getbands"):
-        return Samples(xs, _labels(ys), names, notes)
-    arrays = [_array(x) for x in xs]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise DataError(f"the samples have different shapes, e.g. {' and '.join(str(list(s)) for s in sorted(shapes)[:2])}")
-    return Samples(channels_first(np.stack(arrays)), _labels(ys), names, notes)
-
-
-def _attribute(dataset: Any, name: str) -> Any:
-    """An attribute of a data set, or of the one below a Subset."""
-    found = getattr(dataset, name, None)
-    return _attribute(dataset.dataset, name) if found is None and hasattr(dataset, "dataset") else found
-
-
-def _named(item: Mapping[str, Any], chosen: Any, known: Sequence[str], purpose: str) -> Any:
-    wanted = (chosen,) if isinstance(chosen, str) else chosen or known
-    for name in wanted:
-        if name in item:
-            return item[name]
-    raise DataError(f"the samples have no {purpose} among {', '.join(map(str, item))}: name one with {purpose}=…")
-
-
-def _array(value: Any) -> NDArray[Any]:
-    array = value.numpy(force=True) if hasattr(value, "numpy") and hasattr(value, "detach") else np.asarray(value)
-    if array.dtype == object or array.dtype.kind in "UST":
-        raise DataError("the samples are no numbers: give features as numbers, texts and categories in a table")
-    return array.astype(np.float32) if array.dtype == bool else array
-
-
-def _labels(labels: Any) -> list[Any]:
-    """Labels as a list of Python values, one-hot rows as class numbers."""
-    if isinstance(labels, list) and labels and hasattr(labels[0], "tolist"):
-        labels = np.stack([_array(label) for label in labels])
-    array = labels.numpy(force=True) if hasattr(labels, "detach") else np.asarray(labels)
-    array = from_one_hot(array)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise DataError(f"labels of shape {list(array.shape)} cannot be used: one class or one-hot row per sample is needed")
-    values: list[Any] = array.tolist()
-    return values
+def _samples(value: Any, choice: ColumnChoice) -> Samples:
+    found = None if _is_table(value) else samples_of(value, choice)
+    if found is None:
+        raise TypeError(f"{type(value).__name__} cannot be loaded{' beside arrays' if _is_table(value) else ''}: {TAKEN} can")
+    return found
 
 
 def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> RawData:

@@ -110,8 +110,7 @@ class PartitionSpec:
 
     def _by_column(self, data: DecodedData, clients: int | None, rng: np.random.Generator) -> list[Indices]:
         if self.value not in data.columns:
-            there = ", ".join(data.columns) or "none"
-            raise DataError(f"partition {self}: there is no column {self.value!r} (columns: {there})")
+            raise DataError(f"partition {self}: there is no column {self.value!r} (columns: {data.column_names})")
         try:
             return partitions.by_value(data.columns[self.value].codes, clients, rng)
         except ValueError as error:

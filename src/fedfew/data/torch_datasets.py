@@ -1,0 +1,104 @@
+"""Samples that are not in a table: arrays, and the items of torch data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew.data.errors import DataError
+from fedfew.data.raw import ColumnChoice
+from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES
+from fedfew.data.readers.npz import channels_first
+from fedfew.federation import from_one_hot
+
+INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples that are not in a table."""
+
+    x: NDArray[Any] | list[Any]  # stacked, or texts, or images of Pillow
+    y: list[Any]
+    class_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def samples_of(value: Any, choice: ColumnChoice) -> Samples | None:
+    """The samples of a pair of arrays, a data set or a data loader; None for anything else."""
+    if isinstance(value, tuple) and len(value) == 2:
+        return Samples(channels_first(_array(value[0])), labels_of(value[1]))
+    if type(value).__name__ == "DataLoader" and hasattr(value, "dataset"):
+        value = value.dataset
+    if isinstance(value, (str, np.ndarray)) or type(value).__module__.partition(".")[0] in ("pandas", "polars"):
+        return None
+    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        return _from_dataset(value, (value[i] for i in range(len(value))), choice)
+    return _from_dataset(value, iter(value), choice) if hasattr(value, "__iter__") else None
+
+
+def _from_dataset(dataset: Any, items: Iterable[Any], choice: ColumnChoice) -> Samples:
+    """The samples of a torch data set: pairs (x, y), or dicts with an input and a label."""
+    xs, ys = [], []
+    for number, item in enumerate(items):
+        if isinstance(item, Mapping):
+            x, y = _named(item, choice.input, INPUT_NAMES, "input"), _named(item, choice.label, LABEL_NAMES, "label")
+        elif isinstance(item, (tuple, list)) and len(item) >= 2:
+            x, y = item[0], item[1]
+        else:
+            raise DataError(f"item {number} of the {type(dataset).__name__} is neither a pair (x, y) nor a dict")
+        xs.append(x)
+        ys.append(y)
+    if not xs:
+        raise DataError(f"the {type(dataset).__name__} is empty")
+    notes: tuple[str, ...] = ()
+    if _attribute(dataset, "transform") is not None:
+        notes = ("every sample was read once: random transforms of the data set are not repeated in training (see augment)",)
+    classes = _attribute(dataset, "classes")
+    names = tuple(map(str, classes)) if isinstance(classes, (list, tuple)) else None
+    if isinstance(xs[0], str) or hasattr(xs[0], "getbands"):
+        return Samples(xs, labels_of(ys), names, notes)
+    arrays = [_array(x) for x in xs]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise DataError(f"the samples have different shapes, e.g. {' and '.join(str(list(s)) for s in sorted(shapes)[:2])}")
+    return Samples(channels_first(np.stack(arrays)), labels_of(ys), names, notes)
+
+
+def _attribute(dataset: Any, name: str) -> Any:
+    """An attribute of a data set, or of the one below a Subset."""
+    found = getattr(dataset, name, None)
+    return _attribute(dataset.dataset, name) if found is None and hasattr(dataset, "dataset") else found
+
+
+def _named(item: Mapping[str, Any], chosen: Any, known: Sequence[str], purpose: str) -> Any:
+    wanted = (chosen,) if isinstance(chosen, str) else chosen or known
+    for name in wanted:
+        if name in item:
+            return item[name]
+    raise DataError(f"the samples have no {purpose} among {', '.join(map(str, item))}: name one with {purpose}=…")
+
+
+def _array(value: Any) -> NDArray[Any]:
+    array = value.numpy(force=True) if hasattr(value, "numpy") and hasattr(value, "detach") else np.asarray(value)
+    if array.dtype == object or array.dtype.kind in "UST":
+        raise DataError("the samples are no numbers: give features as numbers, texts and categories in a table")
+    return array.astype(np.float32) if array.dtype == bool else array
+
+
+def labels_of(labels: Any) -> list[Any]:
+    """Labels as a list of Python values, one-hot rows as class numbers."""
+    if isinstance(labels, list) and labels and hasattr(labels[0], "tolist"):
+        labels = np.stack([_array(label) for label in labels])
+    array = labels.numpy(force=True) if hasattr(labels, "detach") else np.asarray(labels)
+    array = from_one_hot(array)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"labels of shape {list(array.shape)} cannot be used: one class or one-hot row per sample is needed")
+    values: list[Any] = array.tolist()
+    return values
