@@ -5,8 +5,8 @@ For a matrix of losses ``L[i, k]`` (objective or client i under solution or mode
     TCH-Set   g = max_i min_k λ_i (L[i, k] − z*_i)                                  (paper, Eq. 4)
     STCH-Set  g = μ log Σ_i (Σ_k exp(−λ_i (L[i, k] − z*_i) / μ))⁻¹                    (paper, Eq. 7)
 
-and they are never far apart:  −μ log M ≤ TCH-Set − STCH-Set ≤ μ log K. The gradient of STCH-Set is
-``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` says which model fits a client, ``α`` which client is served worst.
+and they are never far apart:  −μ log M ≤ TCH-Set − STCH-Set ≤ μ log K. Client weights p_i may stand in the place of the ones in
+the sum over clients. The gradient of STCH-Set is ``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` says which model fits a client, ``α`` which client is served worst.
 
 Everything is computed in log space after subtracting the row's or column's extreme value, *before* dividing by μ: no overflow,
 and no digits lost, for μ from 1e-6 to 1e6. Half-precision losses are computed with in float32.
@@ -22,14 +22,22 @@ from torch import Tensor
 __all__ = ["stch_set", "tch_set", "weights"]
 
 
-def stch_set(losses: Tensor, mu: float, preference: Tensor | float | None = None, ideal: Tensor | float | None = None) -> Tensor:
+def stch_set(
+    losses: Tensor,
+    mu: float,
+    preference: Tensor | float | None = None,
+    ideal: Tensor | float | None = None,
+    client_weights: Tensor | float | None = None,
+) -> Tensor:
     """Smooth Tchebycheff set scalarization of ``losses[M, K]``, a differentiable scalar.
 
     mu: smoothing, > 0. → 0: the worst client under its best model (TCH-Set); → ∞: all clients and models alike.
     preference: λ, one number per client (or one for all), ≥ 0; ideal: z*, likewise. Default: 1 and 0.
+    client_weights: p, ≥ 0: how much each client counts in the sum, g = μ log Σ_i p_i / S_i with S_i = Σ_k exp(−λ_i (L−z*_i)/μ).
+    Default: 1. With weights that add up to one, μ does not depend on the number of clients.
     """
-    objectives = _objectives(losses, preference, ideal)
-    return _soft_max(_soft_min(objectives, _checked_mu(mu)), mu).to(losses.dtype)
+    soft_min = _soft_min(_objectives(losses, preference, ideal), _checked_mu(mu))
+    return _soft_max(soft_min + mu * _log_client_weights(client_weights, losses), mu).to(losses.dtype)
 
 
 def tch_set(losses: Tensor, preference: Tensor | float | None = None, ideal: Tensor | float | None = None) -> Tensor:
@@ -38,7 +46,11 @@ def tch_set(losses: Tensor, preference: Tensor | float | None = None, ideal: Ten
 
 
 def weights(
-    losses: Tensor, mu: float, preference: Tensor | float | None = None, ideal: Tensor | float | None = None
+    losses: Tensor,
+    mu: float,
+    preference: Tensor | float | None = None,
+    ideal: Tensor | float | None = None,
+    client_weights: Tensor | float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``(alpha[M], w[M, K])`` of ``losses[M, K]`` (paper, Eqs. 9 and 10): both sum to one, over clients and over models.
 
@@ -46,24 +58,41 @@ def weights(
     """
     objectives = _objectives(losses, preference, ideal)
     soft_min = _soft_min(objectives, _checked_mu(mu))
-    alpha = torch.softmax((soft_min - soft_min.amax(0)) / mu, 0)
+    alpha = torch.softmax((soft_min - soft_min.amax(0)) / mu + _log_client_weights(client_weights, losses), 0)
     w = torch.softmax((objectives.amin(1, keepdim=True) - objectives) / mu, 1)
     return alpha.to(losses.dtype), w.to(losses.dtype)
 
 
 def log_weights(
-    losses: Tensor, mu: float, preference: Tensor | float | None = None, ideal: Tensor | float | None = None
+    losses: Tensor,
+    mu: float,
+    preference: Tensor | float | None = None,
+    ideal: Tensor | float | None = None,
+    client_weights: Tensor | float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums taken a part at a time."""
     objectives = _objectives(losses, preference, ideal)
     log_w = torch.log_softmax((objectives.amin(1, keepdim=True) - objectives) / _checked_mu(mu), 1)
-    return _soft_min(objectives, mu) / mu, log_w
+    return _soft_min(objectives, mu) / mu + _log_client_weights(client_weights, losses), log_w
 
 
 def _soft_min(objectives: Tensor, mu: float) -> Tensor:
     """−μ log S_i = −μ log Σ_k exp(−objectives[i, k] / μ), a value per client."""
     least = objectives.detach().amin(1, keepdim=True)
     return least[:, 0] - mu * torch.logsumexp((least - objectives) / mu, 1)
+
+
+def _log_client_weights(weights: Tensor | float | None, losses: Tensor) -> Tensor:
+    if weights is None:
+        return losses.new_zeros(len(losses), dtype=_working_type(losses))
+    column = _per_client("client_weights", weights, losses.to(_working_type(losses)))[:, 0]
+    if (column < 0).any() or not (column > 0).any():
+        raise ValueError("client_weights must be ≥ 0, and > 0 for at least one client")
+    return column.log()
+
+
+def _working_type(losses: Tensor) -> torch.dtype:
+    return torch.float32 if losses.dtype in (torch.float16, torch.bfloat16) else losses.dtype
 
 
 def _soft_max(values: Tensor, mu: float) -> Tensor:
@@ -82,7 +111,7 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
         raise ValueError("losses must be numbers, or +inf for a model that a client cannot use, but some are NaN or -inf")
     if not usable.any(1).all():
         raise ValueError(f"losses of client {int((~usable.any(1)).nonzero()[0])} are all infinite: it has no model to use")
-    objectives = losses = losses.float() if losses.dtype in (torch.float16, torch.bfloat16) else losses
+    objectives = losses = losses.to(_working_type(losses))
     if ideal is not None:
         objectives = objectives - _per_client("ideal", ideal, losses)
     if preference is not None:

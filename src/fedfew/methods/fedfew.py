@@ -30,16 +30,20 @@ class FedFew(Method):
 
     models: int = 3
     """K. 1: a single model, clients weighted by α."""
-    mu: float = 0.01
-    """Smoothing μ. → 0: a client counts for its best model only, and only the worst client counts; → ∞: all alike. With clients
-    of unequal size a small μ also lets the largest take nearly all of α while losses are high."""
+    mu: float = 0.2
+    """Smoothing μ, in units of loss (with scale_free off: of n_i/N times a loss, where the paper takes 0.01). → 0: a client
+    counts for its best model only, and only the worst client counts; → ∞: all alike."""
+    scale_free: bool = True
+    """Sample counts weigh the clients in the sum, g = μ log Σ_i p_i / Σ_k exp(−L[i, k]/μ) with p_i = n_i/N (ours): μ means the
+    same whatever the number and sizes of clients, and K = 1 with μ → ∞ is FedAvg. Off: counts multiply the losses, L[i, k]·n_i/N
+    (the paper's footnote); with clients of unequal size the largest then takes nearly all of α while losses are high."""
     init_models: Literal["distinct", "copies"] = "distinct"
     """K distinct initialisations (ours), or K copies of one, told apart by batch order alone (published)."""
     normalise: bool = True
     """Divide each model's weights by their sum over clients, so that it moves a whole step (ours). Off (the paper's Eq. 8), it
     moves about 1/K of one: the model that leads moves more, leads further, and the others starve."""
     weigh_samples: bool = True
-    """Multiply client i's losses by n_i / Σ_j n_j before the weights are computed (the paper's footnote)."""
+    """Let sample counts matter, as scale_free says. Off: all clients alike."""
     loss_at: Literal["training", "received"] = "training"
     """The loss reported: running mean over the last local epoch (published; costs nothing), or a pass over the training data at
     the model as received."""
@@ -64,8 +68,8 @@ class FedFew(Method):
 
     @classmethod
     def as_published(cls, **changes: Any) -> FedFew:
-        """The published code's form: K copies of one initialisation, weights not normalised per model."""
-        return replace(cls(init_models="copies", normalise=False), **changes)
+        """The published code's form: K copies of one initialisation, weights not normalised per model, counts on the losses."""
+        return replace(cls(mu=0.01, scale_free=False, init_models="copies", normalise=False), **changes)
 
     def check(self) -> None:
         self.require(is_whole(self.models), "models", "a whole number ≥ 1")
@@ -131,7 +135,7 @@ class FedFew(Method):
         trained["heads"], losses = tree_map(lambda t: t[:, 0], branch(trained, "heads")), losses[:, 0]
         if self.loss_at == "received":
             losses = local.losses(whole_models(received))
-        lam = local.share if self.weigh_samples else torch.ones_like(local.share)
+        lam = local.share if self.weigh_samples and not self.scale_free else torch.ones_like(local.share)
         if self.preference is not None:
             lam = lam * tensor(own, "preference")
         usable = losses.isfinite()
@@ -153,16 +157,14 @@ class FedFew(Method):
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """log(λ_i α_i w[i, k]) but for a constant: line 13."""
-        lam, ideal = self._lambda_and_ideal(share, clients)
-        log_alpha, log_w = scalarization.log_weights(reply.losses.cpu().double(), self.mu, lam, ideal)
+        log_alpha, log_w = scalarization.log_weights(reply.losses.cpu().double(), self.mu, **self._client_terms(share, clients))
         if self.preference is not None:
             log_alpha = log_alpha + torch.tensor(self.preference, dtype=torch.float64)[clients].log()
         return log_alpha[:, None] + log_w
 
     def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
         """log α_i but for the same constant: α sums to one, λ_i α_i w[i, k] does not."""
-        lam, ideal = self._lambda_and_ideal(share, clients)
-        return scalarization.log_weights(reply.losses.cpu().double(), self.mu, lam, ideal)[0]
+        return scalarization.log_weights(reply.losses.cpu().double(), self.mu, **self._client_terms(share, clients))[0]
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         """Lines 14–15."""
@@ -189,16 +191,18 @@ class FedFew(Method):
         return server if self.share == "none" else take(whole_models(tree_map(lambda t: t[None], server)), 0)
 
     def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
-        lam, ideal = self._lambda_and_ideal(share, clients)
-        alpha, w = scalarization.weights(losses.double(), self.mu, lam, ideal)
-        return {"alpha": alpha, "w": w, "g": scalarization.stch_set(losses.double(), self.mu, lam, ideal)}
+        terms = self._client_terms(share, clients)
+        alpha, w = scalarization.weights(losses.double(), self.mu, **terms)
+        return {"alpha": alpha, "w": w, "g": scalarization.stch_set(losses.double(), self.mu, **terms)}
 
-    def _lambda_and_ideal(self, share: Tensor, clients: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Weighting losses by sample share is a preference: λ_i n_i / Σ_j n_j (L[i, k] − z*_i)."""
-        lam = share.cpu().double() if self.weigh_samples else torch.ones(len(clients), dtype=torch.float64)
+    def _client_terms(self, share: Tensor, clients: Tensor) -> dict[str, Tensor | None]:
+        """λ, z* and p of these clients. Weighting losses by sample share is a preference: λ_i n_i / Σ_j n_j (L[i, k] − z*_i)."""
+        one, counts = torch.ones(len(clients), dtype=torch.float64), share.cpu().double()
+        lam = counts if self.weigh_samples and not self.scale_free else one
         if self.preference is not None:
             lam = lam * torch.tensor(self.preference, dtype=torch.float64)[clients]
-        return lam, None if self.ideal is None else torch.tensor(self.ideal, dtype=torch.float64)[clients]
+        ideal = None if self.ideal is None else torch.tensor(self.ideal, dtype=torch.float64)[clients]
+        return {"preference": lam, "ideal": ideal, "client_weights": counts if self.weigh_samples and self.scale_free else None}
 
 
 def whole_models(parts: Tree) -> Tree:
