@@ -6,7 +6,8 @@ For a matrix of losses ``L[i, k]`` (objective or client i under solution or mode
     STCH-Set  g = μ log Σ_i (Σ_k exp(−λ_i (L[i, k] − z*_i) / μ))⁻¹                    (paper, Eq. 7)
 
 and they are never far apart:  −μ log M ≤ TCH-Set − STCH-Set ≤ μ log K. Client weights p_i may stand in the place of the ones in
-the sum over clients. The gradient of STCH-Set is ``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` says which model fits a client, ``α`` which client is served worst.
+the sum over clients. The gradient of STCH-Set is ``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` says which model fits a client, ``α``
+which client is served worst.
 
 Everything is computed in log space after subtracting the row's or column's extreme value, *before* dividing by μ: no overflow,
 and no digits lost, for μ from 1e-6 to 1e6. Half-precision losses are computed with in float32.

@@ -51,6 +51,8 @@ MEASURES = {
     "worst_tenth": Measure("worst 10 %", "{score}_worst_tenth"),
     "std": Measure("std over clients", "{score}_std", better=-1),
     "jain": _index("Jain's index", "{score}_jain", better=1),
+    "single_mean": Measure("best single model", "single_mean"),
+    "single_min": Measure("best single model, worst client", "single_min"),
     "macro_f1": Measure("macro-F1, served", "macro_f1"),
     "auc": Measure("AUC, served", "auc"),
     "entropy": _index("entropy of w", "entropy"),

@@ -71,12 +71,21 @@ def _run(
         "precision": settings.precision,
         "seconds_per_round": _number(run.history.seconds.mean()),
         **over_clients,
+        **_single(run),
         "macro_f1": _mean(scores.macro_f1),
         "auc": _mean(scores.auc),
         **{name: last[name] for name in ("g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down")},
         "cost": json.dumps(asdict(cost)),
         "notes": "; ".join([*notes, *run.state.events]) or None,
     }
+
+
+def _single(run: Run) -> dict[str, float | None]:
+    """The accuracy of each client's best single model, where it is served a mixture."""
+    if "single_accuracy" not in run.history.columns:
+        return {"single_mean": None, "single_min": None}
+    single = run.history.last("single_accuracy")
+    return {"single_mean": _number(single.mean()), "single_min": _number(single.min())}
 
 
 def _clients(run: Run, federation: Federation, scores: Scores) -> list[dict[str, Any]]:

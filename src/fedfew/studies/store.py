@@ -43,6 +43,7 @@ RUNS = _schema(
     seconds=_real,
     seconds_per_round=_real,
     **{f"{score}_{name}": _real for score in SCORES for name in OVER_CLIENTS},
+    **dict.fromkeys(("single_mean", "single_min"), _real),  # of the best single model, where a mixture is served
     **dict.fromkeys(("macro_f1", "auc", "g", "entropy", "largest", "alpha_cv"), _real),
     **dict.fromkeys(("models_in_use", "bytes_up", "bytes_down"), _whole),
     cost=_text,
