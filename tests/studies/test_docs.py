@@ -35,7 +35,7 @@ def call(*words: str) -> str:
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the page's study has been run."""
     folder = tmp_path_factory.mktemp("docs")
-    (folder / "turned.yaml").write_text(blocks("yaml")[0])
+    (folder / "turned.yaml").write_text(next(block for block in blocks("yaml") if block.startswith("name: turned")))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         planned = call("study", "run", "turned.yaml", "--dry-run")
@@ -98,3 +98,13 @@ def test_the_questions_are_answered(here, capsys):
         ("FedFew", '{"models": 4}'),
     }
     assert answer == sorted(answer, key=lambda line: -line[2])
+
+
+def test_the_example_of_a_tuned_study_can_be_planned():
+    from fedfew.studies.plan import cells
+    from fedfew.studies.study import parse
+
+    (block,) = [block for block in blocks("yaml") if "tune:" in block]
+    planned = cells(parse("name: x\ncolumns: {c: {dataset: digits}}\n" + block, "x.yaml"))
+    sizes = {(cell.protocol, cell.row): len(cell.candidates) for cell in planned}
+    assert sizes == {("fair", "FedAvg"): 0, ("fair", "FedProx"): 0, ("tuned", "FedAvg"): 2, ("tuned", "FedProx"): 4}

@@ -26,7 +26,7 @@ def test_a_file_is_read():
     found = study(title="Title", about="A\nB", protocols=["published", "fair"], seeds={"published": 1, "fair": 3})
     assert (found.name, found.title, found.about, found.source) == ("tiny", "Title", "A B", "tiny.yaml")
     assert found.protocols == ("published", "fair")
-    assert found.seeds == {"published": 1, "fair": 3}
+    assert found.seeds == {"published": 1, "fair": 3, "tuned": 1}
     assert list(found.columns) == ["iid"]
     assert found.rows["FedFew"] == {"method": {"name": "fedfew", "models": 2}}
     assert found.points == ({},)

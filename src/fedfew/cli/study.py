@@ -72,7 +72,8 @@ def list_() -> None:
 def run(
     name: Name,
     protocol: Annotated[
-        list[str] | None, typer.Option(help="published or fair; may be given twice. [dim](default: the study's)[/dim]")
+        list[str] | None,
+        typer.Option(help="published, fair or tuned; may be given several times. [dim](default: the study's)[/dim]"),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds (0, 1, …). [dim](default: the study's)[/dim]")] = None,
     scale: Annotated[

@@ -15,6 +15,8 @@ PROTOCOLS = {
     "published": "Protocol published: the published code's presets, Dirichlet 0.5 drawn with 0.1 as that code does; FedFew is "
     "scored adapted (after the round's local training), all others served (as the server hands the model over).",
     "fair": "Protocol fair: settings as stated, every method scored both ways.",
+    "tuned": "Protocol tuned: as fair, with each method's hyperparameters chosen per seed from a declared grid, by served "
+    "accuracy on validation samples held out from the training data.",
 }
 SCORED = {
     "served": "Served: the model as the server would hand it over.",

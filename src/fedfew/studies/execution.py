@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from fedfew.studies.folder import ERROR, LOG, DamagedFileError, RunFolder, Store
 from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
+from fedfew.studies.tuning import points
 from fedfew.training.settings import find_model
 
 WRITE_EVERY = 20.0  # seconds between two updates of the tables while runs are going
@@ -50,7 +51,9 @@ class Prepared:
 
     @cached_property
     def estimate(self) -> Estimate:
-        return estimate(self.root, {key: cell.settings for key, cell in self.new.items()}, self.workers)
+        found = estimate(self.root, {key: cell.settings for key, cell in self.new.items()}, self.workers)
+        runs = {key: 1 + len(cell.candidates) for key, cell in self.new.items()}  # a tuned run trains every candidate first
+        return replace(found, seconds={key: s if s is None else runs[key] * s for key, s in found.seconds.items()})
 
     def run(
         self, watcher: runner.Watcher, *, keep_models: bool = False, time_limit: float | None = runner.TIME_LIMIT
@@ -59,7 +62,7 @@ class Prepared:
         self._check_models()
         plan, dropped = write_plan(self.folder, self.study.text, self.options.length, self.cells, self.missing)
         writer = _TableWriter(self.root, self.folder, plan)
-        jobs = [runner.Job(key, cell.label, cell.settings, self.estimate.seconds[key] or 1.0) for key, cell in self.new.items()]
+        jobs = [self._job(key, cell) for key, cell in self.new.items()]
         for key in self.damaged:
             RunFolder.of(self.root, key).set_aside_damaged_result()
         for job in jobs:
@@ -77,6 +80,10 @@ class Prepared:
         )
         writer.write()
         return report, dropped
+
+    def _job(self, key: str, cell: Cell) -> runner.Job:
+        values = tuple(points(cell.grid)) if cell.grid else ()
+        return runner.Job(key, cell.label, cell.settings, self.estimate.seconds[key] or 1.0, cell.candidates, values)
 
     def _check_models(self) -> None:
         """Import the modules of the user's own that the new runs name, so that an error is found before anything is trained."""

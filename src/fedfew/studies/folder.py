@@ -94,6 +94,19 @@ class RunFolder:
         """Rename a result that cannot be read, so that the run is made again and nothing is lost."""
         os.replace(self.path / RESULT, self.path / f"damaged-{RESULT}")
 
+    @property
+    def score(self) -> tuple[float | None, float | None] | None:
+        """Of a candidate that was trained to tune a run: accuracy and loss on validation samples; None where not yet known."""
+        try:
+            found = read_json(self.path / "score.json")
+        except DamagedFileError:
+            return None
+        return None if found is None else (found.get("served_accuracy"), found.get("served_loss"))
+
+    def finish_candidate(self, accuracy: float | None, loss: float | None) -> None:
+        write_json(self.path / "score.json", {"served_accuracy": accuracy, "served_loss": loss})
+        self.drop_checkpoints()
+
     def drop_checkpoints(self) -> None:
         for checkpoint in self.path.glob("round-*"):
             shutil.rmtree(checkpoint, ignore_errors=True)

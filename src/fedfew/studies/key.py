@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from fedfew.methods import Method
 from fedfew.studies.module_lookup import source_file
+from fedfew.studies.tuning import SHARE
 from fedfew.training.settings import Settings, make_method
 
 OUTCOME_VERSION = 3
@@ -27,9 +29,10 @@ LENGTH = 20  # hexadecimal digits kept: 80 bits
 NOT_OF_THE_OUTCOME = {f.name for f in fields(Settings) if not f.metadata.get("outcome")}  # the method's settings count below
 
 
-def run_key(settings: Settings) -> str:
-    """The key of a run with these settings, here and now."""
-    return _hash(identity(settings))[:LENGTH]
+def run_key(settings: Settings, candidates: Sequence[Settings] = ()) -> str:
+    """The key of a run with these settings; of a tuned one, of the settings that it chooses among."""
+    chosen_among = {"tuned": [identity(c) for c in candidates], "validation_share": SHARE} if candidates else {}
+    return _hash(identity(settings) | chosen_among)[:LENGTH]
 
 
 def identity(settings: Settings) -> dict[str, Any]:

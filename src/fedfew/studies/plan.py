@@ -11,6 +11,7 @@ from typing import Any
 from fedfew.methods.hyperparameters import hyper_parameters
 from fedfew.studies import protocol as protocols
 from fedfew.studies import scale as scaling
+from fedfew.studies import tuning
 from fedfew.studies.module_lookup import check_named
 from fedfew.studies.study import NOT_AN_AXIS, Study
 from fedfew.training.settings import RECOMMENDED, TYPES, Settings, make_method, resolve
@@ -67,13 +68,19 @@ class Cell:
     seed: int
     settings: Settings
     changed: tuple[str, ...] = field(default=(), compare=False)  # what the protocol changed, in words
+    grid: dict[str, list[Any]] = field(default_factory=dict)  # under the protocol tuned: hyperparameters to choose
+
+    @cached_property
+    def candidates(self) -> tuple[Settings, ...]:
+        """What the grid gives to choose from; () where nothing is tuned."""
+        return tuple(tuning.candidate(self.settings, values) for values in tuning.points(self.grid)) if self.grid else ()
 
     @cached_property
     def key(self) -> str:
         """The content address of the run: what is run in the same way has the same one, whichever study asks for it."""
         from fedfew.studies.key import run_key
 
-        return run_key(self.settings)
+        return run_key(self.settings, self.candidates)
 
     @property
     def label(self) -> str:
@@ -88,6 +95,8 @@ def cells(study: Study, options: Options = Options()) -> list[Cell]:  # noqa: B0
     _check_size(study, options)
     planned = []
     for protocol in options.protocols or study.protocols:
+        if protocol == protocols.TUNED and not (study.tune or study.row_tune):
+            raise study.error("protocols", "tuned needs hyperparameters to choose from: write tune: {lr: [0.01, 0.1]}")
         seeds = options.seeds_of(study, protocol)
         for column, row in _chosen(study, options.only):
             for cell in _points(study, protocol, column, row, options):
@@ -109,8 +118,26 @@ def _points(study: Study, protocol: str, column: str, row: str, options: Options
         if point in [cell.point for cell in found]:
             continue
         settings, changed = _settings(study, protocol, column, row, point, options)
-        found.append(Cell(study.name, protocol, column, row, point, 0, settings, changed))
+        grid = _grid(study, row, own) if protocol == protocols.TUNED else {}
+        found.append(_checked(study, Cell(study.name, protocol, column, row, point, 0, settings, changed, grid)))
     return [_scaled(cell, found, options.scale, "checkpoint_every" in _stated(study, cell)) for cell in found]
+
+
+def _grid(study: Study, row: str, own: set[str]) -> dict[str, list[Any]]:
+    """The hyperparameters to choose for a row: those of the study that mean something to it, and its own."""
+    unknown_names = [name for name in study.row_tune.get(row, {}) if name not in own]
+    if unknown_names:
+        raise study.error(f"rows → {row} → tune", unknown("hyperparameter", unknown_names[0], sorted(own)))
+    return {name: values for name, values in study.tune.items() if name in own} | study.row_tune.get(row, {})
+
+
+def _checked(study: Study, cell: Cell) -> Cell:
+    try:
+        for settings in cell.candidates:
+            _check(settings)
+    except (ValueError, ImportError) as error:
+        raise study.error(f"tune of rows → {cell.row}", error) from None
+    return cell
 
 
 def _stated(study: Study, cell: Cell) -> Mapping[str, Any]:
@@ -280,6 +307,12 @@ def _check_only(study: Study, only: tuple[str, ...]) -> None:
             raise unknown(f"column or row of {study.name} that fits --only", pattern, [*study.columns, *study.rows])
 
 
+def _check_tune(study: Study, known: set[str]) -> None:
+    for name in study.tune:
+        if name not in known:
+            raise study.error("tune", unknown("hyperparameter of a method in this study,", name, sorted(known)))
+
+
 def _check_size(study: Study, options: Options) -> None:
     """A study that could never be run is refused before it is planned."""
     seeds = sum(len(options.seeds_of(study, protocol)) for protocol in options.protocols or study.protocols)
@@ -298,6 +331,7 @@ def _check_axes(study: Study) -> None:
     for name in axes:
         if name in ("dataset", "partition", "clients", "method"):
             raise study.error(f"grid → {name}", f"{name} is no axis: the data are named by columns, the methods by rows")
+    _check_tune(study, known)
     places = {"base": study.base} | {f"columns → {name}": column for name, column in study.columns.items()}
     for place, layer in (places | {"grid or sweep": axes}).items():
         for name in layer:

@@ -1,4 +1,5 @@
-"""What ``published`` changes in a study that states its settings as the paper does. ``fair`` changes nothing.
+"""What ``published`` changes in a study that states its settings as the paper does. ``fair`` and ``tuned`` change nothing stated;
+under ``tuned`` hyperparameters come from a grid (:mod:`fedfew.studies.tuning`).
 
 Each quirk of the published experiments is a switch with a name and a reason, here and nowhere else.
 """
@@ -9,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-PUBLISHED, FAIR = "published", "fair"
-PROTOCOLS = (PUBLISHED, FAIR)
+PUBLISHED, FAIR, TUNED = "published", "fair", "tuned"
+PROTOCOLS = (PUBLISHED, FAIR, TUNED)
 DRAWN_ALPHA = "0.1"  # whatever α is asked for, the published generator draws with this one
 
 Layer = Mapping[str, Any]

@@ -132,6 +132,11 @@ def _rounds(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
+def mean_served(run: Run) -> tuple[float | None, float | None]:
+    """Accuracy and loss of the served models on the samples that the run was scored on, mean over clients."""
+    return _mean(run.history.last("served_accuracy")), _mean(run.history.last("served_loss"))
+
+
 def _number(value: Any) -> float | None:
     if value is None:
         return None

@@ -39,6 +39,8 @@ class Job:
     label: str
     settings: Settings
     seconds: float = 1.0  # an estimate, to put the longest first
+    candidates: tuple[Settings, ...] = ()  # under the protocol tuned: settings to choose among
+    values: tuple[dict[str, Any], ...] = ()  # of the hyperparameters, one entry per candidate
 
 
 @dataclass

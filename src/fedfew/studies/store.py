@@ -48,6 +48,7 @@ RUNS = _schema(
     **dict.fromkeys(("models_in_use", "bytes_up", "bytes_down"), _whole),
     cost=_text,
     notes=_text,
+    tuning=_text,
 )
 CLIENTS = _schema(
     key=_text,

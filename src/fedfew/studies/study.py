@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config import COMPUTE
-from fedfew.studies.protocol import PROTOCOLS
+from fedfew.studies.protocol import PROTOCOLS, TUNED
+from fedfew.studies.tuning import MOST_CANDIDATES, NOT_TUNED
 from fedfew.training.settings import Settings
 from fedfew.util import safe_yaml
 from fedfew.util.printable import printable
@@ -25,7 +26,7 @@ SUFFIXES = (".yaml", ".yml")
 MOST_SEEDS, MOST_POINTS = 1_000, 1_000
 SET_BY_THE_PLAN = {"seed": "seeds", "data_seed": "seeds"}  # a seed sets both
 NOT_AN_AXIS = {name for name, f in Settings.__dataclass_fields__.items() if f.metadata.get("panel") == COMPUTE}
-_TRAINING = ("columns", "rows", "base", "grid", "sweep", "seeds", "protocols", "tables", "figures")
+_TRAINING = ("columns", "rows", "base", "grid", "sweep", "seeds", "protocols", "tune", "tables", "figures")
 KEYS = ("name", "title", "about", "call", *_TRAINING)
 
 Mappings = tuple[dict[str, Any], ...]
@@ -51,6 +52,8 @@ class Study:
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     points: Mappings = ({},)  # of the grid or sweep
+    tune: dict[str, list[Any]] = field(default_factory=dict)  # hyperparameters and their values, under the protocol tuned
+    row_tune: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # the same of single rows, which wins
     tables: Mappings = ()
     figures: Mappings = ()
 
@@ -130,12 +133,19 @@ class _Reader:
                 raise self._error(needed, "is missing: columns name the data, rows the methods (or write call: module:function)")
         protocols = self._protocols(document.get("protocols", ["fair"]))
         tables, figures = (self._specs(document, key) for key in ("tables", "figures"))
+        rows = self._layers(document, "rows")
+        row_tune = {name: self._tune(row.pop("tune"), f"rows → {name} → tune") for name, row in rows.items() if "tune" in row}
+        tune = self._tune(document.get("tune") or {}, "tune")
+        if TUNED in protocols and not (tune or row_tune):
+            raise self._error("protocols", "tuned needs hyperparameters to choose from: write tune: {lr: [0.01, 0.1]}")
         return {
+            "tune": tune,
+            "row_tune": row_tune,
             "protocols": protocols,
             "seeds": self._seeds(document.get("seeds", 1), protocols),
             "base": self._settings(document.get("base") or {}, "base"),
             "columns": self._layers(document, "columns"),
-            "rows": self._with_methods(self._layers(document, "rows")),
+            "rows": self._with_methods(rows),
             "points": self._points(document),
             "tables": tables,
             "figures": figures,
@@ -147,7 +157,7 @@ class _Reader:
             if name not in PROTOCOLS:
                 raise self._error("protocols", unknown("protocol", str(name), PROTOCOLS))
         if not names or len(set(names)) < len(names):
-            raise self._error("protocols", f"{given!r} must name one or both of {', '.join(PROTOCOLS)}, each once")
+            raise self._error("protocols", f"{given!r} must name some of {', '.join(PROTOCOLS)}, each once")
         return tuple(names)
 
     def _seeds(self, given: Any, protocols: tuple[str, ...]) -> dict[str, int]:
@@ -201,6 +211,19 @@ class _Reader:
         if (size := prod([len(values) for values in axes.values()])) > MOST_POINTS:
             raise self._error("grid", f"has {size:,} points, and at most {MOST_POINTS:,} are possible")
         return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+
+    def _tune(self, given: Any, place: str) -> dict[str, list[Any]]:
+        """Names of hyperparameters and the values to choose from."""
+        grid = self._settings(given, place)
+        for name, values in grid.items():
+            listed = self._list(values, f"{place} → {name}", "a list of values, e.g. [0.01, 0.1]")
+            if not listed or any(value in listed[:i] for i, value in enumerate(listed)):
+                raise self._error(f"{place} → {name}", f"{_short(values)} is empty, or names a value twice")
+            if name in NOT_TUNED | NOT_AN_AXIS:
+                raise self._error(f"{place} → {name}", "cannot be tuned: only hyperparameters of training and of methods can")
+        if (size := prod([len(values) for values in grid.values()])) > MOST_CANDIDATES:
+            raise self._error(place, f"has {size:,} combinations, and at most {MOST_CANDIDATES} are possible")
+        return grid
 
     def _settings(self, given: Any, place: str) -> dict[str, Any]:
         """Names and values of settings; what is set elsewhere is refused, the values are checked later."""

@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.studies import run_result
+from fedfew.studies import run_result, tuning
 from fedfew.studies.folder import RunFolder, now
 from fedfew.training.settings import Settings, find_model, make_federation, make_method, training_arguments
 from fedfew.util.files import FolderInUseError, folder_locked
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.training.loop import Progress
     from fedfew.training.run import Run
+
+Candidates = list[tuple[dict[str, Any], Settings]]  # values of the hyperparameters, and all settings with them
 
 OF_THE_DATA = ("dataset", "partition", "clients", "data_seed", "sample", "data_dir")
 PROGRESS = ("round", "rounds", "loss", "served", "adapted", "seconds")  # what a round's event reports
@@ -53,16 +55,16 @@ class Worker:
     stopping: threading.Event = field(default_factory=threading.Event)
     _data: tuple[tuple[Any, ...], Federation, list[str]] | None = None
 
-    def make(self, key: str, settings: Settings) -> None:
+    def make(self, key: str, settings: Settings, candidates: Sequence[Settings] = (), values: Sequence[Any] = ()) -> None:
         """Make a run. Its last event is ``done``, ``failed``, ``busy`` (another runner holds it) or ``stopped``."""
         folder = RunFolder.of(self.root, key)
         try:
             with folder_locked(folder.path, wait=0):
-                self._locked(key, settings, folder)
+                self._locked(key, settings, folder, list(zip(values, candidates, strict=True)))
         except FolderInUseError:
             self.send({"event": "busy", "key": key})
 
-    def _locked(self, key: str, settings: Settings, folder: RunFolder) -> None:
+    def _locked(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
         if folder.finished:  # by another runner, a moment ago
             self.send({"event": "done", "key": key})
             return
@@ -70,7 +72,7 @@ class Worker:
             self.send({"event": "failed", "key": key, "error": failed["message"]})
             return
         try:
-            self._train(key, settings, folder)
+            self._train(key, settings, folder, candidates)
         except KeyboardInterrupt:
             self.send({"event": "stopped", "key": key})
         except Exception as error:
@@ -81,7 +83,7 @@ class Worker:
         else:
             self.send({"event": "done", "key": key})
 
-    def _train(self, key: str, settings: Settings, folder: RunFolder) -> None:
+    def _train(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
         from fedfew.engines.memory import share
         from fedfew.evaluation.costs import cost
         from fedfew.training.api import device_named, too_large
@@ -96,7 +98,10 @@ class Worker:
             if settings.sample is not None:
                 notes = [f"only {settings.sample:,} rows of the data set", *notes]
             share(device, self.workers)
-            run = self._trained(key, settings, folder, federation)
+            tuned = self._tuned(key, candidates, folder, federation) if candidates else None
+            if tuned is not None:
+                settings, notes = tuned[0], [*notes, tuning.in_words(tuned[1]["chosen"])]
+            run = self._trained(key, settings, folder, federation, len(candidates) * settings.rounds)
         finally:
             seconds = time.perf_counter() - begin
             folder.record_attempt(event="ended", when=now(), pid=os.getpid(), seconds=seconds)
@@ -104,14 +109,37 @@ class Worker:
             "code": self.code,
             "device": _device_name(device),
             "started": started,
+            "tuning": None if tuned is None else json.dumps(tuned[1]),
             "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
         }
         spent = cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
         here = federation.to(device, stream=too_large(federation, device))
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
-    def _trained(self, key: str, settings: Settings, folder: RunFolder, federation: Federation) -> Run:
-        """The run, resumed from its last checkpoint."""
+    def _tuned(
+        self, key: str, candidates: Candidates, folder: RunFolder, federation: Federation
+    ) -> tuple[Settings, dict[str, Any]]:
+        """The candidate that is best on validation samples held out from the training data, and what is stored of the choice."""
+        import fedfew
+        from fedfew.evaluation.choosing_k import held_out
+
+        data = held_out(federation, tuning.SHARE, candidates[0][1].data_seed)
+        scores = []
+        for number, (values, settings) in enumerate(candidates):
+            place = RunFolder(folder.path / f"candidate-{number}")
+            if (score := place.score) is None:
+                try:
+                    run = self._trained(key, settings, place, data, number * settings.rounds)
+                    score = run_result.mean_served(run)
+                except fedfew.DivergedError:
+                    score = None, None
+                place.finish_candidate(*score)
+            scores.append(tuning.Score(values, *score))
+        chosen = tuning.best(scores)
+        return candidates[chosen][1], tuning.record(scores, chosen)
+
+    def _trained(self, key: str, settings: Settings, folder: RunFolder, federation: Federation, before: int = 0) -> Run:
+        """The run, resumed from its last checkpoint. before: rounds that were trained to tune it."""
         import fedfew
         from fedfew.training.checkpoint import CheckpointError
 
@@ -121,7 +149,9 @@ class Worker:
             nonlocal last_event
             if progress.done or time.perf_counter() - last_event >= EVENT_EVERY:
                 last_event = time.perf_counter()
-                self.send({"event": "round", "key": key} | {name: getattr(progress, name) for name in PROGRESS})
+                values = {name: getattr(progress, name) for name in PROGRESS}
+                values |= {name: before + values[name] for name in ("round", "rounds")}
+                self.send({"event": "round", "key": key} | values)
             if self.stopping.is_set() and not progress.done:
                 raise KeyboardInterrupt
 
@@ -196,7 +226,8 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_read_messages, args=(messages, worker.stopping), daemon=True).start()
     send({"event": "ready"})
     while (message := messages.get()) is not None and not worker.stopping.is_set():
-        worker.make(message["key"], Settings(**message["settings"]))
+        candidates = [Settings(**settings) for settings in message["candidates"]]
+        worker.make(message["key"], Settings(**message["settings"]), candidates, message["values"])
 
 
 def _read_messages(messages: queue.SimpleQueue[dict[str, Any] | None], stopping: threading.Event) -> None:

@@ -65,7 +65,8 @@ class WorkerProcess:
 
     def assign(self, job: Job) -> None:
         self.job, self.data, self.last_event = job, data_of(job.settings), time.monotonic()
-        self.send({"key": job.key, "settings": asdict(job.settings)})
+        candidates = [asdict(settings) for settings in job.candidates]
+        self.send({"key": job.key, "settings": asdict(job.settings), "candidates": candidates, "values": list(job.values)})
 
     def send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
