@@ -21,7 +21,8 @@ def test_methods_lists_all_and_explains_one() -> None:
     document = json.loads(call("methods", "--json").stdout)
     assert list(document) == list(METHODS)
     settings = json.loads(call("methods", "fedfew", "--json").stdout)["fedfew"]["settings"]
-    assert {key: value for key, value in settings[3].items() if key != "about"} == {
+    (normalise,) = (setting for setting in settings if setting["name"] == "normalise")
+    assert {key: value for key, value in normalise.items() if key != "about"} == {
         "name": "normalise",
         "value": "true or false",
         "default": True,

@@ -21,7 +21,7 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew advise-k[/cyan]   K from 1 to 6 on rotated digits (four true groups)
 [cyan]fedfew advise-k --dataset digits --partition iid --ks 1-4[/cyan]
-[cyan]fedfew advise-k --ks 1,2,4,8 --seeds 5 --mu 0.003 -o advice.svg[/cyan]   hyperparameters of FedFew
+[cyan]fedfew advise-k --ks 1,2,4,8 --seeds 5 --mu 0.1 -o advice.svg[/cyan]   hyperparameters of FedFew
 [cyan]fedfew advise-k --resume --folder runs/advise-digits[/cyan]   continue after Ctrl-C
 """
 DEFAULT_KS, DEFAULT_SEEDS, DEFAULT_HOLD_OUT = "1-6", 3, 0.2

@@ -22,7 +22,7 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew compare[/cyan]   local, fedavg and fedfew on rotated digits
 [cyan]fedfew compare --methods all --seeds 3 -o comparison.png[/cyan]
-[cyan]fedfew compare --methods fedavg,fedfew:models=4,mu=0.003,fedfew:published[/cyan]   hyperparameters after a colon
+[cyan]fedfew compare --methods fedavg,fedfew:models=4,mu=0.1,fedfew:published[/cyan]   hyperparameters after a colon
 [cyan]fedfew compare --resume --folder runs/compare-digits[/cyan]   continue after Ctrl-C
 """
 DEFAULT_METHODS, DEFAULT_SEEDS = "local,fedavg,fedfew", 1
@@ -38,7 +38,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods separated by commas, hyperparameters after a colon: fedavg,fedfew:models=4,mu=0.003. Or all.",
+            help="Methods separated by commas, hyperparameters after a colon: fedavg,fedfew:models=4,mu=0.1. Or all.",
             show_default=DEFAULT_METHODS,
             autocompletion=flags.complete_methods,
         ),
@@ -95,7 +95,7 @@ def compare(
 
 
 def parse(specs: str) -> dict[str, dict[str, Any]]:
-    """Labels and method mappings of ``fedavg,fedfew:models=4,mu=0.003``; a piece with '=' belongs to the method before it."""
+    """Labels and method mappings of ``fedavg,fedfew:models=4,mu=0.1``; a piece with '=' belongs to the method before it."""
     from fedfew.methods import METHODS
 
     if specs.strip() == "all":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew run[/cyan]   FedFew with three models on rotated digits
-[cyan]fedfew run --method fedfew --models 4 --mu 0.003[/cyan]   hyperparameters of the method ('fedfew methods fedfew')
+[cyan]fedfew run --method fedfew --models 4 --mu 0.1[/cyan]   hyperparameters of the method ('fedfew methods fedfew')
 [cyan]fedfew run --dataset digits --partition dirichlet:0.5 --method fedavg --rounds 50[/cyan]
 [cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one overridden
 [cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   continue after Ctrl-C

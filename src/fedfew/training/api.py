@@ -49,7 +49,7 @@ def train(
 
     model: a name ("linear", "mlp", "cnn", "textcnn", "resnet18", …) or a zero-argument callable returning an ``nn.Module`` that
         gives logits.
-    method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.003)``.
+    method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
     config: training settings to start from; the keywords listed below change single ones.
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
