@@ -26,7 +26,7 @@ def test_a_round_by_hand() -> None:
     assert_close(weight.sum(), torch.tensor(1.0))
     moves = [torch.stack([descend(m, x, y) - m for x, y in clients_of(data)]) for m in models]
     for normalise in (True, False):
-        method = FedFew(models=2, mu=mu, normalise=normalise, loss_at="received")
+        method = FedFew(models=2, mu=mu, scale_free=False, normalise=normalise, loss_at="received")
         run = train(method, data, **(FULL_BATCH | {"rounds": 1}))
         for k in range(2):
             step = torch.einsum("i,i...->...", weight[:, k], moves[k]) / (weight[:, k].sum() if normalise else 1)
@@ -60,7 +60,8 @@ def test_preferences_are_those_of_equation_8(preference: list[float], normalise:
     w = torch.softmax(-lowest, 1)
     alpha = torch.softmax(-torch.logsumexp(-lowest, 1), 0)
     weight = (lam * alpha)[:, None] * w
-    method = FedFew(models=2, mu=mu, normalise=normalise, loss_at="received", preference=tuple(preference), weigh_samples=weigh)
+    form = {"scale_free": False, "normalise": normalise, "loss_at": "received", "weigh_samples": weigh}
+    method = FedFew(models=2, mu=mu, preference=tuple(preference), **form)
     run = train(method, data, **settings)
     for k, model in enumerate(models):
         moves = torch.stack([descend(model, x, y) - model for x, y in clients_of(data)])

@@ -212,10 +212,11 @@ def fedfew(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     models = [start[k if method.init_models == "distinct" else 0] for k in range(K)]
     for r in range(1, ROUNDS + 1):
         trained = [[Local(i, r, batch).sgd(models[k], model=k) for k in range(K)] for i in range(M)]
-        weighted = torch.tensor([[SHARE[i] * trained[i][k][1] for k in range(K)] for i in range(M)], dtype=torch.float64)
-        e = torch.exp(-weighted / method.mu)
-        s = e.sum(1)
-        weight = (1 / s / (1 / s).sum())[:, None] * e / s[:, None]  # α_i·w[i, k]
+        losses = torch.tensor([[trained[i][k][1] for k in range(K)] for i in range(M)], dtype=torch.float64)
+        share = torch.tensor(SHARE, dtype=torch.float64)
+        e = torch.exp(-(losses if method.scale_free else share[:, None] * losses) / method.mu)
+        worst = (share if method.scale_free else 1.0) / e.sum(1)
+        weight = (worst / worst.sum())[:, None] * e / e.sum(1, keepdim=True)  # α_i·w[i, k]
         if method.normalise:
             weight = weight / weight.sum(0)
         models = [

@@ -48,7 +48,15 @@ pairs = st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(0, MODELS - 1
 def test_a_model_that_is_not_finite_is_left_out_for_that_client_only(spoiled, where: str, normalise: bool) -> None:
     """The round is that of Eqs. 8 to 10 with sums over the pairs (client, model) that are left."""
     data, mu = federation(), 0.05
-    method = Spoiled(models=MODELS, mu=mu, loss_at="received", normalise=normalise, pairs=tuple(sorted(spoiled)), where=where)
+    method = Spoiled(
+        models=MODELS,
+        mu=mu,
+        scale_free=False,
+        loss_at="received",
+        normalise=normalise,
+        pairs=tuple(sorted(spoiled)),
+        where=where,
+    )
     run = train(method, data, **ONE_ROUND)
     start = [theta(m.state_dict()) for m in train(FedFew(models=MODELS), data, **(ONE_ROUND | {"lr": 1e-30})).models]
     share = data.train.count.double() / data.train.count.sum()
