@@ -11,11 +11,14 @@ import torch
 
 import fedfew
 from fedfew import export
+from fedfew.data import preprocessing
 from fedfew.engines import LocalTraining
 from fedfew.evaluation.selection import Fit
 from fedfew.export import model_file
 from tests.cli.small import SMALL
 from tests.helpers import call, refused
+
+TINY = ["--rounds", "2", "--models", "2", "--device", "cpu"]
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -170,3 +173,21 @@ def test_select_needs_a_file_and_models(finished: Path) -> None:
     call("run", *SMALL, "--method", "local", "--folder", "r")
     np.savez("mine.npz", x=np.zeros((1, 1, 8, 8)), y=np.zeros(1, int))
     assert "local keeps no models on the server" in refused("select", "r", "--data", "mine.npz")
+
+
+def test_labels_in_words_are_looked_up_in_the_class_names_of_the_export() -> None:
+    rows = [f"{i % 7}.5,{i % 5 - 2}.25,{('Basel', 'Bern')[i % 2]},{('ill', 'well')[i % 3 == 0]}" for i in range(60)]
+    Path("patients.csv").write_text("marker,dose,hospital,label\n" + "\n".join(rows) + "\n")
+    call("run", "--dataset", "patients.csv", "--partition", "by:hospital", "--folder", "r", *TINY)
+    record = json.loads(Path("r/federation.json").read_text())
+    assert record["client_names"] == ["Basel", "Bern"]
+    assert record["class_names"] == ["ill", "well"]
+    assert record["columns"]["used"] == ["marker", "dose"]
+    table = fedfew.data.load("patients.csv", partition="by:hospital")
+    assert preprocessing.from_document(record["preprocessing"]) == table.preprocessing
+    call("export", "r", "-o", "models")
+    x, y = table.test.of(0)
+    np.savez("numbers.npz", x=x, y=y)
+    np.savez("words.npz", x=x, y=np.array(["ill", "well"])[y.numpy()])
+    chosen = [json.loads(call("select", "models", "--data", f"{name}.npz", "--json").stdout) for name in ("numbers", "words")]
+    assert chosen[0] == chosen[1]

@@ -52,7 +52,7 @@ def test_written_and_read_bit_for_bit(shared: Path, tmp_path: Path, settings: di
     assert again.about["seed"] == 0
     assert again.about["source_hash"]
     raw = sum(s.x.nbytes + s.y.nbytes for s in (federation.train, federation.test, federation.val) if s is not None)
-    fitted = 0 if federation.preprocessing is None else len(json.dumps(to_document(federation.preprocessing)))  # type: ignore[arg-type]
+    fitted = 0 if federation.preprocessing is None else len(json.dumps(to_document(federation.preprocessing)))
     assert path.stat().st_size < raw + fitted + 20_000
 
 

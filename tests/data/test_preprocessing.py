@@ -156,7 +156,7 @@ def test_written_and_read_equal(tmp_path: Path, kind: str) -> None:
     source = {"table": table, "text": texts, "image": lambda p: layouts.image_folder(p / "i", classes=2, each=4)}[kind](tmp_path)
     federation: Federation = load(source, **settings)  # type: ignore[arg-type]
     assert federation.preprocessing is not None
-    document = to_document(federation.preprocessing)  # type: ignore[arg-type]
+    document = to_document(federation.preprocessing)
     assert from_document(json.loads(json.dumps(document))) == federation.preprocessing
     again = read_prepared(write_prepared(federation, tmp_path / "a.fed"))
     assert again.preprocessing == federation.preprocessing

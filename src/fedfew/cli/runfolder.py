@@ -121,8 +121,13 @@ def _about(federation: Federation) -> dict[str, Any]:
     train, groups = federation.train, federation.groups
     about: dict[str, Any] = {"train": train.count.tolist(), "test": federation.test.count.tolist(), "pixels": train.pixels}
     about["dtype"] = str(train.x.dtype).removeprefix("torch.")
-    if federation.class_names:
-        about["class_names"] = list(federation.class_names)
+    about |= {"class_names": list(federation.class_names), "client_names": list(federation.client_names)}
+    if federation.about.get("columns"):
+        about["columns"] = federation.about["columns"]
+    if federation.preprocessing is not None:
+        from fedfew.data.preprocessing import to_document
+
+        about["preprocessing"] = to_document(federation.preprocessing)  # what turns raw data into inputs of these models
     return about if groups is None else about | {"groups": groups.tolist()}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
-from fedfew.data.preprocessing import Preprocessing, from_document, to_document
+from fedfew.data.preprocessing import from_document, to_document
 from fedfew.federation import Federation, Samples
 
 FORMAT = 1
@@ -44,7 +44,7 @@ def write(federation: Federation, path: str | Path) -> Path:
         "about": dict(federation.about),
     }
     if federation.preprocessing is not None:
-        tensors["preprocessing"] = tensorfile.text_tensor(to_document(cast(Preprocessing, federation.preprocessing)))
+        tensors["preprocessing"] = tensorfile.text_tensor(to_document(federation.preprocessing))
     tensorfile.write(target, tensors, about)
     return target
 

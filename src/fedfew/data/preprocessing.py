@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew import federation
 from fedfew.data import images, text
 from fedfew.data.decoded import MISSING, Features, Ints
 from fedfew.data.errors import DataError
@@ -152,8 +153,10 @@ class ImagePreprocessing:
 Preprocessing = TablePreprocessing | TextPreprocessing | ImagePreprocessing
 
 
-def to_document(preprocessing: Preprocessing) -> dict[str, Any]:
+def to_document(preprocessing: federation.Preprocessing) -> dict[str, Any]:
     """As JSON values."""
+    if not isinstance(preprocessing, Preprocessing):
+        raise TypeError(f"{type(preprocessing).__name__} is no preprocessing of fedfew.data and cannot be written")
     return {"kind": preprocessing.kind} | asdict(preprocessing)
 
 

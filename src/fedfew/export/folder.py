@@ -130,6 +130,7 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "batch_norm": run.settings.get("batch_norm", "average"),
         "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
         "dtype": about.get("dtype") or data.get("dtype"),
+        **({"class_names": list(about["class_names"])} if about.get("class_names") else {}),
     }
 
 
