@@ -120,7 +120,7 @@ class Machines:
         self.folder = folder
         self.port, self.gate = free_port(), free_port()
         self.ports = {site: free_port() for site in SITES}
-        self.said: list[str] = []
+        self.output: list[str] = []
         played = folder / "played"
         for name, lines in PLAYED.items():
             self._script(played / name, lines)
@@ -156,7 +156,7 @@ class Machines:
                 if line.startswith("sudo systemctl"):
                     self.systemctl(line.split()[2:], machine)
                 else:
-                    self.said.append(
+                    self.output.append(
                         self.here.call("bash", "-ec", f"cd {self.home(machine)}; {line}", environment=self.environment(machine))
                     )
 
@@ -223,8 +223,8 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
         elif block.language in ("sh", "toml"):
             for machine in SITES if block.at == "site" else ["coordinator"]:
                 machines.do(block, machine)
-    said = "\n".join(machines.said)
-    assert "round 2 of 2" in said
+    output = "\n".join(machines.output)
+    assert "round 2 of 2" in output
     run = fedfew.load(coordinator / "runs/first")
     assert (run.round, run.settings["method"]["models"], run.state.events) == (2, 2, [])
     messages = [json.loads(line) for line in (machines.home("north") / "state/client-0/audit.jsonl").read_text().splitlines()]

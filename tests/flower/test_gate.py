@@ -91,13 +91,13 @@ def test_nothing_else_does(authority: Path, method: str, path: str) -> None:
 
 
 def test_a_web_socket_is_not_opened(authority: Path) -> None:
-    said = []
+    output = []
 
     async def send(message):
-        said.append(message)
+        output.append(message)
 
     asyncio.run(gate.Gate("127.0.0.1:1", authority)({"type": "websocket", "raw_path": b"/v1/fleet/get-run"}, send, send))
-    assert said == []
+    assert output == []
 
 
 @pytest.mark.parametrize("command", ["gate", "certs"])
@@ -236,7 +236,9 @@ def post(size: int) -> bytes:
 def reply(connection: ssl.SSLSocket) -> bytes:
     text = b""
     while not text.endswith(b"\r\n\r\nok"):
-        text += connection.recv(1000)
+        piece = connection.recv(1000)
+        assert piece, text
+        text += piece
     return text
 
 
@@ -288,7 +290,7 @@ def test_a_body_of_unknown_length_that_breaks_off_is_not_forwarded_as_if_complet
     "sent", [b"", b"POST /v1/fleet/push-object HT", b"whole request"], ids=["nothing", "half", "second half"]
 )
 def test_headers_that_do_not_end_do_not_hold_a_connection(sent: bytes, running, authority: Path, monkeypatch) -> None:
-    monkeypatch.setattr(gate, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(gate, "HEADER_SECONDS", 1.0)
     with connect(running[0], authority) as connection:
         if sent == b"whole request":
             connection.sendall(post(0))
@@ -297,7 +299,7 @@ def test_headers_that_do_not_end_do_not_hold_a_connection(sent: bytes, running, 
         begin = time.monotonic()
         connection.sendall(sent)
         assert dropped(connection)
-        assert 0.3 < time.monotonic() - begin < 5
+        assert 0.3 < time.monotonic() - begin < 4  # uvicorn itself closes an idle connection after 5
 
 
 def test_a_body_that_stalls_is_given_up(running, superlink: SuperLink, authority: Path, monkeypatch) -> None:

@@ -99,15 +99,15 @@ def test_a_registered_key_gets_in(federation: Federation) -> None:
 
 def test_an_unknown_key_is_refused(federation: Federation) -> None:
     stranger = f"{federation.folder}/certs/sites/stranger"
-    said = federation.refusal(
+    output = federation.refusal(
         "--root-certificates", f"{federation.folder}/certs/ca.crt", "--auth-supernode-private-key", stranger
     )
-    assert "Failed to activate SuperNode" in said
+    assert "Failed to activate SuperNode" in output
 
 
 def test_no_key_at_all_is_refused(federation: Federation) -> None:
-    said = federation.refusal("--root-certificates", f"{federation.folder}/certs/ca.crt")
-    assert "All SuperNodes must be registered" in said
+    output = federation.refusal("--root-certificates", f"{federation.folder}/certs/ca.crt")
+    assert "All SuperNodes must be registered" in output
 
 
 def test_plain_text_is_refused(federation: Federation) -> None:

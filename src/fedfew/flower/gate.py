@@ -131,6 +131,10 @@ class LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()  # the beginning of the next request may have come with the end of this one
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
         super().connection_lost(exc)

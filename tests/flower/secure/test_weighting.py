@@ -1,4 +1,4 @@
-"""Weights under masks: the masked sum is the weighted mean of plain aggregation, whoever drops out, for every method."""
+"""Weights of masked aggregation: the masked sum is the weighted mean of plain aggregation, with or without drop-outs."""
 
 from __future__ import annotations
 
