@@ -28,6 +28,7 @@ class Samples:
     longest: int  # max(count), known without asking the device
     pixels: Pixels = "symmetric"  # what bytes become on their way into a model, see as_input
     log_prior: Tensor | None = None  # [C, classes]: added to the logits of each client's samples
+    class_weights: Tensor | None = None  # [C, classes]: what a sample of a class weighs in each client's training loss
 
     @classmethod
     def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
@@ -48,8 +49,9 @@ class Samples:
         """The same rows seen by a chosen stack of clients (nothing is copied)."""
         at = clients.to(self.count.device)
         count = self.count[at]
-        prior = None if self.log_prior is None else self.log_prior[at]
-        return replace(self, start=self.start[at], count=count, longest=int(count.max()), log_prior=prior)
+        prior, weights = (None if t is None else t[at] for t in (self.log_prior, self.class_weights))
+        longest = int(count.max())
+        return replace(self, start=self.start[at], count=count, longest=longest, log_prior=prior, class_weights=weights)
 
     def to(self, device: torch.device | str, stream: bool = False) -> Samples:
         """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
@@ -60,6 +62,7 @@ class Samples:
             start=self.start.to(device),
             count=self.count.to(device),
             log_prior=None if self.log_prior is None else self.log_prior.to(device),
+            class_weights=None if self.class_weights is None else self.class_weights.to(device),
         )
 
     def inputs(self, rows: Tensor) -> Tensor:

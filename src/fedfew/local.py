@@ -18,7 +18,8 @@ from fedfew.stack import Tree, tree_map
 
 
 class Loss(Protocol):
-    """loss(weights): mean cross-entropy of one replica on the current batch."""
+    """loss(weights): mean cross-entropy of one replica on the current batch, with the label smoothing, class weights, label prior
+    and mixup that the settings ask for."""
 
     def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor: ...
 
@@ -59,9 +60,8 @@ class Trainer(Protocol):
     def local_epochs(self) -> int:
         """Passes over a client's data per round, unless the method asks for another number."""
 
-    @property
-    def lr(self) -> float:
-        """The learning rate of a local step."""
+    def lr(self, round: int) -> float:
+        """The learning rate of a local step in this round."""
 
     @property
     def seed(self) -> int:
@@ -104,6 +104,11 @@ class Local:
     def counts(self) -> Tensor:
         """n_i, the number of training samples of each client."""
         return self.samples.count
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round."""
+        return self.engine.lr(self.round)
 
     def train(
         self,

@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from fedfew import random_streams
-from fedfew.config import Augment
+from fedfew.config import Augment, LocalTraining
+from fedfew.engines import mixup
 from fedfew.federation import Samples, as_input
 
 PADDING = 4  # pixels on every side, of which a crop of the old size is taken
 
 
-def check(augment: str, samples: Samples) -> None:
+def check(training: LocalTraining, samples: Samples) -> None:
     """Refuse, naming the setting, what is not for these samples."""
+    mixup.check(training.mixup, samples)
+    augment = training.augment
     pixels = samples.x.dtype == torch.uint8 or samples.x.is_floating_point()
     if augment != "none" and not (samples.x.ndim == 4 and pixels):
         raise ValueError(

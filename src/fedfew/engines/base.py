@@ -19,30 +19,30 @@ from torch.func import functional_call
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
-from fedfew.engines import dropout
+from fedfew.engines import dropout, mixup
+from fedfew.engines.loss import shifted, with_client_terms
 from fedfew.engines.precision import products
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
-from fedfew.stack import Tree, branch, leaves, tensor, tree_map
+from fedfew.stack import Tree, leaves, tree_map
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One epoch: the order in which each replica sees its client's samples, and its keys for dropout and augmentation."""
+    """One epoch: the order in which each replica sees its client's samples, its keys for dropout and augmentation, and by what
+    share the samples of each step are mixed."""
 
+    lr: float
     order: Tensor  # [C, K, longest]
-    dropout: Tensor | None  # [C, K]
-    augment: Tensor | None  # [C, K]
+    dropout: Tensor | None = None  # [C, K]
+    augment: Tensor | None = None  # [C, K]
+    mixup: Tensor | None = None  # [C, K, steps]
 
     def take(self, at: Tensor | tuple[int, int]) -> Pass:
         """The same for chosen clients, or for a single replica."""
-        return Pass(
-            self.order[at],
-            None if self.dropout is None else self.dropout[at],
-            None if self.augment is None else self.augment[at],
-        )
+        return Pass(self.lr, self.order[at], *(None if t is None else t[at] for t in (self.dropout, self.augment, self.mixup)))
 
 
 @dataclass(frozen=True)
@@ -65,31 +65,11 @@ def forward(module: nn.Module, weights: Tree, x: Tensor, through: Through | None
         hook.remove()
 
 
-CONTEXT, LOG_PRIOR = "__context__", "__log_prior__"  # of a context that carries the clients' label priors
-
-
-def with_prior(context: Tree, samples: Samples, models: int) -> Tree:
-    """A context ``[C, K, …]`` that carries the clients' log priors, where they have some."""
-    if samples.log_prior is None:
-        return context
-    return {CONTEXT: context, LOG_PRIOR: samples.log_prior[:, None].expand(-1, models, -1)}
-
-
-def without_prior(context: Tree) -> tuple[Tree, Tensor | None]:
-    """The method's own context of one replica, and its client's log prior."""
-    if LOG_PRIOR not in context:
-        return context, None
-    return branch(context, CONTEXT), tensor(context, LOG_PRIOR)
-
-
-def shifted(logits: Tensor, log_prior: Tensor | None) -> Tensor:
-    return logits if log_prior is None else logits + log_prior
-
-
 class UnsupportedModuleError(TypeError):
     """The stacked engine cannot take this module."""
 
 
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam and AdamW: PyTorch's defaults
 REMEDY = "; use engine='sequential'"  # how the message of such an error ends
 
 
@@ -109,9 +89,8 @@ class Engine(ABC):
     def local_epochs(self) -> int:
         return self.training.local_epochs
 
-    @property
-    def lr(self) -> float:
-        return self.training.lr
+    def lr(self, round: int) -> float:
+        return self.training.lr_of(round)
 
     # -- what methods and the training loop ask for --------------------------------------------------------------------------
 
@@ -132,21 +111,26 @@ class Engine(ABC):
         clients: the identities [C] that the batch orders are drawn from; context: a tree [C, K, …], or ``{}``.
         """
         models = leaves(params)[0].shape[1]
-        at = clients.to(samples.count.device)
-        replica = at[:, None], torch.arange(models, device=at.device)
-        passes = (
-            Pass(
-                random_streams.order(self.seed, round, at, models, epoch, samples.count, samples.longest),
-                random_streams.count(random_streams.DROPOUT, self.seed, round, epoch, *replica) if self.drops else None,
-                random_streams.count(random_streams.AUGMENT, self.seed, round, epoch, *replica)
-                if self.training.augment != "none"
-                else None,
-            )
-            for epoch in range(first_epoch, first_epoch + epochs)
-        )
+        passes = (self._pass(samples, clients, models, round, epoch) for epoch in range(first_epoch, first_epoch + epochs))
         self.module.train()
         with self._products(samples):
-            return self._train(params, samples, passes, objective, with_prior(context, samples, models), project)
+            return self._train(params, samples, passes, objective, with_client_terms(context, samples, models), project)
+
+    def _pass(self, samples: Samples, clients: Tensor, models: int, round: int, epoch: int) -> Pass:
+        at = clients.to(samples.count.device)
+        lr, order = self.lr(round), random_streams.order(self.seed, round, at, models, epoch, samples.count, samples.longest)
+
+        def keys(stream: int) -> Tensor:
+            return random_streams.count(stream, self.seed, round, epoch, at[:, None], torch.arange(models, device=at.device))
+
+        steps = -(-samples.longest // self.training.batch_size)
+        return Pass(
+            lr,
+            order,
+            keys(random_streams.DROPOUT) if self.drops else None,
+            keys(random_streams.AUGMENT) if self.training.augment != "none" else None,
+            mixup.shares(keys(random_streams.MIXUP), steps, self.training.mixup) if self.training.mixup else None,
+        )
 
     def losses(self, params: Tree, samples: Samples) -> Tensor:
         """Mean loss ``[C, S]`` in evaluation mode."""
@@ -239,7 +223,8 @@ class Engine(ABC):
     def bytes_per_replica(self, samples: Samples) -> int:
         """Memory one replica takes in training: parameters, gradient, copies, and what autograd keeps of a batch."""
         weights = sum(t.numel() * t.element_size() for t in replica_state(self.module).values())
-        return 5 * weights + 2 * self.training.batch_size * self.bytes_per_sample(samples)
+        moments = 4 if self.training.optimizer != "sgd" else 0  # two, and what a step computes on the way
+        return (5 + moments) * weights + 2 * self.training.batch_size * self.bytes_per_sample(samples)
 
     def bytes_per_sample(self, samples: Samples) -> int:
         """What autograd keeps of one sample on its way through the model."""

@@ -48,7 +48,7 @@ def _kind_of_work(module: nn.Module, training: LocalTraining, samples: Samples, 
     shapes = tuple((path, t.shape, t.dtype) for path, t in replica_state(module).items())
     layers = (type(module), str(module), shapes)
     data = (len(samples.count), samples.longest, samples.x.shape[1:], samples.x.dtype, str(samples.x.device))
-    return (layers, replace(training, lr=1.0), data, models, str(samples.y.device), torch.get_num_threads())
+    return (layers, replace(training, lr=1.0, rounds=1), data, models, str(samples.y.device), torch.get_num_threads())
 
 
 def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> tuple[str, str]:

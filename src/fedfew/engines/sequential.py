@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import Engine, ModelScores, Pass, correct, evaluation_batches, forward, shifted, without_prior
+from fedfew.engines.base import BETAS, EPS, Engine, ModelScores, Pass, correct, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
+from fedfew.engines.loss import ClientTerms, client_terms, shifted
 from fedfew.federation import Samples
-from fedfew.local import Objective, Projection, Through
+from fedfew.local import Loss, Objective, Projection, Through
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
 
 
 class _Descent:
-    """``torch.optim.SGD`` by the function that it calls itself: the class loads PyTorch's compiler, which takes a second that a
-    site on a network would spend on every message."""
+    """``torch.optim.SGD``, ``Adam`` or ``AdamW`` by the function that it calls itself: the class loads PyTorch's compiler, which
+    takes a second that a site on a network would spend on every message."""
 
     def __init__(self, parameters: list[Tensor], training: LocalTraining) -> None:
         self._parameters = parameters
-        self._velocities: list[Tensor | None] = [None] * len(parameters)
+        self._states: list[list[Tensor] | None] = [None] * len(parameters)
         self._training = training
 
     def forget(self) -> None:
@@ -34,23 +38,63 @@ class _Descent:
             parameter.grad = None
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, lr: float) -> None:
+        if self._training.clip_gradient:
+            clip_grad_norm_(self._parameters, self._training.clip_gradient)
         moved = [(i, parameter, parameter.grad) for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
-        parameters, velocities = [parameter for _, parameter, _ in moved], [self._velocities[i] for i, _, _ in moved]
+        if not moved:
+            return
+        parameters, gradients = [parameter for _, parameter, _ in moved], [gradient for _, _, gradient in moved]
+        states = [self._states[i] for i, _, _ in moved]
+        foreach = parameters[0].is_cuda  # as the classes do
+        after = (self._sgd if self._training.optimizer == "sgd" else self._adam)(lr, parameters, gradients, states, foreach)
+        for (i, _, _), state in zip(moved, after, strict=True):
+            self._states[i] = state
+
+    def _sgd(
+        self, lr: float, parameters: list[Tensor], gradients: list[Tensor], states: list[list[Tensor] | None], foreach: bool
+    ) -> list[list[Tensor] | None]:
+        velocities = [None if state is None else state[0] for state in states]
         sgd(
             parameters,
-            [gradient for _, _, gradient in moved],
+            gradients,
             velocities,
-            foreach=bool(parameters) and parameters[0].is_cuda,  # as the class does
+            foreach=foreach,
             weight_decay=self._training.weight_decay,
             momentum=self._training.momentum,
-            lr=self._training.lr,
+            lr=lr,
             dampening=0.0,
             nesterov=False,
             maximize=False,
         )
-        for (i, _, _), velocity in zip(moved, velocities, strict=True):
-            self._velocities[i] = velocity
+        return [None if velocity is None else [velocity] for velocity in velocities]
+
+    def _adam(
+        self, lr: float, parameters: list[Tensor], gradients: list[Tensor], states: list[list[Tensor] | None], foreach: bool
+    ) -> list[list[Tensor] | None]:
+        begun = [
+            [torch.zeros_like(p), torch.zeros_like(p), torch.zeros(())] if state is None else state
+            for p, state in zip(parameters, states, strict=True)
+        ]
+        first, second, steps = ([state[of] for state in begun] for of in range(3))
+        adam(
+            parameters,
+            gradients,
+            first,
+            second,
+            [],
+            steps,
+            foreach=foreach,
+            decoupled_weight_decay=self._training.optimizer == "adamw",
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=lr,
+            weight_decay=self._training.weight_decay,
+            eps=EPS,
+            maximize=False,
+        )
+        return list(begun)
 
 
 class Sequential(Engine):
@@ -106,7 +150,7 @@ class Sequential(Engine):
         project: Projection | None,
     ) -> Tensor:
         """Train one replica in place; the mean loss reported over the last epoch."""
-        context, prior = without_prior(context)
+        context, terms = client_terms(context)
         trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
         settings = self.training
         descent = _Descent(trained, settings)
@@ -121,10 +165,7 @@ class Sequential(Engine):
                     inputs = augmented(inputs, settings.augment, epoch.augment, first, black(samples))
                 inputs = self._laid_out(inputs)
 
-                def loss(
-                    weights: Tree, through: Through | None = None, inputs: Tensor = inputs, labels: Tensor = labels
-                ) -> Tensor:
-                    return F.cross_entropy(shifted(forward(self.module, weights, inputs, through), prior), labels)
+                loss = self._loss(terms, inputs, labels, None if epoch.mixup is None else epoch.mixup[step])
 
                 descent.forget()
                 if epoch.dropout is None:
@@ -133,12 +174,25 @@ class Sequential(Engine):
                     with keyed(random_streams.count(epoch.dropout, step)):
                         minimised, reported = objective(loss, params, context)
                 minimised.backward()
-                descent.step()
+                descent.step(epoch.lr)
                 if project is not None:
                     with torch.no_grad():
                         project(params)
                 mean_loss = mean_loss + reported.detach() * (len(batch) / len(rows))
         return mean_loss
+
+    def _loss(self, terms: ClientTerms, inputs: Tensor, labels: Tensor, share: Tensor | None) -> Loss:
+        """The training loss on a batch; share: λ of mixup."""
+        if share is not None:
+            inputs = share * inputs + (1 - share) * inputs.roll(-1, 0)
+
+        def loss(weights: Tree, through: Through | None = None) -> Tensor:
+            logits = shifted(forward(self.module, weights, inputs, through), terms.log_prior)
+            weight = None if terms.class_weights is None else terms.class_weights.to(logits.dtype)
+            of = partial(F.cross_entropy, logits, weight=weight, label_smoothing=self.training.label_smoothing)
+            return of(labels) if share is None else share * of(labels) + (1 - share) * of(labels.roll(-1))
+
+        return loss
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         def differentiate(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from fedfew import methods, models
 from fedfew.config import LocalTraining
-from fedfew.engines.base import Engine, ModelScores, Pass, without_prior
+from fedfew.engines.base import Engine, ModelScores, Pass
+from fedfew.engines.loss import client_terms
 from fedfew.federation import Federation, Samples
 from fedfew.local import Local, Objective, Projection, Through
 from fedfew.methods import Method, Reply
@@ -119,7 +120,7 @@ class _Counting(Engine):
         project: Projection | None,
     ) -> tuple[Tree, Tensor]:
         epochs = leaves(params)[0].shape[1] * sum(1 for _ in passes)
-        own, _ = without_prior(take(take(context, 0), 0))
+        own, _ = client_terms(take(take(context, 0), 0))
         reported = self._probe(epochs, objective, take(take(params, 0), 0), own)
         return tree_map(torch.clone, params), reported.expand(*leaves(params)[0].shape[:2], *reported.shape).clone()
 

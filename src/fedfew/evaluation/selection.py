@@ -29,6 +29,7 @@ from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
 from fedfew.training import batch_norm_policy
+from fedfew.training.class_weights import with_class_weights
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,10 @@ def _adapted(
     """A trained copy, by the same engine and batches as a client's."""
     policy = "batch" if uses_batch_statistics(module) else "average"
     batch_norm_policy.check(policy, module, LocalOnly(), here, training.batch_size)
-    check_augment(training.augment, here.train)
-    engine = Sequential(module, training, seed)
+    check_augment(training, here.train)
+    classes = module.eval()(here.train.inputs(torch.tensor([0]))).shape[-1]
+    here = with_class_weights(here, training, classes)
+    engine = Sequential(module, replace(training, schedule="constant", warmup_rounds=0), seed)  # here are no rounds
     trained = copy.deepcopy(module)
     params: Tree = {name: t.detach()[None, None].clone() for name, t in replica_state(module).items()}
     for epoch in range(training.local_epochs):

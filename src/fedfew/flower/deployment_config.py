@@ -127,7 +127,7 @@ class DeploymentConfig(TrainConfig):
 
     def for_sites(self) -> dict[str, Any]:
         """The settings that sites need to train, as JSON values."""
-        names = ("precision", "clients", "compression", "aggregation", "clip_norm")
+        names = ("rounds", "precision", "clients", "compression", "aggregation", "clip_norm")
         return self.outcome() | {name: getattr(self, name) for name in names} | {"method": self.make_method().settings()}
 
 

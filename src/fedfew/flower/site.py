@@ -40,6 +40,7 @@ from fedfew.models.state import holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
+from fedfew.training.class_weights import with_class_weights
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.scoring import ServedScores, score
 from fedfew.util.files import write_atomically
@@ -183,11 +184,12 @@ class Site:
             method = methods.make(**settings["method"])
             factory = self._factory(settings)
             batch_norm_policy.check(settings["batch_norm"], factory(), method, data, settings["batch_size"])
-            check_augment(settings["augment"], data.train)
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
             training = TrainConfig.taken_from(settings)
-            data = with_label_prior(data, training, settings["classes"]).to(device)
+            check_augment(training, data.train)
+            data = with_label_prior(data, training, settings["classes"])
+            data = with_class_weights(data, training, settings["classes"]).to(device)
             module = factory().to(device)
             engine = engines.make(self.config.engine, module, training.local, settings["seed"], data.train, method.replicas)
             return _Task(run, message.integer("round", 1), method, factory, engine, data, settings, training)

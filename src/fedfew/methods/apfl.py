@@ -63,7 +63,7 @@ class APFL(FedAvg):
         buffers = {name: t for name, t in v.items() if not local.engine.trainable(name)}
         params: Tree = {"w": received, "v": {name: t for name, t in v.items() if name not in buffers}, "buffers": buffers}
         objective = self.through_mix if self.mixing == "step" else self.side_by_side
-        context: Tree = {} if self.mixing == "step" else {"lr": torch.full_like(alpha, local.engine.lr)}
+        context: Tree = {} if self.mixing == "step" else {"lr": torch.full_like(alpha, local.lr)}
         if self.adaptive:
             trained, losses = local.train(params | {"alpha": alpha}, objective, context, project=keep_in_unit_interval)
         else:

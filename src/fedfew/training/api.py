@@ -26,6 +26,7 @@ from fedfew.models.state import buffer_names, frozen_state, holding, replica_sta
 from fedfew.stack import Tree, leaves, named_leaves
 from fedfew.training import batch_norm_policy, checkpoint, distributed
 from fedfew.training.checkpoint import State
+from fedfew.training.class_weights import with_class_weights
 from fedfew.training.history import History
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import Progress, RoundLoop
@@ -63,7 +64,7 @@ def train(
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
-    check_augment(config.augment, federation.train)
+    check_augment(config, federation.train)
     _check_dtype(factory(), federation)
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
@@ -73,12 +74,15 @@ def train(
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
         state, refused = _resumed(place, resume, identity)
+        said = [f"refused: {reason}" for reason in refused]
         if state is not None:
+            said += _other_schedule(config, state)
             config = _as_before(config, state)
         factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
         frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
         factory = holding(factory, dict(named_leaves(frozen)))
-        here = with_label_prior(federation, config).to(device, stream=too_large(federation, device))
+        here = with_class_weights(with_label_prior(federation, config), config)
+        here = here.to(device, stream=too_large(federation, device))
         engine = _engine(config, factory, here, chosen.replicas, group)
         chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
         if state is None:
@@ -91,7 +95,7 @@ def train(
         state.settings = identity | computed | versions
         optimizer = ServerOptimizer(config, engine.trainable)
         loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
-        loop.events += [*(f"refused: {reason}" for reason in refused), *_without_effect(config, chosen, state)]
+        loop.events += [*said, *_without_effect(config, chosen, state)]
         if engine.why:
             loop.events.append(f"engine: {engine.name}, {engine.why}")
         if config.precision == "bf16" and device.type == "cpu":
@@ -107,7 +111,7 @@ def train(
 
 def _without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:
     """Settings that do nothing here, one line each."""
-    found = []
+    found = config.without_effect()
     if config.server_optimizer != "none" and not method.aggregates:
         found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
     if config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
@@ -154,6 +158,17 @@ def _as_before(config: TrainConfig, state: State) -> TrainConfig:
         engine=before["engine"] if config.engine == "auto" else config.engine,
         chunk=before["chunk"] if config.chunk is None else config.chunk,
     )
+
+
+def _other_schedule(config: TrainConfig, state: State) -> list[str]:
+    """A line where a run goes on to another number of rounds than the one that its learning rates so far were made for."""
+    planned = state.settings["rounds"]
+    if config.schedule == "constant" or planned == config.rounds:
+        return []
+    return [
+        f"rounds was {planned} and is {config.rounds} now: the learning rate goes on by a {config.schedule} schedule over "
+        f"{config.rounds} rounds; that of the {state.round} rounds done was by one over {planned}"
+    ]
 
 
 def _engine(config: TrainConfig, factory: ModelFactory, here: Federation, replicas: int, group: distributed.Group) -> Engine:

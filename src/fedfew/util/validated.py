@@ -47,6 +47,7 @@ def _is_whole(value: Any) -> bool:
 
 AT_LEAST_ONE = (lambda value: _is_whole(value) and value >= 1, "≥ 1")
 AT_LEAST_ONE_OR_NONE = (lambda value: value is None or (_is_whole(value) and value >= 1), "≥ 1")
+ZERO_OR_MORE = (lambda value: _is_whole(value) and value >= 0, "a whole number ≥ 0")
 WHOLE = (_is_whole, "a whole number")
 POSITIVE = (lambda value: 0 < value < math.inf, "a finite number > 0")
 NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "a finite number ≥ 0")

@@ -20,7 +20,8 @@ from torch import Tensor
 from fedfew import random_streams
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import Pass
-from fedfew.engines.stacked import kernels
+from fedfew.engines.mixup import mixed
+from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.kernels.row_gather import pictures
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection
@@ -42,12 +43,14 @@ class Space:
     samples: Samples
     weights: Tree  # [clients·K, …], largest client first
     context: Tree
-    velocity: dict[str, Tensor]
+    state: optimizer.State
+    lr: Tensor
     rows: Tensor  # [clients, K, steps·B]
     weight: Tensor  # [clients, steps·B]
     share: Tensor  # [clients, steps]
     dropout: Tensor  # [clients, K]
     augment: Tensor
+    mixup: Tensor  # [clients, K, steps]
     step: Tensor  # [1]: the number of the step to come
     within: Tensor  # 0 … B − 1; a graph keeps nothing alive that it reads, so even this lies here
     mean_loss: dict[Objective, Tensor] = field(default_factory=dict)
@@ -98,8 +101,8 @@ class CapturedTraining:
         space = self._space(params, context, samples, clients, models, steps)
         tree_map(lambda into, t: into[: clients * models].copy_(t[rank].flatten(0, 1)), space.weights, params)
         tree_map(lambda into, t: into[: clients * models].copy_(t[rank].flatten(0, 1)), space.context, context)
-        for velocity in space.velocity.values():
-            velocity.zero_()
+        for of_optimizer in space.state.values():
+            of_optimizer.zero_()
         active = [sum(size > step * self.batch_size for size in sizes) for step in range(steps)]
         for one_pass in passes:
             self._begin(space, samples, rank, one_pass.take(rank))
@@ -129,19 +132,20 @@ class CapturedTraining:
             return torch.empty(clients * models, size[0], *size[2:], size[1], dtype=t.dtype, device=device).movedim(-1, 2)
 
         weights = tree_map(like, params)
-        momentum = self.engine.training.momentum > 0
         return Space(
             clients,
             steps,
             samples,
             weights,
             tree_map(like, context),
-            {path: torch.zeros_like(t) for path, t in self.engine._trained(weights)} if momentum else {},
+            optimizer.fresh_state(self.engine.training, self.engine._trained(weights)),
+            torch.zeros((), device=device),
             torch.zeros(clients, models, steps * self.batch_size, dtype=torch.int64, device=device),
             torch.zeros(clients, steps * self.batch_size, device=device),
             torch.zeros(clients, steps, device=device),
             torch.zeros(clients, models, dtype=torch.int64, device=device),
             torch.zeros(clients, models, dtype=torch.int64, device=device),
+            torch.zeros(clients, models, steps, device=device),
             torch.zeros(1, dtype=torch.int64, device=device),
             torch.arange(self.batch_size, device=device),
         )
@@ -160,6 +164,9 @@ class CapturedTraining:
             space.dropout[:clients] = one_pass.dropout
         if one_pass.augment is not None:
             space.augment[:clients] = one_pass.augment
+        if one_pass.mixup is not None:
+            space.mixup[:clients, :, : one_pass.mixup.shape[-1]] = one_pass.mixup
+        space.lr.fill_(one_pass.lr)
         space.step.zero_()
         for mean_loss in space.mean_loss.values():
             mean_loss.zero_()
@@ -183,7 +190,8 @@ class CapturedTraining:
     def _work(self, space: Space, active: int, models: int, objective: Objective, project: Projection | None) -> Work:
         """One step of the first ``active`` clients, as a function of nothing but the buffers."""
         engine, training = self.engine, self.engine.training
-        front = engine._front(space.weights, space.context, active * models, objective, engine.drops)
+        front = engine._front(space.weights, space.context, active * models, objective, engine.drops, training=True)
+        lr = space.lr if training.scheduled else training.lr
         fill = black(space.samples) if training.augment != "none" else 0.0
 
         def work() -> None:
@@ -196,7 +204,9 @@ class CapturedTraining:
             weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
             x, y, weight = (t.flatten(0, 1) for t in (x, space.samples.y[at], weight))
-            reported = engine._step(front, x, y, weight, key, space.velocity, project).unflatten(0, (active, models))
+            if training.mixup:
+                x, y, weight = mixed(x, y, weight, space.mixup[:active].index_select(2, space.step).flatten())
+            reported = engine._step(front, x, y, weight, key, lr, space.state, project).unflatten(0, (active, models))
             if objective not in space.mean_loss:  # in the first step of all, which is not captured
                 space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])
             space.mean_loss[objective][:active] += reported * share.reshape(-1, *[1] * (reported.ndim - 1))

@@ -29,13 +29,12 @@ from fedfew.engines.base import (
     UnsupportedModuleError,
     correct,
     forward,
-    shifted,
-    with_prior,
-    without_prior,
 )
 from fedfew.engines.dropout import keyed
+from fedfew.engines.loss import client_terms, shifted, stacked_cross_entropy, with_client_terms
 from fedfew.engines.memory import allowance
-from fedfew.engines.stacked import kernels
+from fedfew.engines.mixup import mixed
+from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.batch_norm import make_masked, weighted_rows
 from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
@@ -95,22 +94,25 @@ class Stacked(Engine):
             return tree_map(lambda t: unranked(t, rank), trained), unranked(mean_loss, rank)
         weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
-        velocity: dict[str, Tensor] = {}
+        state = optimizer.fresh_state(self.training, self._trained(weights))
         mean_loss = torch.zeros(())
         fronts: dict[int, _Front] = {}
         for one_pass in passes:
             ranked = one_pass.take(rank)
             key = None if ranked.dropout is None else ranked.dropout.flatten()
+            lr = torch.tensor(one_pass.lr, device=rank.device) if self.training.scheduled else one_pass.lr
             batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size)
             for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
                 front = fronts.get(batch.clients)
                 if front is None:
                     front = fronts[batch.clients] = self._front(
-                        weights, fixed, batch.clients * models, objective, key is not None
+                        weights, fixed, batch.clients * models, objective, key is not None, training=True
                     )
                 of_step = None if key is None else random_streams.count(key[: front.replicas], step)
                 x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
-                reported = self._step(front, x, y, weight, of_step, velocity, project).unflatten(0, (batch.clients, -1))
+                if ranked.mixup is not None:
+                    x, y, weight = mixed(x, y, weight, ranked.mixup[: batch.clients, :, step].flatten())
+                reported = self._step(front, x, y, weight, of_step, lr, state, project).unflatten(0, (batch.clients, -1))
                 if step == 0:
                     mean_loss = torch.zeros_like(reported)
                 mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
@@ -131,12 +133,19 @@ class Stacked(Engine):
     def _trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
         return [(path, t) for path, t in named_leaves(weights) if self.trainable(path)]
 
-    def _front(self, weights: Tree, context: Tree, replicas: int, objective: Objective, keyed: bool) -> _Front:
+    def _front(
+        self, weights: Tree, context: Tree, replicas: int, objective: Objective, keyed: bool, training: bool = False
+    ) -> _Front:
+        """training: with label smoothing, and scaled by a learning rate that is not the same in every round."""
         active, fixed = (tree_map(lambda t: t[:replicas], tree) for tree in (weights, context))
-        gradients, rest = self._gradients(objective, active, fixed, keyed)
+        scaled = training and self.training.scheduled and optimizer.is_plain(self.training)
+        smoothing = self.training.label_smoothing if training else 0.0
+        gradients, rest = self._gradients(objective, active, fixed, keyed, scaled, smoothing)
         moved = [3 + at for at, (path, _) in enumerate(named_leaves(active)) if self.trainable(path)]
         names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
-        return _Front(replicas, active, self._trained(active), moved, gradients, rest, (objective, self.module.training, *names))
+        return _Front(
+            replicas, active, self._trained(active), moved, gradients, rest, (objective, training, self.module.training, *names)
+        )
 
     def _step(
         self,
@@ -145,17 +154,26 @@ class Stacked(Engine):
         y: Tensor,
         weight: Tensor,
         key: Tensor | None,
-        velocity: dict[str, Tensor],
+        lr: float | Tensor,
+        state: optimizer.State,
         project: Projection | None,
     ) -> Tensor:
-        """Move the front's weights by one step of SGD; the losses reported."""
+        """Move the front's weights by one step of the optimiser; the losses reported.
+
+        lr: a tensor where it changes from round to round, so that no step is recorded or captured anew for it. Then plain SGD
+        scales what is minimised by it: gradients can still go straight into the weights.
+        """
         tensors = (x, y, weight, *front.rest, *_some(key))
-        if self.training.momentum or self.training.weight_decay:
-            gradients, reported = self._gradients_of(front.name, front.gradients, *tensors)
-            self._descend(front.trained, gradients, velocity)
+        if optimizer.is_plain(self.training):
+            constant, scale = (1.0, (lr,)) if isinstance(lr, Tensor) else (lr, ())
+            descent = partial(descending, parameters=front.moved, lr=constant)
+            reported = self._descent_of(front.name, front.gradients, *tensors, *scale, rewrite=descent)
         else:
-            descent = partial(descending, parameters=front.moved, lr=self.training.lr)
-            reported = self._descent_of(front.name, front.gradients, *tensors, rewrite=descent)
+            gradients, reported = self._gradients_of(front.name, front.gradients, *tensors)
+            moved = [(path, t, g) for (path, t), g in zip(front.trained, gradients, strict=True) if g is not None]
+            if moved:
+                paths, parameters, steps = map(list, zip(*moved, strict=True))
+                optimizer.step(self.training, lr, paths, parameters, steps, state)
         if project is not None:
             project(front.weights)
         return reported
@@ -170,33 +188,54 @@ class Stacked(Engine):
         )
         return found
 
-    def _gradients(self, objective: Objective, weights: Tree, context: Tree, keyed: bool) -> tuple[Gradients, list[Tensor]]:
+    def _gradients(
+        self,
+        objective: Objective,
+        weights: Tree,
+        context: Tree,
+        keyed: bool,
+        scaled: bool = False,
+        smoothing: float = 0.0,
+    ) -> tuple[Gradients, list[Tensor]]:
         """The same as a function of nothing but tensors: x, y, the samples' weights, the leaves of weights and context, which are
-        returned beside it, and a key for dropout."""
+        returned beside it, a key for dropout, and what the gradients are scaled by."""
         names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
 
         def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
+            scale, rest = (rest[-1], rest[:-1]) if scaled else (None, rest)
             named = {path: t.detach() for path, t in zip(names, rest, strict=False)}
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
             trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
-            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, rest[-1] if keyed else None)
+            key = rest[-1] if keyed else None
+            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, key, smoothing)
+            if scale is not None:
+                minimised = minimised * scale
             return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
 
         return gradients, [*leaves(weights), *leaves(context)]
 
     def _map(
-        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
+        self,
+        objective: Objective,
+        weights: Tree,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        context: Tree,
+        key: Tensor | None,
+        smoothing: float,
     ) -> tuple[Tensor, Tensor]:
         """The objective of every replica at once."""
 
         def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
-            own, prior = without_prior(fixed)
+            own, terms = client_terms(fixed)
 
             def loss(candidate: Tree, through: Through | None = None) -> Tensor:
-                logits = shifted(forward(self.module, candidate, x, through), prior)
-                return _cross_entropy(logits, y, weight)
+                logits = shifted(forward(self.module, candidate, x, through), terms.log_prior)
+                return stacked_cross_entropy(logits, y, weight, terms.class_weights, smoothing)
 
-            with weighted_rows(weight), nullcontext() if key is None else keyed(key):
+            of_rows = weight if weight.ndim == 1 else weight.sum(-1)
+            with weighted_rows(of_rows), nullcontext() if key is None else keyed(key):
                 return objective(loss, params, own)
 
         in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
@@ -215,20 +254,6 @@ class Stacked(Engine):
                 f"«{' '.join(str(error).split())[:200]}»{REMEDY}"
             ) from error
 
-    def _descend(self, trained: list[tuple[str, Tensor]], gradients: list[Tensor | None], velocity: dict[str, Tensor]) -> None:
-        moved = [(path, t, g) for (path, t), g in zip(trained, gradients, strict=True) if g is not None]
-        parameters, steps = [t for _, t, _ in moved], [g for _, _, g in moved]
-        if self.training.weight_decay:
-            steps = list(torch._foreach_add(steps, parameters, alpha=self.training.weight_decay))
-        if self.training.momentum:
-            if not velocity:  # every replica takes the first step, so this is the whole stack
-                velocity.update((path, torch.zeros_like(t)) for path, t, _ in moved)
-            running = [velocity[path][: len(t)] for path, t, _ in moved]
-            torch._foreach_mul_(running, self.training.momentum)
-            torch._foreach_add_(running, steps)
-            steps = running
-        torch._foreach_add_(parameters, steps, alpha=-self.training.lr)
-
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         parts = [self._gradient_together(*part) for part in self._that_fit(params, samples)]
         return tree_map(lambda *of: torch.cat(of), *(tree for tree, _ in parts)), torch.cat([loss for _, loss in parts])
@@ -237,7 +262,7 @@ class Stacked(Engine):
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = by_size(samples)
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
-        context = tree_map(lambda t: t[rank].flatten(0, 1), with_prior({}, samples, models))
+        context = tree_map(lambda t: t[rank].flatten(0, 1), with_client_terms({}, replace(samples, class_weights=None), models))
         total = tree_map(torch.zeros_like, weights)
         mean_loss = torch.zeros(clients, models, device=rank.device)
         for batch in batches_of(samples, rank, sizes, in_order(samples, models), EVALUATION_BATCH, join_last=True):
@@ -293,10 +318,3 @@ class Stacked(Engine):
 
 def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:
     return () if tensor is None else (tensor,)
-
-
-def _cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Σ weight·(log Σ exp(logits) − logits[y]): over so few classes, plain operations are faster than log_softmax."""
-    below = logits - logits.amax(-1, keepdim=True).detach()
-    losses = below.exp().sum(-1, keepdim=True).log() - below.gather(-1, y[:, None])
-    return (losses * weight[:, None]).sum()

@@ -1,0 +1,71 @@
+"""The training loss of one replica: cross-entropy as PyTorch's, with what the client's own data add to it.
+
+A client may add its log label prior to the logits, and weigh classes. Both are constants of the client, so they travel with the
+context of an objective, which every engine hands to the replicas anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedfew.federation import Samples
+from fedfew.stack import Tree, branch, tensor
+
+CONTEXT, LOG_PRIOR, CLASS_WEIGHTS = "__context__", "__log_prior__", "__class_weights__"  # of a context that carries them
+
+
+@dataclass(frozen=True)
+class ClientTerms:
+    """What a client puts into the loss of its replicas, [classes] each."""
+
+    log_prior: Tensor | None = None
+    class_weights: Tensor | None = None
+
+
+def with_client_terms(context: Tree, samples: Samples, models: int) -> Tree:
+    """A context ``[C, K, …]`` that carries the clients' terms, where they have some."""
+    terms = {LOG_PRIOR: samples.log_prior, CLASS_WEIGHTS: samples.class_weights}
+    carried: Tree = {name: t[:, None].expand(-1, models, -1) for name, t in terms.items() if t is not None}
+    return carried | {CONTEXT: context} if carried else context
+
+
+def client_terms(context: Tree) -> tuple[Tree, ClientTerms]:
+    """The method's own context of one replica, and its client's terms."""
+    prior, weights = (tensor(context, name) if name in context else None for name in (LOG_PRIOR, CLASS_WEIGHTS))
+    if prior is None and weights is None:
+        return context, ClientTerms()
+    return branch(context, CONTEXT), ClientTerms(prior, weights)
+
+
+def shifted(logits: Tensor, log_prior: Tensor | None) -> Tensor:
+    return logits if log_prior is None else logits + log_prior
+
+
+def stacked_cross_entropy(
+    logits: Tensor, y: Tensor, weight: Tensor, class_weights: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """``F.cross_entropy(logits, y, class_weights, label_smoothing=smoothing)`` of samples ``[B]`` that weigh unequally.
+
+    With mixup y and weight are ``[B, 2]``: two labels per sample. Plain operations (log Σ exp(logits) − logits[y]) are faster
+    than log_softmax over so few classes.
+    """
+    labels, weighs = (t if t.ndim == 2 else t[:, None] for t in (y, weight))
+    below = logits - logits.amax(-1, keepdim=True).detach()
+    total = below.exp().sum(-1, keepdim=True).log()
+    losses = total - below.gather(-1, labels)
+    if class_weights is not None:
+        class_weights = class_weights.to(logits.dtype)
+        of_labels = class_weights.expand_as(logits).gather(-1, labels)
+        scale = (weighs * of_labels).sum()
+        value = (losses * weighs * of_labels).sum() / scale
+    else:
+        value = (losses * weighs).sum()
+    if smoothing:
+        spread = total - below
+        if class_weights is not None:
+            spread = spread * (class_weights / scale)
+        even = (spread.sum(-1) * weighs.sum(-1)).sum() / logits.shape[-1]
+        value = (1 - smoothing) * value + smoothing * even
+    return value
