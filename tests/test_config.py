@@ -67,4 +67,4 @@ def test_a_config_with_changes_is_the_config_with_those_settings():
 
 
 def test_recorded_settings_of_an_older_version_are_read_with_the_defaults():
-    assert LocalTraining.taken_from({"lr": 0.1, "batch_size": 4, "rounds": 9}) == LocalTraining(0.1, 4)
+    assert LocalTraining.taken_from({"lr": 0.1, "batch_size": 4, "participation": 0.5}) == LocalTraining(0.1, 4)

@@ -1,0 +1,24 @@
+"""Sites on Flower train by the same recipe as clients in the simulator, with the learning rate of the server's round."""
+
+from __future__ import annotations
+
+import fedfew
+from fedfew.flower.deployment_config import DeploymentConfig
+from tests.flower.support import FEDERATION, SETTINGS, fake_network, same_as_simulated, server_loop, tiny
+from tests.training.test_schedule import RECIPE
+
+
+def test_sites_train_by_the_recipe_of_the_run(tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path), method="fedfew:models=2", **RECIPE).run()
+    config = DeploymentConfig(**(SETTINGS | RECIPE))
+    oracle = fedfew.train(
+        FEDERATION,
+        tiny,
+        fedfew.FedFew(models=2),
+        rounds=config.rounds,
+        batch_size=config.batch_size,
+        score_every=config.score_every,
+        engine="sequential",
+        **RECIPE,
+    )
+    same_as_simulated(run, oracle, tmp_path / "sites")
