@@ -22,6 +22,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedfew": {
         "models": ({}, 2),
         "mu": ({}, 1.0),
+        "scale_free": ({}, False),
         "init_models": ({}, "copies"),
         "normalise": ({}, False),
         "weigh_samples": ({}, False),
