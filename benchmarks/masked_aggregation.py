@@ -89,7 +89,7 @@ def largest_weights(seeds: int) -> dict[str, list[float]]:
     federation = fedfew.data.digits(20, "rotation")
     found: dict[str, list[float]] = {}
     for mu in (0.001, 0.01, 0.1):
-        method = fedfew.FedFew(models=4, mu=mu)
+        method = fedfew.FedFew(models=4, mu=mu, scale_free=False)
         rounds = []
         for seed in range(seeds):
             run = fedfew.train(
