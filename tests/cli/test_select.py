@@ -45,6 +45,8 @@ def test_adapting_reports_before_and_after_and_writes_the_model(exported: str) -
         "weight_decay": 0.0,
         "augment": "none",
         "precision": "tf32",
+        "label_prior": "none",
+        "prior_strength": 1.0,
     }
     assert told["adapted"] == (told["after"]["loss"] < told["before"]["loss"])
     x, y = np.load("mine.npz")["x"], np.load("mine.npz")["y"]
