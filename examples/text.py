@@ -51,7 +51,7 @@ def main() -> fedfew.training.Run:
     print(federation)
     words = 4 + len(federation.preprocessing.words)  # type: ignore[union-attr]  # texts have a vocabulary; 4 tokens are special
     run = fedfew.train(
-        federation, lambda: MeanEmbedding(words, federation.classes), FedFew(models=2), rounds=60, lr=2.0, batch_size=10
+        federation, lambda: MeanEmbedding(words, federation.classes), FedFew(models=2, mu=0.05), rounds=60, lr=1.0, batch_size=10
     )
     for name, accuracy, model in zip(
         federation.client_names, run.history.last("served_accuracy"), run.choice.tolist(), strict=True
