@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -184,3 +185,25 @@ def test_adam_keeps_its_moments_in_memory_estimates():
     sgd, adam = (ENGINES[0](mlp(), LocalTraining(0.1, 5, optimizer=name), 0) for name in ("sgd", "adam"))
     weights = sum(4 * t.numel() for t in mlp().state_dict().values())
     assert adam.bytes_per_replica(FEDERATION.train) - sgd.bytes_per_replica(FEDERATION.train) == 4 * weights
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_cuda_graphs_train_by_the_recipe_round_after_round(name):
+    """The third round replays graphs that were captured with the second one's learning rate."""
+    settings = LocalTraining(**({"lr": 0.1, "batch_size": 5, "precision": "fp32"} | SETTINGS[name]))
+    data = with_class_weights(with_label_prior(images(dtype=np.uint8), settings), settings).to("cuda")
+    ends = []
+    for cls in (ENGINES[0], ENGINES[-1]):
+        engine = cls(small_cnn().cuda(), settings, 3)
+        params = tree_map(lambda t: t.cuda(), replicas(small_cnn, len(data)))
+        for number in (1, 2, 8):
+            params, losses = engine.train(params, data.train, data.ids, number, proximal, params, 2)
+        ends.append((tree_map(lambda t: t.cpu(), params), losses.cpu()))
+    assert_close(ends[0][0], ends[1][0], 1e-4)
+    torch.testing.assert_close(ends[0][1], ends[1][1], rtol=1e-4, atol=1e-4)
+
+
+def small_cnn():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(16, 3))
