@@ -78,6 +78,17 @@ def test_the_epochs_are_those_of_plain_sgd() -> None:
     assert joined.module is not start  # the model given stays as it is
 
 
+def test_adapting_knows_no_rounds_and_weighs_classes() -> None:
+    """Of 8 samples that are trained on 2 are of class 0, which balanced weights count thrice: the gradient in the bias is then
+    softmax − (½, ½, 0) for three logits of 0. A schedule and warm-up over rounds change nothing."""
+    x, y = np.zeros((10, 1), np.float32), np.array([0, 1, 1, 1, 0, 1, 1, 1, 1, 1])
+    at, _ = hold_out(y, 0.2)
+    assert np.bincount(y[at]).tolist() == [2, 6]
+    training = LocalTraining(0.3, 100, class_weights="balanced", schedule="cosine", warmup_rounds=5, rounds=9)
+    joined = fedfew.join([constant(0, 0, 0)], x, y, training=training, keep_adapted=True)
+    assert joined.module.state_dict()["bias"].tolist() == pytest.approx([0.05, 0.05, -0.1])
+
+
 def disagreeing() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One group says 1, the other 0: what is learnt from one is wrong for the other."""
     y = np.array([1] * 6 + [0] * 6)

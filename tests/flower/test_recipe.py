@@ -9,8 +9,8 @@ from tests.training.test_schedule import RECIPE
 
 
 def test_sites_train_by_the_recipe_of_the_run(tmp_path):
-    run = server_loop(tmp_path, fake_network(tmp_path), method="fedfew:models=2", **RECIPE).run()
-    config = DeploymentConfig(**(SETTINGS | RECIPE))
+    run = server_loop(tmp_path, fake_network(tmp_path), method="fedfew:models=2", rounds=5, **RECIPE).run()
+    config = DeploymentConfig(**(SETTINGS | RECIPE | {"rounds": 5}))
     oracle = fedfew.train(
         FEDERATION,
         tiny,

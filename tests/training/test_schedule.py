@@ -10,7 +10,6 @@ import torch
 
 import fedfew
 from fedfew.config import LocalTraining, TrainConfig
-from fedfew.local import Local
 from fedfew.methods import APFL, Ditto, FedAvg, FedFew, FedProx, FedRep
 from fedfew.training.class_weights import balanced
 from tests.helpers import federation, linear, same_run
@@ -58,21 +57,16 @@ def test_a_run_takes_the_learning_rate_of_each_round(engine):
 
 
 def test_apfl_mixes_by_the_learning_rate_of_the_round():
-    method = APFL(mixing="round")
     seen = []
 
-    class Engine:
-        local_epochs = 1
+    class Watched(APFL):
+        def side_by_side(self, loss, params, context):
+            seen.append(float(context["lr"]))
+            return super().side_by_side(loss, params, context)
 
-        def lr(self, round):
-            seen.append(round)
-            return 0.1
-
-    data = federation()
-    assert Local(Engine(), data.train, data.ids, 7, torch.ones(4)).lr == 0.1
-    assert seen == [7]
-    runs = [small.train(method, schedule=schedule) for schedule in ("constant", "cosine")]
-    assert small.differ(*map(small.tensors, runs))
+    small.train(Watched(mixing="round"), schedule="step", rounds=4, participation=1.0)
+    steps = len(seen) // 4  # per round
+    assert seen[::steps] == pytest.approx([0.2, 0.2, 0.02, 0.002])
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
