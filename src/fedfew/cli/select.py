@@ -86,6 +86,8 @@ def _training(training: LocalTraining | None) -> dict[str, Any] | None:
     if training is None:
         return None
     values = asdict(training)
+    for name in ("rounds", "schedule", "warmup_rounds", "step_factor"):  # there are no rounds here
+        del values[name]
     return {"epochs": values.pop("local_epochs")} | values
 
 
