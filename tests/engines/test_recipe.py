@@ -190,18 +190,18 @@ def test_adam_keeps_its_moments_in_memory_estimates():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_cuda_graphs_train_by_the_recipe_round_after_round(name):
-    """The third round replays graphs that were captured with the second one's learning rate."""
+    """The third round replays graphs that were captured in the second, with another learning rate. Its losses tell of all steps
+    before; parameters with gradients of rounding errors alone, of which Adam makes full steps, would differ."""
     settings = LocalTraining(**({"lr": 0.1, "batch_size": 5, "precision": "fp32"} | SETTINGS[name]))
     data = with_class_weights(with_label_prior(images(dtype=np.uint8), settings), settings).to("cuda")
     ends = []
     for cls in (ENGINES[0], ENGINES[-1]):
         engine = cls(small_cnn().cuda(), settings, 3)
         params = tree_map(lambda t: t.cuda(), replicas(small_cnn, len(data)))
-        for number in (1, 2, 8):
+        for number in (1, 2, 6):
             params, losses = engine.train(params, data.train, data.ids, number, proximal, params, 2)
-        ends.append((tree_map(lambda t: t.cpu(), params), losses.cpu()))
-    assert_close(ends[0][0], ends[1][0], 1e-4)
-    torch.testing.assert_close(ends[0][1], ends[1][1], rtol=1e-4, atol=1e-4)
+        ends.append(losses)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
 def small_cnn():
