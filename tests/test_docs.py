@@ -1,4 +1,4 @@
-"""Links in the documents lead somewhere, and the files that docs/architecture.md names exist."""
+"""Links in the documents lead somewhere, and the files that docs/architecture.md and docs/security.md name exist."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def paths(text: str) -> set[str]:
     return {name for name in found if "<" not in name}
 
 
-def test_the_files_of_the_architecture_exist() -> None:
-    named = paths(ARCHITECTURE)
+@pytest.mark.parametrize("page", ["architecture.md", "security.md"])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    named = paths((ROOT / "docs" / page).read_text(encoding="utf-8"))
     assert len(named) > 20
     missing = [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "fedfew"))]
     assert not missing
