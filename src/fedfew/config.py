@@ -40,6 +40,20 @@ EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"
 
 
+Recipe = Literal["plain", "strong"]
+STRONG: dict[str, Any] = {"label_prior": "client", "server_optimizer": "momentum", "server_average": 0.9, "serve": "mixture"}
+"""What recipe="strong" sets, besides crop-flip augmentation for colour images."""
+
+
+def recipe_settings(recipe: str, colour_images: bool) -> dict[str, Any]:
+    """The settings of a recipe; "plain" has none."""
+    if recipe not in get_args(Recipe):
+        raise ValueError(f"recipe must be plain or strong, not {recipe!r}")
+    if recipe == "plain":
+        return {}
+    return STRONG | ({"augment": "crop-flip"} if colour_images else {})
+
+
 @dataclass(frozen=True)
 class LocalTraining:
     """How a client trains: an optimiser as in PyTorch, started afresh each round."""

@@ -55,7 +55,14 @@ OTHERWISE = {
     "score_every": 2,
     "method_settings": {"models": 4},
 }
-ALIKE = {"engine": "sequential", "chunk": 2, "checkpoint_every": 3, "data_dir": "elsewhere", "precision": "bf16"}
+ALIKE = {
+    "recipe": "strong",
+    "engine": "sequential",
+    "chunk": 2,
+    "checkpoint_every": 3,
+    "data_dir": "elsewhere",
+    "precision": "bf16",
+}
 
 
 def test_every_setting_is_looked_at():

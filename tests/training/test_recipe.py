@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedfew
-from fedfew.config import TrainConfig
+from fedfew.config import LocalTraining, TrainConfig
 from fedfew.evaluation.metrics import evaluate
 from fedfew.federation import Federation
 from fedfew.methods import METHODS, FedAvg, FedFew, LocalOnly
@@ -19,6 +19,7 @@ from fedfew.models.served import ServedModel
 from fedfew.training.label_prior import estimated_log_prior, log_frequencies, with_label_prior
 from fedfew.training.scoring import mixture_weights
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
+from fedfew.training.settings import resolve
 from tests.methods.small import (
     CLASSES,
     FEATURES,
@@ -318,3 +319,37 @@ def test_gradient_helper_is_the_plain_one():
     inputs = torch.cat([x, torch.ones(len(x), 1)], 1).double()
     direct = ((inputs @ start.T).softmax(1) - torch.eye(CLASSES, dtype=torch.float64)[y]).T @ inputs / len(y)
     torch.testing.assert_close(gradient(start, x, y), direct)
+
+
+def test_the_strong_recipe_is_its_settings():
+    data = skewed()
+    by_name, spelled_out = (train(FedFew(), data, **more) for more in ({"recipe": "strong"}, STRONG | {"server_average": 0.9}))
+    assert_same(tensors(by_name), tensors(spelled_out))
+    assert train(FedFew(), data, recipe="strong", serve="best").settings["serve"] == "best"
+    with pytest.raises(ValueError, match="recipe must be plain or strong, not 'weak'"):
+        train(FedFew(), data, recipe="weak")
+    given = resolve({"recipe": "strong", "dataset": "cifar10", "serve": "best"}, {})
+    assert (given.label_prior, given.augment, given.serve) == ("client", "crop-flip", "best")
+    assert resolve({"recipe": "strong"}, {}).augment == "none"  # digits are no colour images
+    assert resolve({}, {}).label_prior == "none"
+
+
+def test_a_new_client_chooses_and_trains_with_its_own_prior():
+    data = skewed(3, noise=3.0)
+    run = train(FedFew(models=2), data, **PRIOR)
+    x, y = data.train.of(0)
+    losses = []
+    for model in run.models:
+        with torch.no_grad():
+            logits = model(x) + log_frequencies(y, CLASSES).float()
+        losses.append(float(torch.nn.functional.cross_entropy(logits, y)))
+    assert fedfew.select(run.models, x, y, label_prior="client") == int(np.argmin(losses))
+    joined = fedfew.join(run.models, x, y, validation=0, label_prior="client")
+    assert [one.loss for one in joined.fits] == pytest.approx(losses, rel=1e-5)
+    assert joined.log_prior is not None
+    torch.testing.assert_close(joined.log_prior, log_frequencies(y, CLASSES).float())
+    plain, prior = (
+        fedfew.join(run.models[:1], x, y, training=LocalTraining(0.3, 5, local_epochs=2), keep_adapted=True, label_prior=kind)
+        for kind in ("none", "client")
+    )
+    assert not torch.equal(plain.module[0].weight, prior.module[0].weight)

@@ -68,6 +68,7 @@ def select(
             training=training,
             keep_adapted=keep_adapted,
             pixels=source.about["pixels"],
+            label_prior=source.settings.get("label_prior", "none"),
             seed=seed,
             on_epoch=on_epoch,
         )

@@ -16,12 +16,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from fedfew.config import LabelPrior
 from fedfew.data import split
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.base import correct, evaluation_batches
+from fedfew.engines.loss import shifted
 from fedfew.federation import Federation, Pixels, as_input
 from fedfew.local import best_model, cross_entropy
 from fedfew.methods import LocalOnly
@@ -30,6 +32,7 @@ from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
 from fedfew.training import batch_norm_policy
 from fedfew.training.class_weights import with_class_weights
+from fedfew.training.label_prior import log_frequencies
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,13 @@ class Fit:
     accuracy: float
 
 
-def fit(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> list[Fit]:
+def fit(
+    models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric", log_prior: Tensor | None = None
+) -> list[Fit]:
     """How well each of the models fits these samples.
 
-    pixels: what bytes become on their way into a model, as in the federation that the models were trained on.
+    pixels: what bytes become on their way into a model, as in the federation that the models were trained on. log_prior: added to
+    the logits, for models that were trained with label priors.
     """
     inputs, labels = as_input(torch.as_tensor(x), pixels), torch.as_tensor(y).long()
     if inputs.is_floating_point():
@@ -54,17 +60,29 @@ def fit(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmet
     with torch.no_grad():
         for module in models:
             module.eval()
-            logits = torch.cat([module(part) for part in evaluation_batches(inputs)])
+            logits = shifted(torch.cat([module(part) for part in evaluation_batches(inputs)]), log_prior)
             accuracy = correct(logits, labels).double().mean()
             fits.append(Fit(float(F.cross_entropy(logits, labels)), float(accuracy)))
     return fits
 
 
-def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric") -> int:
-    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses."""
+def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric", label_prior: LabelPrior = "none") -> int:
+    """Which of the models fits these samples best (least mean loss): how a client that never took part chooses.
+
+    label_prior: as the models were trained; "client" adds the log frequencies of these labels to the logits.
+    """
     if not models:
         raise ValueError("models is empty: there is nothing to choose from")
-    return _best(fit(models, x, y, pixels=pixels))
+    return _best(fit(models, x, y, pixels=pixels, log_prior=_prior(models[0], x, y, pixels, label_prior)))
+
+
+def _prior(model: nn.Module, x: Any, y: Any, pixels: Pixels, label_prior: LabelPrior, strength: float = 1.0) -> Tensor | None:
+    if label_prior == "none":
+        return None
+    one = as_input(torch.as_tensor(x)[:1], pixels)
+    with torch.no_grad():
+        classes = model.eval()(one.float() if one.is_floating_point() else one).shape[-1]
+    return strength * log_frequencies(torch.as_tensor(y).long(), classes).float()
 
 
 def _best(fits: list[Fit]) -> int:
@@ -87,6 +105,7 @@ class Joined:
     after: Fit | None  # of the model after training at home; None where it was not trained
     module: nn.Module  # what to use
     adapted: bool  # whether that is the one trained at home
+    log_prior: Tensor | None = None  # to be added to its logits, where the models were trained with label priors
 
     @property
     def worse(self) -> bool:
@@ -104,6 +123,7 @@ def join(
     training: LocalTraining | None = None,
     keep_adapted: bool = False,
     pixels: Pixels = "symmetric",
+    label_prior: LabelPrior = "none",
     seed: int = 0,
     on_epoch: Callable[[int, Fit], None] | None = None,
 ) -> Joined:
@@ -112,27 +132,31 @@ def join(
     validation: share of the samples held out for the scores, drawn by ``seed``, each class in proportion. groups: one number a
     sample (a patient's, say); all samples of a group are on one side. training: as many epochs of it as it says; each begins with
     fresh momentum, as a client's round does. Unless ``keep_adapted``, a model that this made worse is not used. on_epoch: called
-    after every epoch with its number and the fit to the samples held out.
+    after every epoch with its number and the fit to the samples held out. label_prior: as the models were trained; "client" adds
+    the log frequencies of the labels that the model is chosen by to the logits, times ``training.prior_strength``.
     """
     if not models:
         raise ValueError("models is empty: there is nothing to choose from")
     x, y = np.asarray(x), np.asarray(y)
     at, out = hold_out(y, validation, groups, seed)
-    fits = fit(models, x[at], y[at], pixels=pixels)
+    strength = 1.0 if training is None else training.prior_strength
+    prior = _prior(models[0], x[at], y[at], pixels, label_prior, strength)
+    fits = fit(models, x[at], y[at], pixels=pixels, log_prior=prior)
     best = _best(fits)
     module = models[best]
-    before = fit([module], x[out], y[out], pixels=pixels)[0] if len(out) else None
-    plain = Joined(best, fits, len(at), len(out), before, None, module, False)
+    before = fit([module], x[out], y[out], pixels=pixels, log_prior=prior)[0] if len(out) else None
+    plain = Joined(best, fits, len(at), len(out), before, None, module, False, prior)
     if training is None:
         return plain
     if not len(out):
         raise ValueError("validation is 0, but without samples held out nobody could tell what adapting does: hold some out")
 
     def score(trained: nn.Module) -> Fit:
-        return fit([trained], x[out], y[out], pixels=pixels)[0]
+        return fit([trained], x[out], y[out], pixels=pixels, log_prior=prior)[0]
 
     here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])])
-    trained = _adapted(module, replace(here, train=replace(here.train, pixels=pixels)), training, seed, score, on_epoch)
+    own = replace(here.train, pixels=pixels, log_prior=None if prior is None else prior[None])
+    trained = _adapted(module, replace(here, train=own), training, seed, score, on_epoch)
     joined = replace(plain, after=score(trained))
     assert joined.after is not None
     if not math.isfinite(joined.after.loss) and keep_adapted:

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedfew import engines, methods, models, random_streams
 from fedfew._version import __version__
-from fedfew.config import TrainConfig
+from fedfew.config import Recipe, TrainConfig, recipe_settings
 from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.memory import allowance
@@ -41,6 +41,7 @@ def train(
     method: str | Method = "fedfew",
     *,
     config: TrainConfig | None = None,
+    recipe: Recipe = "plain",
     folder: str | Path | None = None,
     resume: bool = False,
     on_round: Callable[[Progress], None] | None = None,
@@ -52,6 +53,8 @@ def train(
         gives logits.
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
     config: training settings to start from; the keywords listed below change single ones.
+    recipe: "strong" sets label_prior, server_optimizer, server_average, serve and, for colour images, augment, where they are not
+        given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
     on_round: called after every round with a :class:`Progress`.
@@ -59,7 +62,8 @@ def train(
     Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
     """
-    config = TrainConfig.of(config, settings)
+    colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
+    config = TrainConfig.of(config, recipe_settings(recipe, colour) | settings)
     chosen = methods.make(method) if isinstance(method, str) else method
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))

@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from fedfew.config import TrainConfig
+from fedfew.config import TRAINING, Recipe, TrainConfig, recipe_settings
 from fedfew.util import safe_yaml
 from fedfew.util.conversion import convert, in_words
 from fedfew.util.spelling import unknown
-from fedfew.util.validated import setting
+from fedfew.util.validated import one_of, setting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,6 +47,13 @@ class Settings(TrainConfig):
         None, "Folder searched for data before any network; else $FEDFEW_DATA.", panel=TASK, outcome=False
     )
     model: str = setting("mlp", "A model's name, or module:factory for a module of your own (found from here).", panel=TASK)
+    recipe: Recipe = setting(
+        "plain",
+        "strong: label prior, server momentum, averaged server models, a mixture and, for colour images, augmentation.",
+        allowed=one_of(*get_args(Recipe)),
+        panel=TRAINING,
+        outcome=False,  # the settings it stands for count themselves
+    )
     method: str = setting("fedfew", "Federated method (see 'fedfew methods').", panel=TASK)
     method_settings: dict[str, Any] = field(default_factory=dict)
 
@@ -79,6 +86,9 @@ RECOMMENDED: dict[str, dict[str, Any]] = {
 }
 
 
+COLOUR_IMAGES = {"cifar10", "cifar100", "tiny-imagenet", "kvasir", "fed-isic2019", "ham10000"}
+
+
 def resolve(flags: Mapping[str, Any], method_flags: Mapping[str, str | None], *files: Mapping[str, Any]) -> Settings:
     """The settings of a run.
 
@@ -93,7 +103,8 @@ def resolve(flags: Mapping[str, Any], method_flags: Mapping[str, str | None], *f
     name = values.get("method", Settings.method)
     own = _method_settings(name, values.pop("method_settings", {}) | loose)
     own |= _from_flags(name, method_flags)
-    recommended = RECOMMENDED.get(values.get("dataset", Settings.dataset), {})
+    dataset = values.get("dataset", Settings.dataset)
+    recommended = RECOMMENDED.get(dataset, {}) | recipe_settings(values.get("recipe", "plain"), dataset in COLOUR_IMAGES)
     return Settings(**(recommended | values), method_settings=own)
 
 
