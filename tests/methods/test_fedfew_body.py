@@ -34,7 +34,7 @@ def fresh(k):
 @pytest.mark.parametrize("engine", ["stacked", "sequential"])
 def test_two_rounds_by_plain_autograd(engine):
     """Written out for each client: heads step along their own loss, the body along Σ_k w_k L_k; then α and α·w on the server."""
-    run = train(FedFew(models=2, mu=MU, share="body"), rounds=2, engine=engine)
+    run = train(FedFew(models=2, mu=MU, share="body", scale_free=False), rounds=2, engine=engine)
     body, heads = fresh(0)[0], [fresh(k)[2] for k in range(2)]
     server = [*body.parameters(), *heads[0].parameters(), *heads[1].parameters()]
     share = FEDERATION.train.count / FEDERATION.train.count.sum()

@@ -57,15 +57,15 @@ def test_preferences_are_those_of_equation_8(preference: list[float], normalise:
     lam = torch.tensor(preference, dtype=torch.float64)
     losses = torch.tensor([[loss_of(m, x, y) for m in models] for x, y in clients_of(data)], dtype=torch.float64)
     lowest = (lam * share)[:, None] * losses / mu
-    w = torch.softmax(-lowest, 1)
-    alpha = torch.softmax(-torch.logsumexp(-lowest, 1), 0)
-    weight = (lam * alpha)[:, None] * w
+    log_alpha = torch.log_softmax(-torch.logsumexp(-lowest, 1), 0)
+    log_weight = (lam.log() + log_alpha)[:, None] + torch.log_softmax(-lowest, 1)  # a plain product may be 0 for all clients
+    weight = log_weight.softmax(0) if normalise else log_weight.exp()
     form = {"scale_free": False, "normalise": normalise, "loss_at": "received", "weigh_samples": weigh}
     method = FedFew(models=2, mu=mu, preference=tuple(preference), **form)
     run = train(method, data, **settings)
     for k, model in enumerate(models):
         moves = torch.stack([descend(model, x, y) - model for x, y in clients_of(data)])
-        step = torch.einsum("i,i...->...", weight[:, k], moves) / (weight[:, k].sum() if normalise else 1)
+        step = torch.einsum("i,i...->...", weight[:, k], moves)
         assert_close(theta(run.models[k].state_dict()), model + step)
 
 

@@ -26,8 +26,9 @@ RUNS = [
     "model", "method", "models", "mu", "rounds", "local_epochs", "batch_size", "lr", "settings", "fedfew", "torch", "python",
     "code", "host", "device", "engine", "precision", "started", "seconds", "seconds_per_round", "served_mean", "served_std",
     "served_min", "served_max", "served_worst_tenth", "served_jain", "served_weighted_mean", "adapted_mean", "adapted_std",
-    "adapted_min", "adapted_max", "adapted_worst_tenth", "adapted_jain", "adapted_weighted_mean", "macro_f1", "auc", "g",
-    "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down", "cost", "notes", "tuning",
+    "adapted_min", "adapted_max", "adapted_worst_tenth", "adapted_jain", "adapted_weighted_mean", "single_mean", "single_min",
+    "macro_f1", "auc", "g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down", "cost", "notes",
+    "tuning",
 ]
 CLIENTS = [
     "key", "client", "train", "test", "group", "choice", "served_accuracy", "adapted_accuracy", "served_loss",
@@ -91,7 +92,7 @@ def test_the_numbers_are_those_of_the_run(finished, results):
     assert row["g"] == pytest.approx(float(history.g[-1]))
     assert row["bytes_up"] == history.bytes_up[-1]
     assert json.loads(row["cost"])["server_models"] == 2
-    assert (row["models"], row["mu"], row["method"], row["engine"], row["device"]) == (2, 0.01, "fedfew", "sequential", "cpu")
+    assert (row["models"], row["mu"], row["method"], row["engine"], row["device"]) == (2, 0.2, "fedfew", "sequential", "cpu")
     assert json.loads(row["settings"])["method"] == run.method.settings()
     assert (row["seed"], row["study"], row["protocol"], row["column"], row["point"]) == (1, "tiny", "fair", "iid", "{}")
     assert (row["code"], row["torch"], row["fedfew"]) == ("abc", run.settings["torch"], fedfew.__version__)

@@ -21,7 +21,7 @@ DATA = images()
 NORM = state_names(Normalised())
 METHODS = {
     "fedavg": make("fedavg"),
-    "fedfew": make("fedfew", models=2, mu=0.1),
+    "fedfew": make("fedfew", models=2, mu=0.1, scale_free=False),
     "ifca": make("ifca", models=2),
     "local": make("local"),
 }

@@ -36,7 +36,7 @@ def test_where_there_is_validation_data_it_chooses():
 
 
 def test_weights_in_the_history_are_those_of_the_losses_in_it():
-    run = train(FedFew(models=2, mu=0.05))
+    run = train(FedFew(models=2, mu=0.05, scale_free=False))
     share = FEDERATION.train.count / FEDERATION.train.count.sum()
     losses = torch.from_numpy(run.history.losses[-1]).double()
     alpha, w = fedfew.scalarization.weights(share[:, None].double() * losses, 0.05)
@@ -44,6 +44,18 @@ def test_weights_in_the_history_are_those_of_the_losses_in_it():
     assert np.allclose(run.history.w[-1], w, atol=1e-6)
     g = fedfew.scalarization.stch_set(share[:, None].double() * losses, 0.05)
     assert run.history.g[-1] == pytest.approx(g.item(), rel=1e-5)
+
+
+def test_weights_without_a_scale_are_those_of_counts_in_the_sum():
+    """α_i ∝ p_i / S_i and g = μ log Σ_i p_i / S_i, with S_i = Σ_k exp(−L[i, k] / μ) and p_i = n_i / N."""
+    mu = 0.3
+    run = train(FedFew(models=2, mu=mu))
+    p = (FEDERATION.train.count / FEDERATION.train.count.sum()).double().numpy()
+    likelihood = np.exp(-run.history.losses[-1].astype(float) / mu)
+    ratio = p / likelihood.sum(1)
+    np.testing.assert_allclose(run.history.alpha[-1], ratio / ratio.sum(), atol=1e-6)
+    np.testing.assert_allclose(run.history.w[-1], likelihood / likelihood.sum(1, keepdims=True), atol=1e-6)
+    assert run.history.g[-1] == pytest.approx(mu * np.log(ratio.sum()), rel=1e-5)
 
 
 def test_local_keeps_no_server_models_and_its_two_scores_are_one():

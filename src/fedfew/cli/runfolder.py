@@ -50,10 +50,22 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
         hint = f"; the newest is {newest[-1].parent}" if newest else ""
         raise ValueError(f"--resume needs --folder, where the run to go on with lies{hint}")
     if (folder / CONFIG).exists():
-        return read_file(folder / CONFIG)
+        return read_file(folder / CONFIG) | _recorded_method(folder)
     if checkpoints(folder):  # made from Python: the flags must say the rest, and train() checks them
         return {}
     raise ValueError(f"there is no run in {folder} to go on with; start one with 'fedfew {command} --folder {folder}'")
+
+
+def _recorded_method(folder: Path) -> dict[str, Any]:
+    """The method with all its hyperparameters, as a checkpoint holds them: defaults may have changed since."""
+    from fedfew import methods
+    from fedfew.training.checkpoint import CheckpointError, read_newest
+
+    try:
+        state, _ = read_newest(folder)
+    except CheckpointError:  # none yet, or none that can be used, which train() says
+        return {}
+    return {"method": methods.recorded(state.settings["method"])}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Imports local (what a method sees of a client), models, federation, stack and sc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -41,6 +42,7 @@ __all__ = [
     "Outcome",
     "Reply",
     "make",
+    "recorded",
     "register",
 ]
 
@@ -49,6 +51,12 @@ def register(cls: type[Method]) -> type[Method]:
     """Make a method of your own known by its name (usable as a decorator)."""
     METHODS[cls.name] = cls
     return cls
+
+
+def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a method as a run recorded them, also by an earlier version, completed."""
+    cls = METHODS.get(settings.get("name", ""))
+    return dict(settings) if cls is None else cls.recorded(settings)
 
 
 def make(name: str, **settings: Any) -> Method:

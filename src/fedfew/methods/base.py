@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor
@@ -72,6 +72,15 @@ class Method(ABC):
     name: ClassVar[str]
     served: ClassVar[str]  # which weights the served score uses, in words
     adapted: ClassVar[str]  # which weights the adapted score uses, in words
+
+    earlier: ClassVar[Mapping[str, Any]] = {}
+    """Hyperparameters that earlier versions did not have, with the value that has their effect, where it is not the default."""
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Recorded settings, completed with the hyperparameters that the version which recorded them did not have."""
+        defaults = {f.name: _plain(f.default) for f in fields(cls) if f.default is not MISSING}
+        return defaults | dict(cls.earlier) | dict(settings)
 
     @classmethod
     def as_published(cls, **changes: Any) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -62,6 +63,7 @@ class FedFew(Method):
     head: str | None = None
     """With share="body": the submodule that is the head, by name. None: the model's last linear layer."""
 
+    earlier: ClassVar[Mapping[str, Any]] = {"scale_free": False}
     name: ClassVar[str] = "fedfew"
     served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
     adapted: ClassVar[str] = "of the client's K locally trained copies, the one with the least training loss"

@@ -22,6 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from fedfew import methods
 from fedfew.config import defaults
 from fedfew.stack import Tree, branch, from_named, named_leaves, to
 from fedfew.training.history import History
@@ -151,7 +152,9 @@ def read(path: Path) -> State:
 
 
 def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    recorded = defaults() | found  # a setting that is younger than the checkpoint had its default's effect
+    recorded = (
+        defaults() | found | {"method": methods.recorded(found.get("method", {}))}
+    )  # a setting that is younger than the checkpoint had its default's effect
     for name, value in expected.items():
         if name == "federation" and (found.get(name) or {}).get("fingerprint") == value["fingerprint"]:
             continue  # the same samples, whatever else was noted about them then

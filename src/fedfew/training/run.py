@@ -128,7 +128,7 @@ def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
     """
     state, _ = checkpoint.read_newest(Path(folder))
     settings = state.settings
-    factory, method = model or named_factory(settings), methods.make(**settings["method"])
+    factory, method = model or named_factory(settings), methods.make(**methods.recorded(settings["method"]))
     return Run(state, *with_policy(settings.get("batch_norm", "average"), factory, method))
 
 
