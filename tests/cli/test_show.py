@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,16 @@ def test_nothing_that_a_folder_names_is_imported(command: str, here: Path) -> No
         assert "the run was made with the module 'trap:net'" in refused(command, "r", *words)
     assert not Path("sprung").exists()
     assert "trap" not in sys.modules
+
+
+def test_names_in_a_run_do_not_steer_the_terminal() -> None:
+    data = fedfew.data.digits(2)
+    hostile = replace(data, name="\x1b[2J[bold red]x")
+    run = fedfew.train(hostile, "linear", "fedavg", rounds=1, device="cpu")
+    run.state.events.append("round 1: \x1b]0;title\x07")
+    run.save("hostile")
+    out = call("show", "hostile").stdout
+    assert "\x1b[2J" not in out
+    assert "\x1b]0" not in out
+    assert "\\x1b[2J[bold red]x" in out
+    assert "\\x1b]0;title" in out

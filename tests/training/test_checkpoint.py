@@ -236,7 +236,8 @@ def other_format(path):
 def foreign(path):
     about = json.loads((path / "state.json").read_text())
     about["settings"]["lr"] = 7.0
-    (path / "state.json").write_text(json.dumps(about))
+    about = about
+    (path / "state.json").write_text(json.dumps(about | {"own_sha256": checkpoint._own_sha256(about)}))
 
 
 DAMAGES = [
@@ -321,3 +322,35 @@ def test_a_second_run_in_the_same_folder_is_refused_and_names_the_first(tmp_path
     same_run(disturbed, train(None))
     same_run(fedfew.load(tmp_path / "run"), disturbed)
     assert train(tmp_path / "run", resume=True).round == disturbed.round  # the lock went with the run
+
+
+def test_no_mutation_of_a_checkpoints_head_goes_unnoticed(tmp_path):
+    """A byte changed at 400 places: the checkpoint is refused, or (white space) says what it said before."""
+    run = fedfew.train(federation(), linear, FedAvg(), rounds=1, device="cpu")
+    path = checkpoint.write(tmp_path, run.state)
+    whole, state = (path / "state.json").read_bytes(), checkpoint.read(path)
+    draw = np.random.default_rng(0)
+    refused = 0
+    for at in draw.choice(len(whole), 400):
+        mutated = bytearray(whole)
+        mutated[at] = draw.choice([b for b in range(32, 127) if b != whole[at]])
+        (path / "state.json").write_bytes(mutated)
+        try:
+            found = checkpoint.read(path)
+        except checkpoint.CheckpointError:
+            refused += 1
+        else:
+            assert (found.settings, found.events, found.round) == (state.settings, state.events, state.round), bytes(mutated)
+    assert refused > 200
+
+
+def test_a_checkpoint_of_the_first_format_is_read(tmp_path):
+    run = fedfew.train(federation(), linear, FedAvg(), rounds=1, device="cpu")
+    path = checkpoint.write(tmp_path, run.state)
+    about = json.loads((path / "state.json").read_text())
+    del about["own_sha256"]
+    (path / "state.json").write_text(json.dumps(about | {"format": 1}))
+    assert checkpoint.read(path).round == 1
+    (path / "state.json").write_text(json.dumps(about))  # the second format without its hash
+    with pytest.raises(checkpoint.CheckpointError, match="damaged"):
+        checkpoint.read(path)

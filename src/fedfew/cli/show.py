@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, runfolder
+from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +52,7 @@ def show(
         return
     console.print(_settings(run))
     for event in run.state.events:
-        console.print(event, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(event), style="yellow", markup=False, highlight=False, soft_wrap=True)
     _require_rounds(run)
     console.print(tables.run_summary(run, final), tables.clients(run, about))
 
@@ -75,9 +76,9 @@ def _settings(run: Run) -> Table:
 
     grid = Table.grid(padding=(0, 2))
     method = dict(run.settings["method"])
-    grid.add_row("method", f"[bold]{method.pop('name')}[/bold]")
+    grid.add_row("method", f"[bold]{_plain(method.pop('name'))}[/bold]")
     data = run.settings["federation"]
-    grid.add_row("data", f"{data['name']}: {data['clients']} clients, {data['classes']} classes")
+    grid.add_row("data", f"{_plain(data['name'])}: {data['clients']} clients, {data['classes']} classes")
     grid.add_row("round", f"{run.round} of {run.settings['rounds']}")
     rest = {name: value for name, value in run.settings.items() if name not in ("method", "federation", "rounds")}
     grid.add_row("settings", _listed(rest))
@@ -87,4 +88,11 @@ def _settings(run: Run) -> Table:
 
 
 def _listed(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+    return _plain(", ".join(f"{name} {value}" for name, value in settings.items() if value is not None))
+
+
+def _plain(text: str) -> str:
+    """Text from a folder that somebody else may have made: it steers neither the terminal nor rich."""
+    from rich.markup import escape
+
+    return escape(printable(text))

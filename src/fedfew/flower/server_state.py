@@ -25,6 +25,7 @@ from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.run import Run
+from fedfew.training.run_files import ABOUT_DATA
 from fedfew.training.server_optimizer import ServerOptimizer
 
 MakeFactory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
@@ -109,7 +110,7 @@ class ServerState:
             self.sites["keep"], self._last, self._written = self._last, list(self.sites["last"]), self.state.round
         checkpoint.write(self.folder, self.state)
         about = {"train": self.sites["samples"], "test": self.sites["test_samples"], "pixels": self.data["pixels"]}
-        (self.folder / "federation.json").write_text(json.dumps(about))
+        (self.folder / ABOUT_DATA).write_text(json.dumps(about))
 
     def result(self) -> Run:
         return Run(self.state, self.factory, self.method)

@@ -28,7 +28,7 @@ from fedfew.stack import Tree, branch, from_named, named_leaves, to
 from fedfew.training.history import History
 from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
 
-FORMAT = 1
+FORMATS = (1, 2)  # that can be read; 1 has no hash of state.json
 TREES = ("server", "own", "frozen", "moments", "average", "priors")  # of a state
 KEPT = 2  # the newest, and one to fall back on
 
@@ -77,8 +77,8 @@ def write(folder: Path, state: State) -> Path:
         if (value := getattr(state, name)) is not None:
             tensors[name] = value.contiguous()
     data = save_tensors(tensors)
-    about = {
-        "format": FORMAT,
+    about: dict[str, Any] = {
+        "format": FORMATS[-1],
         "round": state.round,
         "settings": state.settings,
         "events": state.events,
@@ -87,6 +87,7 @@ def write(folder: Path, state: State) -> Path:
         "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
         "sha256": hashlib.sha256(data).hexdigest(),
     }
+    about["own_sha256"] = _own_sha256(json.loads(json.dumps(about)))  # of what will be read back
     final = folder / f"round-{state.round:06d}"
     with folder_written_atomically(final) as partial:
         write_atomically(partial / "state.safetensors", data)
@@ -127,8 +128,7 @@ def read(path: Path) -> State:
     try:
         about = json.loads((path / "state.json").read_text())
         data = (path / "state.safetensors").read_bytes()
-        if about["format"] != FORMAT:
-            raise CheckpointError(f"{path.name} has format {about['format']}, this version reads {FORMAT}")
+        check_head(about, path.name)
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
             raise CheckpointError(f"{path.name} is damaged (its hash does not fit its contents)")
         tensors = load_tensors(data)
@@ -149,6 +149,20 @@ def read(path: Path) -> State:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path.name} is damaged ({type(error).__name__}: {error})") from error
+
+
+def check_head(about: dict[str, Any], name: str) -> None:
+    """Refuse the contents of a ``state.json`` that this version cannot read or that are not as they were written."""
+    if about["format"] not in FORMATS:
+        raise CheckpointError(f"{name} has format {about['format']}, this version reads {FORMATS[0]} to {FORMATS[-1]}")
+    if (about["format"] > 1 or "own_sha256" in about) and about["own_sha256"] != _own_sha256(about):
+        raise CheckpointError(f"{name} is damaged (state.json is not as it was written)")
+
+
+def _own_sha256(about: dict[str, Any]) -> str:
+    """A hash over all that state.json says but the hash itself."""
+    rest = {key: value for key, value in about.items() if key != "own_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:

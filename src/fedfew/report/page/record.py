@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.training.checkpoint import FORMAT, CheckpointError, State, checkpoints
+from fedfew.training.checkpoint import CheckpointError, State, check_head, checkpoints
 
 Array = NDArray[Any]
 ATTEMPTS = 5  # a run that goes on replaces its checkpoints; whoever reads one then looks for the next
@@ -118,8 +118,7 @@ def newest(folder: Path) -> Iterator[Stored]:
 def _checked(path: Path) -> dict[str, Any]:
     """A checkpoint's head, once the hash of its tensors has been found right (read in pieces, never as a whole)."""
     about: dict[str, Any] = json.loads((path / "state.json").read_text())
-    if about["format"] != FORMAT:
-        raise CheckpointError(f"it has format {about['format']}, this version reads {FORMAT}")
+    check_head(about, "it")
     with open(path / "state.safetensors", "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != about["sha256"]:
             raise CheckpointError("it is damaged (its hash does not fit its contents)")
