@@ -24,7 +24,7 @@ def test_flags_carry_the_names_and_defaults_of_train() -> None:
 def test_no_method_has_a_setting_that_a_flag_of_run_hides() -> None:
     taken = {*TYPES, "config", "folder", "resume", "json"}
     for name in METHODS:
-        assert not taken & {knob.name for knob in hyper_parameters(name)}, name
+        assert not taken & {hyperparameter.name for hyperparameter in hyper_parameters(name)}, name
 
 
 def test_switches_and_spellings_of_the_methods_flags() -> None:

@@ -48,7 +48,7 @@ def test_run_json_is_one_document_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_registered_method_runs(method: str) -> None:
-    words = ["--models", "2"] if "models" in {knob.name for knob in hyper_parameters(method)} else []
+    words = ["--models", "2"] if "models" in {hyperparameter.name for hyperparameter in hyper_parameters(method)} else []
     call("run", *SMALL, "--method", method, *words)
 
 

@@ -85,7 +85,7 @@ def test_every_setting_changes_the_outcome(name: str, setting: str) -> None:
 
 @every_method
 def test_every_setting_that_can_be_wrong_is_checked(name: str) -> None:
-    switches = {knob.name for knob in hyper_parameters(name) if knob.hint is bool}
+    switches = {hyperparameter.name for hyperparameter in hyper_parameters(name) if hyperparameter.hint is bool}
     assert REFUSED[name].keys() >= ALTERNATIVES[name].keys() - switches
 
 

@@ -112,8 +112,8 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
     if "models" in method_flags:
         raise ValueError("--models is what advise-k is to find: say which to try with --ks, as --ks 1-6")
     method = file.pop("method", {})
-    knobs = {name: value for name, value in method.items() if name != "models"} if isinstance(method, dict) else {}
-    settings = resolve(given, method_flags, file | {"method": knobs | {"name": "fedfew"}})
+    hyperparameters = {name: value for name, value in method.items() if name != "models"} if isinstance(method, dict) else {}
+    settings = resolve(given, method_flags, file | {"method": hyperparameters | {"name": "fedfew"}})
     if "score_every" not in given and "score_every" not in file:
         settings = replace(settings, score_every=settings.rounds)  # only the last round is asked for
     return settings

@@ -66,7 +66,7 @@ def compare(
     from fedfew.training.distributed import only_alone
 
     only_alone("compare")
-    tracking.open(*(track or []), folder=Path())  # what is missing is told now
+    tracking.open(*(track or []), folder=Path())  # a missing package is reported now
     if output is not None:
         plots.check_name(output)
     file = runfolder.to_resume(folder, "compare") if resume else {}

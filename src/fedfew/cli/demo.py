@@ -15,7 +15,7 @@ from fedfew.cli import errors, flags, progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedfew.training.loop import Progress as Told
+    from fedfew.training.loop import Progress
     from fedfew.training.run import Run
 
 
@@ -66,7 +66,7 @@ def demo(
     console.print(f"Learning curves and weights over rounds: [bold]{picture}[/bold]", soft_wrap=True, highlight=False)
 
 
-def _watch(display: progress.Display, tail: str, label: str) -> Callable[[Told], None]:
+def _watch(display: progress.Display, tail: str, label: str) -> Callable[[Progress], None]:
     return display.run(label + tail)
 
 

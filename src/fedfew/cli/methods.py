@@ -13,7 +13,7 @@ from rich.table import Table
 from fedfew.cli import errors, flags, help_text
 
 if TYPE_CHECKING:
-    from fedfew.methods.hyperparameters import Knob
+    from fedfew.methods.hyperparameters import Hyperparameter
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,8 +35,8 @@ def methods(
     from fedfew.methods.hyperparameters import hyper_parameters
 
     if name is not None:
-        knobs = hyper_parameters(name)
-        _show_json({name: _as_values(name, knobs)}) if json else _show_one(name, knobs)
+        hyperparameters = hyper_parameters(name)
+        _show_json({name: _as_values(name, hyperparameters)}) if json else _show_one(name, hyperparameters)
     elif json:
         _show_json({method: _as_values(method, hyper_parameters(method)) for method in METHODS})
     else:
@@ -55,7 +55,7 @@ def _show_all() -> None:
     Console().print(table, "'fedfew methods NAME' lists a method's settings.")
 
 
-def _show_one(name: str, knobs: list[Knob]) -> None:
+def _show_one(name: str, hyperparameters: list[Hyperparameter]) -> None:
     from fedfew.methods import METHODS
     from fedfew.report import tables
     from fedfew.util.conversion import in_words
@@ -66,9 +66,14 @@ def _show_one(name: str, knobs: list[Knob]) -> None:
     table = Table(box=tables.BOX, pad_edge=False)
     for column in ("flag", "value", "default", "published", "meaning"):
         table.add_column(column, no_wrap=column == "flag")
-    for knob in knobs:
-        values = (in_words(knob.hint), str(knob.default), str(knob.published), help_text.plain(knob.about))
-        table.add_row(f"[bold]{knob.flag}[/bold]", *map(escape, values))
+    for hyperparameter in hyperparameters:
+        values = (
+            in_words(hyperparameter.hint),
+            str(hyperparameter.default),
+            str(hyperparameter.published),
+            help_text.plain(hyperparameter.about),
+        )
+        table.add_row(f"[bold]{hyperparameter.flag}[/bold]", *map(escape, values))
     console.print(table)
 
 
@@ -79,7 +84,7 @@ def _about(name: str) -> str:
     return help_text.paragraphs(inspect.getdoc(METHODS[name]))
 
 
-def _as_values(name: str, knobs: list[Knob]) -> dict[str, Any]:
+def _as_values(name: str, hyperparameters: list[Hyperparameter]) -> dict[str, Any]:
     from fedfew.util.conversion import in_words
 
     settings = [
@@ -90,7 +95,7 @@ def _as_values(name: str, knobs: list[Knob]) -> dict[str, Any]:
             "published": k.published,
             "about": help_text.plain(k.about),
         }
-        for k in knobs
+        for k in hyperparameters
     ]
     return {"about": _about(name), "settings": settings}
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from fedfew.training.loop import Progress as Told
+    from fedfew.training.loop import Progress
 
 MOST_LINES = 20
 
@@ -18,7 +19,7 @@ MOST_LINES = 20
 class Display(Protocol):
     """Shows one run after the other."""
 
-    def run(self, label: str) -> Callable[[Told], None]:
+    def run(self, label: str) -> Callable[[Progress], None]:
         """Begin to show a run; what is returned is to be called after every round."""
 
 
@@ -28,7 +29,7 @@ def display(console: Console, runs: int = 1) -> Iterator[Display]:
     if not console.is_terminal:
         yield _Lines(console, max(1, MOST_LINES // runs))
         return
-    bar = Progress(
+    bar = Bars(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -45,48 +46,52 @@ class _Lines:
         self.console = console
         self.lines = lines_per_run
 
-    def run(self, label: str) -> Callable[[Told], None]:
-        def on_round(told: Told) -> None:
-            for event in told.events:
+    def run(self, label: str) -> Callable[[Progress], None]:
+        def on_round(state: Progress) -> None:
+            for event in state.events:
                 self.console.print(event, style="yellow", markup=False, highlight=False, soft_wrap=True)
-            if told.round * self.lines // told.rounds > (told.round - 1) * self.lines // told.rounds:
+            if state.round * self.lines // state.rounds > (state.round - 1) * self.lines // state.rounds:
                 self.console.print(
-                    f"{label}: round {told.round}/{told.rounds}  {_numbers(told)}", soft_wrap=True, highlight=False
+                    f"{label}: round {state.round}/{state.rounds}  {_numbers(state)}", soft_wrap=True, highlight=False
                 )
 
         return on_round
 
 
 class _Bars:
-    def __init__(self, bar: Progress, runs: int) -> None:
+    def __init__(self, bar: Bars, runs: int) -> None:
         self.bar = bar
         self.runs = runs
         self.begun = 0
 
-    def run(self, label: str) -> Callable[[Told], None]:
+    def run(self, label: str) -> Callable[[Progress], None]:
         self.begun += 1
         before = f"{self.begun}/{self.runs} " if self.runs > 1 else ""
         task = self.bar.add_task(before + label, total=None, numbers="getting ready …")
         first: list[int] = []
 
-        def on_round(told: Told) -> None:
-            first[:] = first or [told.round - 1]
-            for event in told.events:
+        def on_round(state: Progress) -> None:
+            first[:] = first or [state.round - 1]
+            for event in state.events:
                 self.bar.console.print(event, style="yellow", markup=False, highlight=False)
-            left = told.seconds / (told.round - first[0]) * (told.rounds - told.round)
-            numbers = f"{_numbers(told)}  {_duration(left)} left"
-            self.bar.update(task, total=told.rounds, completed=told.round, numbers=numbers)
-            if told.done:
+            left = state.seconds / (state.round - first[0]) * (state.rounds - state.round)
+            numbers = f"{_numbers(state)}  {_duration(left)} left"
+            self.bar.update(task, total=state.rounds, completed=state.round, numbers=numbers)
+            if state.done:
                 self.bar.remove_task(task)
-                line = f"[green]✓[/green] [bold]{label}[/bold]  {told.rounds} rounds  {_numbers(told)}  {_duration(told.seconds)}"
+                line = (
+                    f"[green]✓[/green] [bold]{label}[/bold]  {state.rounds} rounds  {_numbers(state)}  {_duration(state.seconds)}"
+                )
                 self.bar.console.print(line, highlight=False)
 
         return on_round
 
 
-def _numbers(told: Told) -> str:
-    scores = [f"{name} {value:.1%}" for name, value in (("served", told.served), ("adapted", told.adapted)) if value is not None]
-    return "  ".join([f"loss {told.loss:.3f}", *scores])
+def _numbers(state: Progress) -> str:
+    scores = [
+        f"{name} {value:.1%}" for name, value in (("served", state.served), ("adapted", state.adapted)) if value is not None
+    ]
+    return "  ".join([f"loss {state.loss:.3f}", *scores])
 
 
 def _duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from fedfew.util.files import folder_locked
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.training.loop import Progress as Told
+    from fedfew.training.loop import Progress
     from fedfew.training.run import Run
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -58,7 +58,7 @@ def run(
     with distributed.joined() as first:
         settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)
         place = distributed.group().firsts(place)  # a fresh name is made up once
-        training_arguments(settings)  # what is wrong with them is told before the data are read
+        training_arguments(settings)  # errors in them come before the data are read
         tools = (track or (tracking.kept(place) if resume else [])) if first else []
         console = Console(stderr=json, quiet=not first)
         tracker = tracking.open(*tools, folder=place, warn=lambda text: note(console, text))  # a missing package, too
@@ -82,12 +82,12 @@ def run(
         _show(place, finished, final, console, json)
 
 
-def both(show: Callable[[Told], None], track: Callable[[Told], None]) -> Callable[[Told], None]:
+def both(show: Callable[[Progress], None], track: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """Called after every round: the one, then the other."""
 
-    def on_round(told: Told) -> None:
-        show(told)
-        track(told)
+    def on_round(state: Progress) -> None:
+        show(state)
+        track(state)
 
     return on_round
 
@@ -111,7 +111,7 @@ def _show(place: Path, finished: Run, final: dict[str, Any], console: Console, j
 
 
 def load_data(settings: Settings, console: Console, val_share: float = 0.0) -> Federation:
-    """The federation; what there is to say about it is said."""
+    """The federation; notes about it are printed."""
     federation, notes = make_federation(settings, val_share)
     for text in notes:
         note(console, text)
@@ -126,7 +126,7 @@ def train_in(
     place: Path,
     settings: Settings,
     federation: Federation,
-    show: Callable[[Told], None],
+    show: Callable[[Progress], None],
     resume: bool,
     go_on: str,
     accepted: Callable[[], None] = lambda: None,
@@ -145,14 +145,14 @@ def train_in(
         rounds_seen: list[int] = []
         seen = runfiles.ProgressFile(place)
 
-        def on_round(told: Told) -> None:  # called in the one process that keeps
+        def on_round(state: Progress) -> None:  # called in the one process that keeps
             if not rounds_seen:
                 keep()
                 runfiles.write_costs(place, arguments, federation)
                 accepted()
-            rounds_seen.append(told.round)
-            seen.tell(told)
-            show(told)
+            rounds_seen.append(state.round)
+            seen.tell(state)
+            show(state)
 
         try:
             return fedfew.train(federation, folder=place, resume=resume, on_round=on_round, **arguments)

@@ -15,7 +15,7 @@ from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.training.loop import Progress as Told
+    from fedfew.training.loop import Progress
 
 NAMES = (LABELS, COSTS, PROGRESS)
 LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: counting makes a state as large as the run's
@@ -62,11 +62,11 @@ class ProgressFile:
         self._written = float("-inf")
         self._last: dict[str, Any] = {}
 
-    def tell(self, told: Told) -> None:
-        numbers = {name: getattr(told, name) for name in TOLD}
+    def tell(self, state: Progress) -> None:
+        numbers = {name: getattr(state, name) for name in TOLD}
         self._last = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
-        if told.done or time.monotonic() - self._written >= self._seconds:
-            self._write("finished" if told.done else "running")
+        if state.done or time.monotonic() - self._written >= self._seconds:
+            self._write("finished" if state.done else "running")
 
     def stopped(self, why: str) -> None:
         """The run has ended before its last round."""

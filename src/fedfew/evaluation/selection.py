@@ -95,7 +95,7 @@ def _best(fits: list[Fit]) -> int:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a newcomer gets."""
+    """What a client that never took part gets."""
 
     model: int  # which of the models fits it best
     fits: list[Fit]  # of every model, on the samples it was chosen by

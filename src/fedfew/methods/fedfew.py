@@ -39,7 +39,7 @@ class FedFew(Method):
     same whatever the number and sizes of clients, and K = 1 with μ → ∞ is FedAvg. Off: counts multiply the losses, L[i, k]·n_i/N
     (the paper's footnote); with clients of unequal size the largest then takes nearly all of α while losses are high."""
     init_models: Literal["distinct", "copies"] = "distinct"
-    """K distinct initialisations (ours), or K copies of one, told apart by batch order alone (published)."""
+    """K distinct initialisations (ours), or K copies of one, which only batch order makes differ (published)."""
     normalise: bool = True
     """Divide each model's weights by their sum over clients, so that it moves a whole step (ours). Off (the paper's Eq. 8), it
     moves about 1/K of one: the model that leads moves more, leads further, and the others starve."""
@@ -53,9 +53,9 @@ class FedFew(Method):
     server_step: float = 1.0
     """Step on the server: 1 for updates (published); for gradients the paper takes the learning rate η."""
     preference: tuple[float, ...] | None = None
-    """λ, one number a client: how much its loss counts in the maximum. None: 1 for all (paper)."""
+    """λ, one number per client: how much its loss counts in the maximum. None: 1 for all (paper)."""
     ideal: tuple[float, ...] | None = None
-    """z*, one number a client: the loss it could reach. None: 0 for all (paper)."""
+    """z*, one number per client: the loss it could reach. None: 0 for all (paper)."""
     share: Literal["none", "body"] = "none"
     """What the K models have in common. "none": nothing (paper). "body": all but the head, so that a message carries one body and
     K heads and a client runs its body once for all heads. The body then needs no normalisation: all its α_i·w[i, k] sum to one.

@@ -17,7 +17,7 @@ from fedfew.util.spelling import unknown
 
 
 @dataclass(frozen=True)
-class Knob:
+class Hyperparameter:
     """One hyper-parameter."""
 
     name: str
@@ -31,18 +31,18 @@ class Knob:
         return "--" + self.name.replace("_", "-")
 
 
-PUBLISHED = Knob("published", bool, False, True, "Start from the published code's values.")
+PUBLISHED = Hyperparameter("published", bool, False, True, "Start from the published code's values.")
 
 
-def hyper_parameters(method: str) -> list[Knob]:
-    """The knobs of the method called ``method``, in its own order, and ``published`` last."""
+def hyper_parameters(method: str) -> list[Hyperparameter]:
+    """The hyperparameters of the method called ``method``, in its own order, and ``published`` last."""
     if method not in methods.METHODS:
         raise unknown("method", method, methods.METHODS)
     cls = methods.METHODS[method]
     hints, about = get_type_hints(cls), _field_docs(cls)
     as_published = _as_published(cls)
-    knobs = [
-        Knob(
+    hyperparameters = [
+        Hyperparameter(
             f.name,
             hints[f.name],
             None if f.default is MISSING else f.default,
@@ -51,12 +51,12 @@ def hyper_parameters(method: str) -> list[Knob]:
         )
         for f in fields(cls)
     ]
-    return [*knobs, PUBLISHED]
+    return [*hyperparameters, PUBLISHED]
 
 
 def wrong_setting(name: str, method: str, run_settings: Iterable[str], as_flags: bool) -> ValueError:
     """An error for a name that is no setting of a run nor of its method, with the one that was probably meant."""
-    known = [*run_settings, *(knob.name for knob in hyper_parameters(method))]
+    known = [*run_settings, *(hyperparameter.name for hyperparameter in hyper_parameters(method))]
     meant = difflib.get_close_matches(name, known, n=1)
     owners = [m for m, cls in methods.METHODS.items() if name in {f.name for f in fields(cls)}]
     if owners:

@@ -230,7 +230,7 @@ def _explicit(merged: dict[str, Any]) -> dict[str, Any]:
 def axes_of(row: Layer) -> set[str]:
     """The settings that mean something to a row: those of a run, and those of its method."""
     _, method = _apart(row)
-    return {*TYPES, *(knob.name for knob in hyper_parameters(method["name"]))}
+    return {*TYPES, *(hyperparameter.name for hyperparameter in hyper_parameters(method["name"]))}
 
 
 def _check(settings: Settings) -> None:

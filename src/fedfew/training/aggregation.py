@@ -117,14 +117,14 @@ class Aggregation:
 
     def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
         """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
-        said = group.everyones((self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered))
+        gathered = group.everyones((self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered))
         mine: Tree = {"mean": {} if self._mean is None else self._mean.parts()}
         for i, (clients, state) in enumerate(own):
             mine[f"own{i}"] = {"clients": clients, "own": state}
         for i, (clients, reply) in enumerate(self._noted):
             mine[f"noted{i}"] = {"clients": clients, "update": reply.update, "losses": reply.losses, "samples": reply.samples}
         self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered = None, PerClient(len(self.share)), 0, 0, []
-        for losses, adapted, bytes_up, bytes_down, answered in said:
+        for losses, adapted, bytes_up, bytes_down, answered in gathered:
             if losses is not None:
                 self.losses = losses if self.losses is None else torch.where(losses.isnan(), self.losses, losses)
             self.adapted.merge(adapted)

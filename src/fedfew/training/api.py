@@ -78,9 +78,9 @@ def train(
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
         state, refused = _resumed(place, resume, identity)
-        said = [f"refused: {reason}" for reason in refused]
+        events = [f"refused: {reason}" for reason in refused]
         if state is not None:
-            said += _other_schedule(config, state)
+            events += _other_schedule(config, state)
             config = _as_before(config, state)
         factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
         frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
@@ -99,7 +99,7 @@ def train(
         state.settings = identity | computed | versions
         optimizer = ServerOptimizer(config, engine.trainable)
         loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
-        loop.events += [*said, *_without_effect(config, chosen, state)]
+        loop.events += [*events, *_without_effect(config, chosen, state)]
         if engine.why:
             loop.events.append(f"engine: {engine.name}, {engine.why}")
         if config.precision == "bf16" and device.type == "cpu":

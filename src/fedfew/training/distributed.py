@@ -4,7 +4,7 @@
 every round the processes exchange what their clients sent, so all hold the same server, the same clients' states and the same
 history, to the last bit. Only the first writes and tells.
 
-What is said about tensors travels by gloo, from CPU to CPU, before the tensors do: a process that waits for one that has ended
+What describes the tensors travels by gloo, from CPU to CPU, before the tensors do: a process that waits for one that has ended
 then hears of it at once, which on a GPU it would not.
 """
 
@@ -55,10 +55,10 @@ class Group:
         """What each process has to say, in the order of their ranks."""
         if self.size == 1:
             return [mine]
-        said: list[Any] = [None] * self.size
+        gathered: list[Any] = [None] * self.size
         with _peers_that_end(self):
-            dist.all_gather_object(said, mine, self.words)
-        return said
+            dist.all_gather_object(gathered, mine, self.words)
+        return gathered
 
     def firsts(self, mine: T) -> T:
         """What the first process has to say."""
@@ -157,11 +157,11 @@ def stoppable(group: Group) -> Iterator[None]:
 
     Only the first signal counts: the next, which torchrun sends right after a terminal's, would hit what is then written down.
     """
-    told: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
-        told.append(number)
-        if len(told) == 1:
+        received.append(number)
+        if len(received) == 1:
             raise KeyboardInterrupt
 
     with _signals(group, stop, signal.SIGTERM, signal.SIGINT):

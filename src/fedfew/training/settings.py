@@ -140,7 +140,7 @@ def _method_settings(method: str, given: Mapping[str, Any], as_flags: bool = Fal
     """Hyper-parameters converted to the types that the method declares."""
     from fedfew.methods.hyperparameters import hyper_parameters, wrong_setting
 
-    known = {knob.name: knob for knob in hyper_parameters(method)}
+    known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
     values = {}
     for key, value in given.items():
         name = str(key).replace("-", "_")
@@ -154,7 +154,7 @@ def _from_flags(method: str, given: Mapping[str, str | None]) -> dict[str, Any]:
     """The same from flags: a switch needs no value, and ``--no-…`` turns it off."""
     from fedfew.methods.hyperparameters import hyper_parameters
 
-    known = {knob.name: knob for knob in hyper_parameters(method)}
+    known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
     spelt_out: dict[str, str] = {}
     for name, value in given.items():
         positive = name.removeprefix("no_")
@@ -194,7 +194,7 @@ def make_federation(settings: Settings, val_share: float = 0.0) -> tuple[Federat
     """The data set, dealt to clients, and what there is to say about it. val_share: of each client's samples, a third split."""
     from fedfew import data
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", data.SkippedWarning)
         federation = data.load(
             settings.dataset,
@@ -205,7 +205,7 @@ def make_federation(settings: Settings, val_share: float = 0.0) -> tuple[Federat
             sample=settings.sample,
             val_share=val_share,
         )
-    return federation, [*(str(warning.message) for warning in told), *federation.about.get("notes", [])]
+    return federation, [*(str(warning.message) for warning in warned), *federation.about.get("notes", [])]
 
 
 def find_model(name: str) -> str | Callable[[], nn.Module]:
