@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # other processes are started
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -13,6 +13,8 @@ from fedfew.cli import app
 from fedfew.studies.protocol import SWITCHES
 from fedfew.studies.study import catalogue
 
+pytestmark = pytest.mark.slow  # every command of the page is run
+
 PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
 
 

@@ -21,6 +21,8 @@ from tests.methods import small
 from tests.methods.properties import CLOSE
 from tests.methods.small import assert_same, federation, normalised, tensors, train
 
+pytestmark = pytest.mark.slow  # other processes are started
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -38,7 +38,15 @@ def close(got, want):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-SLOW = ("colours, pooled", "padded and pooled", "padded", "stem", "strided")  # in the interpreter: seconds each
+SLOW = (
+    "many channels, pooled",
+    "strided, pixels left over",
+    "colours, pooled",
+    "padded and pooled",
+    "padded",
+    "stem",
+    "strided",
+)  # in the interpreter: seconds each
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SHAPES])
