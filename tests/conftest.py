@@ -7,8 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
+
+hypothesis.settings.register_profile("no deadline", deadline=None)  # how long a test takes depends on what else the machine does
+hypothesis.settings.load_profile("no deadline")
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run without a GPU; Triton asks for it when they are first imported
