@@ -259,3 +259,12 @@ def test_the_card_states_the_preprocessing_that_the_models_were_trained_with(pix
     model = export.read(tmp_path / "it").card["model"]
     assert (model["pixels"], model["dtype"]) == (pixels, "uint8")
     assert {"unit": "x/255", "symmetric": "0.5"}[pixels] in (tmp_path / "it" / "README.md").read_text()
+
+
+def test_the_page_says_what_the_logits_mean_and_how_models_are_served(run: fedfew.Run, written: Path, tmp_path: Path) -> None:
+    assert "label priors" not in (written / "README.md").read_text()
+    strong = fedfew.train(federation(), linear, fedfew.FedFew(models=2), rounds=1, recipe="strong", device="cpu")
+    page = (export.write(strong, tmp_path / "strong") / "README.md").read_text()
+    assert "a client adds the log of its own label frequencies" in page
+    assert "a mixture of all models, weighted per client by exp(-loss / 0.5)" in page
+    assert export.read(tmp_path / "strong", linear).card["training"]["label_prior"] == "client"

@@ -54,9 +54,25 @@ def _scores(card: Mapping[str, Any]) -> str:
         "of the models here."
     )
     return (
-        f"Accuracy on the clients' own test samples after round {scores['round']}. {of_whom} A newcomer's score may differ: "
-        "measure it on its own data before use.\n\n" + "\n".join(rows)
+        f"Accuracy on the clients' own test samples after round {scores['round']}. {of_whom}{_as_served(card)} "
+        "A new client's score may differ: measure it on its own data before use.\n\n" + "\n".join(rows)
     )
+
+
+def _as_served(card: Mapping[str, Any]) -> str:
+    """What a client does with the models before it predicts, which the scores include."""
+    text = ""
+    if card["training"].get("label_prior") == "client":
+        text += (
+            " The models were trained with label priors: their logits say how well the input fits each class, and a client adds "
+            "the log of its own label frequencies (`fedfew.models.served.ServedModel([model], log_prior=...)`)."
+        )
+    if card["training"].get("serve") == "mixture":
+        text += (
+            " The scores are of a mixture of all models, weighted per client by exp(-loss / "
+            f"{card['training']['temperature']:g}) with the loss on its own data (`ServedModel(models, weights)`)."
+        )
+    return text
 
 
 def _data(card: Mapping[str, Any]) -> str:
