@@ -120,3 +120,12 @@ def test_the_page_of_a_run_and_of_its_folder_show_the_same_numbers(tmp_path: Pat
     assert data[0]["curves"] == data[1]["curves"]
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):
         fedfew.report.html(tmp_path / "nothing")
+
+
+def test_the_page_says_where_a_mixture_is_what_was_scored() -> None:
+    pages = {
+        serve: fedfew.report.html(fedfew.train(fedfew.data.digits(3), "linear", "fedfew", rounds=1, serve=serve, device="cpu"))
+        for serve in ("best", "mixture")
+    }
+    assert "a mixture of all models that the server offers a client" in pages["mixture"]
+    assert "a mixture of all models" not in pages["best"]

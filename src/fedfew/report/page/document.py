@@ -134,6 +134,12 @@ def _words(record: Record) -> dict[str, str]:
     from fedfew.methods import METHODS
 
     method = METHODS.get(record.settings["method"]["name"])
+    if method is not None and "mixture" in record.columns and record.row("mixture", record.scored - 1).shape[1] > 1:
+        weights = f"weighted per client by its losses (temperature {record.settings['temperature']:g})"
+        return {
+            "served": f"a mixture of all models that the server offers a client, {weights}",
+            "adapted": f"a mixture of all models that the client has trained, {weights}",
+        }
     return {} if method is None else {score: getattr(method, score) for score in SCORES}
 
 
