@@ -354,3 +354,12 @@ def test_a_checkpoint_of_the_first_format_is_read(tmp_path):
     (path / "state.json").write_text(json.dumps(about))  # the second format without its hash
     with pytest.raises(checkpoint.CheckpointError, match="damaged"):
         checkpoint.read(path)
+
+
+def test_the_newest_settings_are_those_of_the_newest_intact_head(tmp_path):
+    assert checkpoint.newest_settings(tmp_path) == {}
+    fedfew.train(federation(), linear, FedAvg(), rounds=4, device="cpu", folder=tmp_path, checkpoint_every=2)
+    assert checkpoint.newest_settings(tmp_path)["rounds"] == 4
+    newest = checkpoint.checkpoints(tmp_path)[-1] / "state.json"
+    newest.write_text(newest.read_text().replace('"lr": 0.05', '"lr": 0.06'))
+    assert checkpoint.newest_settings(tmp_path)["lr"] == 0.05  # the one before

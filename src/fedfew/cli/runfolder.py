@@ -59,13 +59,10 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
 def _recorded_method(folder: Path) -> dict[str, Any]:
     """The method with all its hyperparameters, as a checkpoint holds them: defaults may have changed since."""
     from fedfew import methods
-    from fedfew.training.checkpoint import CheckpointError, read_newest
+    from fedfew.training.checkpoint import newest_settings
 
-    try:
-        state, _ = read_newest(folder)
-    except CheckpointError:  # none yet, or none that can be used, which train() says
-        return {}
-    return {"method": methods.recorded(state.settings["method"])}
+    settings = newest_settings(folder)
+    return {"method": methods.recorded(settings["method"])} if settings else {}
 
 
 @contextmanager

@@ -151,6 +151,19 @@ def read(path: Path) -> State:
         raise CheckpointError(f"{path.name} is damaged ({type(error).__name__}: {error})") from error
 
 
+def newest_settings(folder: Path) -> dict[str, Any]:
+    """The settings in the newest intact ``state.json``, without its tensors; empty where there is none."""
+    for path in reversed(checkpoints(folder)):
+        try:
+            about: dict[str, Any] = json.loads((path / "state.json").read_text())
+            check_head(about, path.name)
+            settings: dict[str, Any] = about["settings"]
+            return settings
+        except (OSError, ValueError, KeyError, TypeError):  # the one before may do
+            continue
+    return {}
+
+
 def check_head(about: dict[str, Any], name: str) -> None:
     """Refuse the contents of a ``state.json`` that this version cannot read or that are not as they were written."""
     if about["format"] not in FORMATS:
