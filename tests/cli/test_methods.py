@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from fedfew.methods import METHODS
+from fedfew.methods.base import FAMILIES
 from tests.helpers import call, refused
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -29,6 +31,29 @@ def test_methods_lists_all_and_explains_one() -> None:
         "published": False,
     }
     assert "did you mean 'ditto'?" in refused("methods", "dito")
+
+
+def test_methods_are_grouped_by_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Mine(METHODS["fedavg"]):  # type: ignore[misc]  # a type from a table
+        """All of FedAvg."""
+
+        name = "mine"
+
+    monkeypatch.setitem(METHODS, "mine", Mine)
+    listed = call("methods").stdout
+    titles = [family for family in FAMILIES if f"\n{family}\n" in f"\n{listed}"]
+    assert titles == ["few models", "one model", "personal parts", "one model per client"]
+    one_model = listed[listed.index("\none model\n") : listed.index("personal parts")]
+    assert "fedprox" in one_model
+    assert "ditto" not in one_model
+    assert "All of FedAvg." in one_model
+    assert one_model.count("the baseline") == 1  # FedAvg's, which a method derived from it does not inherit
+    assert "when to use it" not in call("methods", "mine").stdout
+    assert METHODS["fedavg"].when in " ".join(call("methods", "fedavg").stdout.split())
+    document = json.loads(call("methods", "--json").stdout)
+    assert (document["mine"]["when"], document["mine"]["family"]) == ("", "one model")
+    assert document["ditto"]["when"] == METHODS["ditto"].when
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedfew.methods import METHODS, make
+from fedfew.methods.base import FAMILIES
 from fedfew.methods.hyperparameters import hyper_parameters
 from tests.methods import properties
 from tests.methods.alternatives import ALTERNATIVES, FORMS, REFUSED
@@ -117,3 +118,11 @@ def test_page_names_every_setting_and_its_default(name: str) -> None:
         row = next((line for line in page.splitlines() if line.startswith(f"| `{f.name}` ")), None)
         assert row is not None, f"docs/methods/{name}.md has no row for {f.name}"
         assert f"`{f.default!r}`" in row, f"docs/methods/{name}.md: the default of {f.name} is {f.default!r}"
+
+
+@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if cls.__module__.startswith("fedfew.")])
+def test_every_method_is_listed_by_family_with_lines_of_its_own(name: str) -> None:
+    cls = METHODS[name]
+    assert cls.family in set(FAMILIES) - {"other"}
+    assert {"summary", "when"} <= vars(cls).keys()  # inherited ones would describe another method
+    assert f"| [`{name}`]({name}.md) | {cls.summary} | {cls.when} |" in (DOCS / "README.md").read_text().splitlines()

@@ -27,7 +27,7 @@ def methods(
     ] = None,
     json: flags.Json = False,
 ) -> None:
-    """List the federated methods, or the settings of one.
+    """List the federated methods by family and when to use each, or the settings of one.
 
     Example: [cyan]fedfew methods fedfew[/cyan]
     """
@@ -44,15 +44,34 @@ def methods(
 
 
 def _show_all() -> None:
-    from fedfew.methods import METHODS
     from fedfew.report import tables
 
-    table = Table(box=tables.BOX, pad_edge=False)
-    table.add_column("method")
-    table.add_column("what it does")
-    for method in METHODS:
-        table.add_row(f"[bold]{method}[/bold]", escape(_about(method).split("\n\n")[0]))
-    Console().print(table, "'fedfew methods NAME' lists a method's settings.")
+    console = Console()
+    for family, names in _by_family().items():
+        console.print(f"[bold]{family}[/bold]")
+        table = Table(box=tables.BOX, pad_edge=False)
+        table.add_column("method", min_width=10, no_wrap=True)
+        table.add_column("what it does", ratio=1)
+        table.add_column("when to use it", ratio=1)
+        for name in names:
+            table.add_row(f"[bold]{name}[/bold]", escape(_own(name, "summary") or _about(name)), escape(_own(name, "when")))
+        console.print(table)
+    console.print("'fedfew methods NAME' describes a method and lists its settings.")
+
+
+def _by_family() -> dict[str, list[str]]:
+    from fedfew.methods import METHODS
+    from fedfew.methods.base import FAMILIES
+
+    groups = {family: [name for name, cls in METHODS.items() if cls.family == family] for family in FAMILIES}
+    return {family: names for family, names in groups.items() if names}
+
+
+def _own(name: str, line: str) -> str:
+    """A line that the method's class gives itself: one that it inherits describes another method."""
+    from fedfew.methods import METHODS
+
+    return str(vars(METHODS[name]).get(line, ""))
 
 
 def _show_one(name: str, hyperparameters: list[Hyperparameter]) -> None:
@@ -62,6 +81,8 @@ def _show_one(name: str, hyperparameters: list[Hyperparameter]) -> None:
 
     console = Console()
     console.print(f"[bold]{name}[/bold]: {escape(_about(name))}\n", highlight=False)
+    if _own(name, "when"):
+        console.print(f"when to use it: {escape(_own(name, 'when'))}\n", highlight=False)
     console.print(f"served: {METHODS[name].served}\nadapted: {METHODS[name].adapted}\n", highlight=False)
     table = Table(box=tables.BOX, pad_edge=False)
     for column in ("flag", "value", "default", "published", "meaning"):
@@ -85,6 +106,7 @@ def _about(name: str) -> str:
 
 
 def _as_values(name: str, hyperparameters: list[Hyperparameter]) -> dict[str, Any]:
+    from fedfew.methods import METHODS
     from fedfew.util.conversion import in_words
 
     settings = [
@@ -97,7 +119,8 @@ def _as_values(name: str, hyperparameters: list[Hyperparameter]) -> dict[str, An
         }
         for k in hyperparameters
     ]
-    return {"about": _about(name), "settings": settings}
+    described = {"family": METHODS[name].family, "summary": _own(name, "summary"), "when": _own(name, "when")}
+    return described | {"about": _about(name), "settings": settings}
 
 
 def _show_json(document: dict[str, Any]) -> None:

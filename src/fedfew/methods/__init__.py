@@ -23,7 +23,19 @@ from fedfew.methods.local import LocalOnly
 from fedfew.util.spelling import unknown
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (FedFew, FedAvg, FedProx, FedMTL, APFL, Ditto, FedRep, FedAMP, IFCA, LocalOnly)
+    cls.name: cls
+    for cls in (
+        FedFew,
+        FedAvg,
+        FedProx,
+        FedMTL,
+        APFL,
+        Ditto,
+        FedRep,
+        FedAMP,
+        IFCA,
+        LocalOnly,
+    )
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Fresh, Outcome, Reply, is_number
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, leaves, subtract, tensor, tree_map
 
@@ -35,6 +35,9 @@ class APFL(FedAvg):
     the step of plain SGD and the gradients are those before it."""
 
     name: ClassVar[str] = "apfl"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "a learned mixture of a global and a personal model"
+    when: ClassVar[str] = "it is not known how much a client should trust the others"
     served: ClassVar[str] = "α·v + (1 − α)·w: the client's own v mixed with the global model w as received"
     adapted: ClassVar[str] = "α·v + (1 − α)·w after the client's local epochs, w being its locally trained copy"
 

@@ -21,7 +21,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor
 
@@ -29,6 +29,11 @@ from fedfew.stack import Tree, WeightedMean, bytes_each, leaves, take, tree_map
 
 if TYPE_CHECKING:
     from fedfew.local import Local
+
+
+Family = Literal["few models", "one model", "personal parts", "one model per client", "other"]
+"""What clients have in common: K models that they choose from; one model; a part of a model; nothing but each other's help."""
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,9 @@ class Method(ABC):
     """Base of all methods; subclasses are frozen dataclasses registered under ``name``."""
 
     name: ClassVar[str]
+    family: ClassVar[Family] = "other"  # the group under which it is listed
+    summary: ClassVar[str] = ""  # what it does, in one line
+    when: ClassVar[str] = ""  # when to use it, in one line
     served: ClassVar[str]  # which weights the served score uses, in words
     adapted: ClassVar[str]  # which weights the adapted score uses, in words
 

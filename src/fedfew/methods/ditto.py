@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, squared_distance, subtract, tree_map
 
@@ -27,6 +27,9 @@ class Ditto(FedAvg):
     """Local epochs of the personal model. None: as many as the run's local_epochs."""
 
     name: ClassVar[str] = "ditto"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "a personal model regularised towards the global one"
+    when: ClassVar[str] = "a good global model exists and each client differs from it a little"
     served: ClassVar[str] = "the client's personal model"
     adapted: ClassVar[str] = "the client's personal model (it is kept from round to round, so the two scores are the same)"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_number
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number
 from fedfew.stack import Tree, leaves, put, squared_distance, tree_map
 
 
@@ -37,6 +37,9 @@ class FedAMP(Method):
     one σ then fits models of any size), or "one", as they are (the paper)."""
 
     name: ClassVar[str] = "fedamp"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "clients with similar models attract each other"
+    when: ClassVar[str] = "groups of clients, their number unknown; the server may keep one model per client"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
 

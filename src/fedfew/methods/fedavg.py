@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedfew.local import Local
-from fedfew.methods.base import Fresh, Method, Outcome, Reply
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, add, stack, subtract
 
 
@@ -15,6 +15,9 @@ class FedAvg(Method):
     """One model for all; clients train it, the server averages by number of samples (McMahan et al. 2017, Algorithm 1)."""
 
     name: ClassVar[str] = "fedavg"
+    family: ClassVar[Family] = "one model"
+    summary: ClassVar[str] = "one global model, the mean of the locally trained ones"
+    when: ClassVar[str] = "clients' data are alike, or one model is all that can be kept; the baseline of one model"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs"
 

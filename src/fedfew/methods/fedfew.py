@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from fedfew import scalarization
 from fedfew.local import Local, Loss, Through
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_number, is_whole
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
 
@@ -65,6 +65,9 @@ class FedFew(Method):
 
     earlier: ClassVar[Mapping[str, Any]] = {"scale_free": False}
     name: ClassVar[str] = "fedfew"
+    family: ClassVar[Family] = "few models"
+    summary: ClassVar[str] = "K models for M clients; clients that no model fits weigh most"
+    when: ClassVar[str] = "unknown groups of clients, the worst client matters, or new clients must choose without training"
     served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
     adapted: ClassVar[str] = "of the client's K locally trained copies, the one with the least training loss"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_number
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number
 from fedfew.stack import Tree, WeightedMean, add, branch, squared_distance, stack, subtract, tensor, tree_map
 
 
@@ -29,6 +29,9 @@ class FedMTL(Method):
     SGD diverges). Default 0.1."""
 
     name: ClassVar[str] = "fedmtl"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "one model per client, all regularised towards their mean"
+    when: ClassVar[str] = "few samples per client and related tasks, no groups"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
 

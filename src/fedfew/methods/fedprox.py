@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Outcome, Reply, is_number
+from fedfew.methods.base import Family, Outcome, Reply, is_number
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, squared_distance, subtract
 
@@ -24,6 +24,9 @@ class FedProx(FedAvg):
     Default 0.1."""
 
     name: ClassVar[str] = "fedprox"
+    family: ClassVar[Family] = "one model"
+    summary: ClassVar[str] = "FedAvg with a proximal term towards the received model"
+    when: ClassVar[str] = "one model, several local epochs, clients that differ"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with the proximal term"
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, leaves, named_leaves, stack, subtract, tree_map
 
@@ -30,6 +30,9 @@ class FedRep(Method):
     """Epochs on the body, with the head fixed. None: as many as the run's local_epochs."""
 
     name: ClassVar[str] = "fedrep"
+    family: ClassVar[Family] = "personal parts"
+    summary: ClassVar[str] = "one shared body, one head per client, trained one after the other"
+    when: ClassVar[str] = "label skew: each client has few classes; messages are smaller than a model"
     served: ClassVar[str] = "the body as received with the client's own head"
     adapted: ClassVar[str] = "the client's own head and the body, both after its local epochs"
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew import random_streams
 from fedfew.local import Local, best_model
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
 from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
 
 
@@ -30,6 +30,9 @@ class IFCA(Method):
     by round and client (published code: its data are shuffled for each model, so rounding decides)."""
 
     name: ClassVar[str] = "ifca"
+    family: ClassVar[Family] = "few models"
+    summary: ClassVar[str] = "K clusters, each client trains the model that fits it best"
+    when: ClassVar[str] = "clear groups, their number known"
     served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
     adapted: ClassVar[str] = "that model, chosen when the round began, after the client's local epochs"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedfew.local import Local
-from fedfew.methods.base import Fresh, Method, Outcome, Reply
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, tree_map
 
 
@@ -15,6 +15,9 @@ class LocalOnly(Method):
     """Every client trains a model of its own on its own data; nothing is sent. All start from one initialisation."""
 
     name: ClassVar[str] = "local"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "local training without communication"
+    when: ClassVar[str] = "much data per client, or data so different that others disturb; the baseline of no exchange"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (nothing is received, so the two scores are the same)"
 
