@@ -24,7 +24,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    call("run", *SMALL, "--rounds", "20", "--models", "2", "--folder", str(folder))
+    call("run", *SMALL, "--rounds", "20", "--models", "2", "--recipe", "plain", "--folder", str(folder))
     return folder
 
 

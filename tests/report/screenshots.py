@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.report.browser import Page, started
 
-RUN = ["run", "--models", "4", "--engine", "stacked", "--device", "cpu"]
+RUN = ["run", "--models", "4", "--recipe", "plain", "--engine", "stacked", "--device", "cpu"]
 PARTS = {"report": ("header.top", "#curves"), "report-weights": ("#models", "#weights")}  # from the one to the other
 
 BOX = """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.cli import errors, flags, progress, recipe, runfolder
 from fedfew.cli.run import both, load_data, train_in
 from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
 
@@ -32,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog=EXAMPLES)(compare)
 
 
-@flags.takes_settings("method")
+@flags.takes_settings("method", defaults={"recipe": recipe.DEFAULT})
 @errors.readable
 def compare(
     methods: Annotated[
@@ -49,6 +49,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the plot (default: comparison.png in the folder).")
     ] = None,
+    protocol: recipe.ProtocolFlag = None,
     config: flags.Config = None,
     folder: flags.Folder = None,
     resume: flags.Resume = False,
@@ -59,7 +60,8 @@ def compare(
     """Train several methods on the same data with several seeds: one table and one plot.
 
     All clients are scored twice: served (the model as the server sends it) and adapted (after the round's local training). Every
-    run is saved in its own folder below --folder.
+    run is saved in its own folder below --folder. On a data set known by name all methods get the recipe strong, where they can use
+    it; --protocol fair or published brings the paper's settings.
     """
     from fedfew import tracking
     from fedfew.report import plots, tables
@@ -74,7 +76,8 @@ def compare(
     specs = methods or file.pop("methods", DEFAULT_METHODS)
     count = seeds or int(file.pop("seeds", DEFAULT_SEEDS))
     common = {name: value for name, value in file.items() if name not in ("methods", "seeds", "method")}
-    contenders = {label: resolve(flags.given(given), {}, common, {"method": own}) for label, own in parse(specs).items()}
+    set_by_user = recipe.explicit(flags.given(given), common)
+    contenders = {label: _settings(given, common, own, protocol, resume) for label, own in parse(specs).items()}
     any_one = next(iter(contenders.values()))
     place = folder or runfolder.fresh(f"compare-{any_one.dataset}")
     console = Console(stderr=json)
@@ -82,6 +85,8 @@ def compare(
     costs = {label: _cost(settings, federation) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
     console.print(f"{len(contenders)} methods × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True)
+    if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
+        console.print(about, soft_wrap=True, highlight=False)
     with runfolder.discarded_if_unused(place), progress.display(console, runs=count * len(contenders)) as display:
         runs = _train(contenders, count, federation, place, display, resume, track or [])
 
@@ -92,6 +97,20 @@ def compare(
         return
     console.print(tables.comparison(runs, title), tables.costs(costs))
     console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+
+
+def _settings(
+    given: dict[str, Any], common: dict[str, Any], method: dict[str, Any], protocol: str | None, resume: bool
+) -> Settings:
+    """The settings of one method."""
+    chosen = flags.given(given)
+    if resume:
+        if protocol is not None:
+            raise ValueError("--protocol is for a new comparison: this one goes on with its own settings")
+        return resolve(chosen, {}, common, {"method": method})
+    set_by_user = recipe.explicit(chosen, common, {"method": method})
+    files = recipe.below(protocol, set_by_user), common, {"method": method}, recipe.method(protocol, set_by_user)
+    return resolve(chosen, {}, *files)
 
 
 def parse(specs: str) -> dict[str, dict[str, Any]]:

@@ -27,16 +27,17 @@ Track = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
 
 
-def takes_settings(*without: str) -> Callable[[Command], Command]:
+def takes_settings(*without: str, defaults: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
     """Give a command a flag for every field of Settings, but for those named.
 
-    The command reads them with :func:`given`; its own parameters must come first.
+    defaults: in words, where the command has another than Settings. The command reads them with :func:`given`; its own
+    parameters must come first.
     """
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         options = [
-            _option(f.name, f.metadata["panel"], f.metadata["about"])
+            _option(f.name, f.metadata["panel"], f.metadata["about"], (defaults or {}).get(f.name))
             for f in fields(Settings)
             if f.metadata and f.name not in without
         ]
@@ -100,8 +101,8 @@ def _complete_model(incomplete: str) -> list[str]:
 _COMPLETIONS = {"method": complete_method, "dataset": _complete_dataset, "model": _complete_model}
 
 
-def _option(name: str, panel: str, about: str) -> inspect.Parameter:
-    default = getattr(Settings, name)
+def _option(name: str, panel: str, about: str, in_words: str | None) -> inspect.Parameter:
+    default = in_words or getattr(Settings, name)
     shown = "recommended for the data set" if name in RECOMMENDED["digits"] else default
     option = typer.Option(
         help=about if shown is None else f"{about} [dim](default: {shown})[/dim]",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress, runfiles, runfolder
+from fedfew.cli import errors, flags, progress, recipe, runfiles, runfolder
 from fedfew.training.settings import Settings, make_federation, read_file, resolve, training_arguments
 from fedfew.util.files import folder_locked
 
@@ -36,10 +36,11 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog=EXAMPLES, context_settings=unknown_are_the_methods)(run)
 
 
-@flags.takes_settings()
+@flags.takes_settings(defaults={"recipe": recipe.DEFAULT})
 @errors.readable
 def run(
     context: typer.Context,
+    protocol: recipe.ProtocolFlag = None,
     config: flags.Config = None,
     folder: flags.Folder = None,
     resume: flags.Resume = False,
@@ -50,20 +51,21 @@ def run(
     """Train one run and save it in a folder.
 
     Flags have the names of the arguments of fedfew.train. The method's hyperparameters are flags as well: 'fedfew methods NAME'
-    lists them. A setting that is not given is read from --config; otherwise the recommended value for the data set is used.
+    lists them. A setting that is not given is read from --config; otherwise the recommended value for the data set is used, with
+    the recipe strong where the data set is known by name.
     """
     from fedfew import tracking
     from fedfew.training import distributed
 
     with distributed.joined() as first:
-        settings, place = _settings(given, flags.of_the_method(context.args), config, folder, resume)
+        settings, place, about = _settings(given, flags.of_the_method(context.args), config, folder, resume, protocol)
         place = distributed.group().firsts(place)  # a fresh name is made up once
         training_arguments(settings)  # errors in them come before the data are read
         tools = (track or (tracking.kept(place) if resume else [])) if first else []
         console = Console(stderr=json, quiet=not first)
         tracker = tracking.open(*tools, folder=place, warn=lambda text: note(console, text))  # a missing package, too
         federation = load_data(settings, console)
-        heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]"
+        heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]" + (f"\n{about}" if about else "")
         with tracker, progress.display(console) as display:
             finished = train_in(
                 place,
@@ -168,10 +170,24 @@ def train_in(
 
 
 def _settings(
-    given: dict[str, Any], method_flags: dict[str, str | None], config: Path | None, place: Path | None, resume: bool
-) -> tuple[Settings, Path]:
+    flags_given: dict[str, Any],
+    method_flags: dict[str, str | None],
+    config: Path | None,
+    place: Path | None,
+    resume: bool,
+    protocol: str | None,
+) -> tuple[Settings, Path, str | None]:
+    """The settings, the folder, and a line about the recipe."""
     files = [runfolder.to_resume(place, "run")] if resume else []
     if config is not None:
         files.append(read_file(config))
-    settings = resolve(flags.given(given), method_flags, *files)
-    return settings, place or runfolder.fresh(f"{settings.dataset}-{settings.method}-{settings.seed}")
+    given = flags.given(flags_given)
+    set_by_user, about = recipe.explicit(given, *files), None
+    if not resume:
+        files = [recipe.below(protocol, set_by_user), *files, recipe.method(protocol, set_by_user)]
+    elif protocol is not None:
+        raise ValueError(f"--protocol is for a new run: the one in {place} goes on with its own settings")
+    settings = resolve(given, method_flags, *files)
+    if not resume:
+        about = recipe.line(settings, protocol, set_by_user)
+    return settings, place or runfolder.fresh(f"{settings.dataset}-{settings.method}-{settings.seed}"), about

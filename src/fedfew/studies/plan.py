@@ -172,7 +172,7 @@ def _settings(
 ) -> tuple[Settings, tuple[str, ...]]:
     stated = study.base, study.columns[column], study.rows[row], point
     try:
-        merged, changed = protocols.apply(protocol, _explicit(_merged(*stated)))
+        merged, changed = protocols.apply(protocol, spelt_out(_merged(*stated)))
         given = {"device": options.device, "data_dir": options.data_dir, "sample": options.sample}
         settings = resolve({name: value for name, value in given.items() if value is not None}, {}, merged)
         if scaling.is_smoke_test(options.scale):
@@ -210,7 +210,7 @@ def _apart(row: Layer) -> tuple[dict[str, Any], dict[str, Any]]:
     return rest, {str(name).replace("-", "_"): value for name, value in named.items()}
 
 
-def _explicit(merged: dict[str, Any]) -> dict[str, Any]:
+def spelt_out(merged: dict[str, Any]) -> dict[str, Any]:
     """With what suits the data set said aloud, so that a protocol can change it and equal runs have equal settings."""
     from fedfew.data.prepared import is_prepared
     from fedfew.data.reading import CLIENTS
