@@ -60,8 +60,8 @@ def compare(
     """Train several methods on the same data with several seeds: one table and one plot.
 
     All clients are scored twice: served (the model as the server sends it) and adapted (after the round's local training). Every
-    run is saved in its own folder below --folder. On a data set known by name all methods get the recipe strong, where they can use
-    it; --protocol fair or published brings the paper's settings.
+    run is saved in its own folder below --folder. On a data set known by name all methods get the recipe strong, where they can
+    use it; --protocol fair or published brings the paper's settings.
     """
     from fedfew import tracking
     from fedfew.report import plots, tables
