@@ -11,7 +11,6 @@ import torch
 
 import fedfew
 from fedfew import export
-from fedfew.data import preprocessing
 from fedfew.engines import LocalTraining
 from fedfew.evaluation.selection import Fit
 from fedfew.export import model_file
@@ -191,7 +190,7 @@ def test_labels_in_words_are_looked_up_in_the_class_names_of_the_export() -> Non
     assert record["class_names"] == ["ill", "well"]
     assert record["columns"]["used"] == ["marker", "dose"]
     table = fedfew.data.load("patients.csv", partition="by:hospital")
-    assert preprocessing.from_document(record["preprocessing"]) == table.preprocessing
+    assert fedfew.load("r").data.preprocessing == table.preprocessing
     call("export", "r", "-o", "models")
     x, y = table.test.of(0)
     np.savez("numbers.npz", x=x, y=y)

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from fedfew.training.data_record import DataRecord
+
 
 class Synthetic:
     """FedFew's record after ``scored`` rounds of M clients, who find their models; a tenth of them stays away each round."""
 
     sites = False
+    data = DataRecord()
     events: list[str] = ["round 3: left out, their loss or update is not finite: clients 7"]  # noqa: RUF012  # never changed
 
     def __init__(self, clients: int, scored: int, models: int = 3, seed: int = 0) -> None:

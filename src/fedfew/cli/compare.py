@@ -183,13 +183,22 @@ def _train(
     return runs
 
 
+def _worst(run: Run) -> dict[str, Any]:
+    """The names of the clients with the lowest scores, where clients have names."""
+    from fedfew.report import SCORES
+    from fedfew.report.tables import worst_client
+
+    found = {score: worst_client(run, run.history.last(f"{score}_accuracy")) for score in SCORES}
+    return {"worst_client": found} if run.data.client_names else {}
+
+
 def _as_values(runs: dict[str, list[Run]], costs: dict[str, Cost]) -> dict[str, Any]:
     from fedfew.report import across_seeds, score_values, seconds
 
     return {
         label: {
             "across_seeds": {score: asdict(values) for score, values in across_seeds(row).items()},
-            "seeds": {run.settings["seed"]: score_values(run) | {"seconds": seconds(run)} for run in row},
+            "seeds": {run.settings["seed"]: score_values(run) | _worst(run) | {"seconds": seconds(run)} for run in row},
             "settings": row[0].settings,
             "costs": asdict(costs[label]),
         }

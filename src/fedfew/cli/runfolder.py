@@ -133,10 +133,6 @@ def _about(federation: Federation) -> dict[str, Any]:
     about |= {"class_names": list(federation.class_names), "client_names": list(federation.client_names)}
     if federation.about.get("columns"):
         about["columns"] = federation.about["columns"]
-    if federation.preprocessing is not None:
-        from fedfew.data.preprocessing import to_document
-
-        about["preprocessing"] = to_document(federation.preprocessing)  # what turns raw data into inputs of these models
     return about if groups is None else about | {"groups": groups.tolist()}
 
 

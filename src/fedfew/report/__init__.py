@@ -97,7 +97,7 @@ def describe(run: Run) -> dict[str, Any]:
         "weights": last_weights(history),
         "seconds": seconds(run),
         "clients": [
-            {"client": i, "model": model, "served": float(served), "adapted": float(adapted)}
+            {"client": i, "name": run.data.client_name(i), "model": model, "served": float(served), "adapted": float(adapted)}
             for i, (model, served, adapted) in enumerate(rows)
         ],
         "curve": {"round": history.round.tolist()} | {score: mean_curve(history, score).tolist() for score in SCORES},

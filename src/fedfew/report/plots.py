@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfew.report import SCORES, AcrossSeeds, across_seeds, mean_curve
+from fedfew.util.printable import for_plot, shortened
 
 if TYPE_CHECKING:
     from fedfew.training.history import History
@@ -24,6 +25,7 @@ MARKERS = {
 }  # shape, colour, fill, height
 ABSENT = "#c8c8c8"  # in a heat map: the client did not take part in the round
 MEANING = {"served": "as the server hands it over", "adapted": "after the round's local training"}
+MOST_NAMES = 40  # of clients beside a heat map
 SUFFIXES = (".png", ".pdf", ".svg")
 LOOK: dict[Any, Any] = {
     "font.size": 9,
@@ -61,7 +63,7 @@ def run(finished: Run, path: Path, groups: Sequence[int] | None = None) -> Path:
         parts[0].suptitle(_run_title(finished), x=0.01, ha="left", fontsize=10)
         if with_weights:
             parts[1].suptitle("How much each client counts for each model (w), and in all (α)", x=0.01, ha="left", fontsize=10)
-            _weight_panels(parts[1], history, groups)
+            _weight_panels(parts[1], history, groups, client_names=finished.data.client_names)
     return path
 
 
@@ -152,7 +154,9 @@ def _client_panels(figure: Any, history: History) -> None:
 
 def _run_title(finished: Run) -> str:
     about = finished.settings["federation"]
-    return f"{finished.settings['method']['name']} on {about['name']}, {about['clients']} clients, round {finished.round}"
+    return (
+        f"{finished.settings['method']['name']} on {for_plot(about['name'])}, {about['clients']} clients, round {finished.round}"
+    )
 
 
 def rounds_axis(axis: Any) -> None:
@@ -162,10 +166,16 @@ def rounds_axis(axis: Any) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
 
 
-def _weight_panels(figure: Any, history: History, groups: Sequence[int] | None, group_names: Sequence[str] | None = None) -> None:
+def _weight_panels(
+    figure: Any,
+    history: History,
+    groups: Sequence[int] | None,
+    group_names: Sequence[str] | None = None,
+    client_names: Sequence[str] = (),
+) -> None:
     """Heat maps, clients by rounds: w for each model, then α; grey where a client was absent.
 
-    Clients are sorted by their true group, if there is one.
+    Clients are sorted by their true group, if there is one; else they have their names, if these are few enough to be read.
     """
     w, alpha = history["w"], history["alpha"]
     order = np.argsort(groups, kind="stable") if groups is not None else np.arange(w.shape[1])
@@ -187,6 +197,8 @@ def _weight_panels(figure: Any, history: History, groups: Sequence[int] | None, 
         rounds_axis(axis)
     if groups is None:
         axes[0].set_ylabel("client")
+        if 0 < len(client_names) <= MOST_NAMES:
+            axes[0].set_yticks(range(len(client_names)), [for_plot(shortened(name)) for name in client_names], fontsize=7)
     else:
         _label_groups(axes, np.asarray(groups)[order], group_names)
 

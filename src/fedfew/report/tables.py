@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES, across_seeds, last_scores, last_weights, seconds
+from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
@@ -62,10 +65,28 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     scores |= {
         f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
     }
+    values = {f"{score} accuracy": run.history.last(f"{score}_accuracy") for score in SCORES}
+    values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
     for name, summary in scores.items():
-        worst = (percent(value) for value in (summary.min, summary.worst_tenth))
-        table.add_row(name, plus_minus(summary.mean, summary.std), *worst, f"{summary.jain:.3f}")
+        worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"
+        table.add_row(name, plus_minus(summary.mean, summary.std), worst, percent(summary.worst_tenth), f"{summary.jain:.3f}")
     return table
+
+
+def worst_client(run: Run, values: NDArray[Any]) -> str | None:
+    """The name of the client with the lowest value; None where clients have no names, or none has a value."""
+    known = np.isfinite(values)
+    return run.data.client_name(int(np.where(known, values, np.inf).argmin())) if run.data.client_names and known.any() else None
+
+
+def name_cell(text: str) -> str:
+    """A name from the data for a table: not too long, and steering neither the terminal nor rich."""
+    return escape(shortened(printable(text)))
+
+
+def _in_brackets(*names: str | None) -> str:
+    found = [name_cell(name) for name in dict.fromkeys(names) if name is not None]
+    return f" ({', '.join(found[:2])}{', …' if len(found) > 2 else ''})" if found else ""
 
 
 FINAL = {"macro_f1": "macro-F1", "auc": "AUC"}
@@ -78,7 +99,12 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
     table = empty("clients (accuracy in %)", "client", *known, "model", *SCORES)
     last = {score: run.history.last(f"{score}_accuracy") for score in SCORES}
     for i, model in enumerate(run.history.last("choice").tolist()):
-        table.add_row(str(i), *(str(column[i]) for column in known.values()), str(model), *(percent(last[s][i]) for s in SCORES))
+        table.add_row(
+            name_cell(run.data.client_name(i)),
+            *(str(column[i]) for column in known.values()),
+            str(model),
+            *(percent(last[s][i]) for s in SCORES),
+        )
     return table
 
 
@@ -98,6 +124,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
         for score in SCORES:
             values = {column: getattr(row[score], column) for column in columns.values()}
             cells = [_marked(percent(value), best.get((score, column)) == value) for column, value in values.items()]
+            cells[-1] += _in_brackets(*(worst_client(run, run.history.last(f"{score}_accuracy")) for run in runs[label]))
             first = score == SCORES[0]
             table.add_row(label if first else "", score, *cells, _mean_seconds(runs[label]) if first else "")
     return table

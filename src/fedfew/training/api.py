@@ -27,6 +27,7 @@ from fedfew.stack import Tree, leaves, named_leaves
 from fedfew.training import batch_norm_policy, checkpoint, distributed
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
+from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import Progress, RoundLoop
@@ -93,6 +94,7 @@ def train(
             server, own = chosen.init(fresh_models(factory, config.seed, device), len(federation))
             state = State(0, server, own, History(), {}, frozen=frozen)
         state = state.on(device)
+        state.data = DataRecord.of(federation)
         state.priors = {} if here.train.log_prior is None else {"log_prior": here.train.log_prior}
         versions = {"fedfew": __version__, "torch": torch.__version__}
         computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedfew import methods
 from fedfew.config import defaults
 from fedfew.stack import Tree, branch, from_named, named_leaves, to
+from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
 
@@ -51,6 +52,7 @@ class State:
     average: Tree = field(default_factory=dict)  # of the server's states over rounds, where that is what is served
     priors: Tree = field(default_factory=dict)  # log_prior [M, classes], where clients add one; on a network it stays with them
     sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
+    data: DataRecord = field(default_factory=DataRecord)  # names of clients and classes, preprocessing
 
     @property
     def served(self) -> Tree:
@@ -84,6 +86,7 @@ def write(folder: Path, state: State) -> Path:
         "events": state.events,
         "left_out": state.left_out,
         "sites": state.sites,
+        "data": state.data.document,
         "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
         "sha256": hashlib.sha256(data).hexdigest(),
     }
@@ -144,6 +147,7 @@ def read(path: Path) -> State:
             choice=tensors.get("choice"),
             mixture=tensors.get("mixture"),
             sites=about.get("sites", {}),
+            data=DataRecord.from_document(about.get("data", {})),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):

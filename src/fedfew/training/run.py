@@ -18,6 +18,7 @@ from fedfew.stack import Tree, leaves, named_leaves, take, tensor
 from fedfew.training import checkpoint
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
+from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 
 
@@ -46,6 +47,21 @@ class Run:
     @property
     def history(self) -> History:
         return self.state.history
+
+    @property
+    def data(self) -> DataRecord:
+        """Names of clients and classes, and how raw data become samples."""
+        return self.state.data
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """One per client; its number where it has no name."""
+        return tuple(self.data.client_name(i) for i in range(self.settings["federation"]["clients"]))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One per class; its number where it has no name."""
+        return tuple(self.data.class_name(i) for i in range(self.settings["federation"]["classes"]))
 
     @property
     def round(self) -> int:

@@ -39,6 +39,16 @@ def _is_formula(text: str) -> bool:
     return text.lstrip().startswith(_FORMULA)
 
 
+def for_plot(text: str) -> str:
+    """Text that matplotlib does not read as a formula."""
+    return printable(text).replace("$", r"\$")
+
+
+def shortened(text: str, most: int = 24) -> str:
+    """The text, cut where it is longer."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def for_markdown(text: str) -> str:
     """Text that Markdown shows as it is."""
     shown = "".join(f"\\{character}" if character in _MARKDOWN else character for character in printable(text))

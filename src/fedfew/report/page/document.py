@@ -14,6 +14,7 @@ from fedfew.report.page import labels, pack, series
 from fedfew.report.page.binning import arranged, thinned
 from fedfew.report.page.record import Record, SideFiles
 from fedfew.report.page.reproduction import how_to_repeat
+from fedfew.util.printable import printable
 
 EVENTS = 200  # the newest so many are listed
 
@@ -75,6 +76,7 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
         "curves": curves,
         "models": models,
         "groups": names,
+        "names": [printable(name) for name in record.data.client_names],
         "clients": series.clients(record, files.about, files.final, groups),
         "rows": {"binned": rows.binned, "of": pack.whole(rows.of), "size": rows.size.tolist(), "order": rows.order.tolist()},
         "maps": series.maps(record, at, rows, models),
@@ -87,7 +89,9 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
         document["curves"]["switches"] = document["curves"]["switches"].tolist()
         document["clients"]["switches"] = pack.whole(of_clients)
     if files.labels is not None:
-        document["labels"] = labels.distribution(files.labels, files.about.get("class_names", ()), rows)
+        document["labels"] = labels.distribution(
+            files.labels, [printable(name) for name in record.data.class_names or files.about.get("class_names", ())], rows
+        )
     return document
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.training.checkpoint import CheckpointError, State, check_head, checkpoints
+from fedfew.training.data_record import DataRecord
 
 Array = NDArray[Any]
 ATTEMPTS = 5  # a run that goes on replaces its checkpoints; whoever reads one then looks for the next
@@ -35,6 +36,10 @@ class Record(Protocol):
     @property
     def sites(self) -> bool:
         """Was it made on a network, by sites that keep their data?"""
+
+    @property
+    def data(self) -> DataRecord:
+        """Names of clients and classes."""
 
     @property
     def scored(self) -> int:
@@ -63,7 +68,7 @@ class InMemory:
 
     def __init__(self, state: State) -> None:
         self.settings, self.round, self.events = state.settings, state.round, state.events
-        self.sites = bool(state.sites)
+        self.sites, self.data = bool(state.sites), state.data
         self.scored, self.columns = len(state.history), frozenset(state.history.columns)
         self._arrays = state.history.arrays()
 
@@ -78,6 +83,7 @@ class Stored:
         self.path = path
         self.settings, self.round, self.events = about["settings"], about["round"], about["events"]
         self.sites = bool(about.get("sites"))
+        self.data = DataRecord.from_document(about.get("data", {}))
         names = [name for name in about["names"] if name.startswith("history/")]
         self._slices = {name.removeprefix("history/"): opened.get_slice(name) for name in names}
         self.columns = frozenset(self._slices)

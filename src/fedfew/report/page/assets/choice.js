@@ -11,7 +11,7 @@ function showModels(doc) {
   part.host.style.setProperty("height", `${stripHeight(count)}px`);
   const chart = gridChart(part, {
     label: "Model in use, clients by rounds. Arrow keys move, Enter opens a client.",
-    rows: count, columns: doc.rounds.length, left: 84, right: 34, rowTicks: clientNumbers(doc),
+    rows: count, columns: doc.rounds.length, left: 84, right: tickRoom(doc), rowTicks: clientNumbers(doc),
     runs: (r, c) => plain(at(r, c)),
     colour: (r, c) => modelColour(at(r, c), doc.models),
     absent: (r, c) => !Number.isFinite(at(r, c)),
@@ -46,4 +46,4 @@ function inUse(doc) {
 }
 
 const stripHeight = (rows) => 19 + (rows <= 40 ? Math.max(120, 15 * rows) : rows <= 120 ? 5 * rows : 480);
-const clientNumbers = (doc) => (doc.rows.binned ? null : doc.rows.order.map(String));
+const clientNumbers = (doc) => (doc.rows.binned ? null : doc.rows.order.map((row) => clientTick(doc, row)));

@@ -6,12 +6,15 @@ const shownClient = (doc) => (view.client !== null && view.client < doc.run.clie
 function showClient(doc) {
   const { served, adapted, alpha } = doc.clients;
   const M = doc.run.clients;
-  const field = el("input", { type: "number", id: "client-number", min: 0, max: M - 1, step: 1, inputmode: "numeric" });
+  const named = doc.names.length > 0;
+  const field = named ? el("input", { type: "text", id: "client-number", list: "client-names", autocomplete: "off" })
+    : el("input", { type: "number", id: "client-number", min: 0, max: M - 1, step: 1, inputmode: "numeric" });
   const wrong = el("span", { class: "wrong", role: "alert" });
   const go = () => {
-    const wanted = Number(field.value);
+    const byName = doc.names.indexOf(field.value.trim());
+    const wanted = byName >= 0 ? byName : Number(field.value);
     const fine = field.value.trim() !== "" && Number.isInteger(wanted) && wanted >= 0 && wanted < M;
-    wrong.textContent = fine ? "" : `Clients have the numbers 0 to ${M - 1}.`;
+    wrong.textContent = fine ? "" : named ? "No client has that name." : `Clients have the numbers 0 to ${M - 1}.`;
     if (fine) pickClient(wanted, false);
   };
   field.addEventListener("change", go);
@@ -25,14 +28,14 @@ function showClient(doc) {
   };
   const button = (words, act, id) => el("button", { type: "button", id, onclick: act }, words);
   const form = el("form", { class: "controls", onsubmit: (event) => { event.preventDefault(); go(); } },
-    el("label", { for: "client-number" }, "Client"), field, button("‹ previous", step(-1), "client-before"), button("next ›", step(1), "client-after"),
+    el("label", { for: "client-number" }, "Client"), field, named ? el("datalist", { id: "client-names" }, doc.names.map((name) => el("option", { value: name }))) : null, button("‹ previous", step(-1), "client-before"), button("next ›", step(1), "client-after"),
     button("worst served", most(served, -1), "client-worst"), button("worst adapted", most(adapted, -1), "client-worst-adapted"),
     button("best served", most(served, 1), "client-best"), alpha ? button("largest α", most(alpha, 1), "client-alpha") : null, wrong);
   const panel = el("div", { class: "client", id: "client-panel" });
   bodyOf("client").replaceChildren(form, panel);
   const show = () => {
     const client = shownClient(doc);
-    field.value = client;
+    field.value = named ? doc.names[client] : client;
     wrong.textContent = "";
     panel.replaceChildren(clientTiles(doc, client), clientCharts(doc, client));
     drawNow();
@@ -66,7 +69,7 @@ function clientCharts(doc, client) {
   const scores = { served: column(doc.maps.served), adapted: column(doc.maps.adapted) };
   const first = figure(`Accuracy over rounds (${whose})`, "mid");
   lineChart(first, {
-    label: `Accuracy of client ${client}`, x: doc.rounds, format: (v) => `${plain(100 * v)} %`,
+    label: `Accuracy of ${calledClient(doc, client)}`, x: doc.rounds, format: (v) => `${plain(100 * v)} %`,
     series: ["served", "adapted"].map((score) => ({ values: scores[score], look: score })),
     tell: (i) => `round ${grouped(doc.rounds[i])}: served ${percent(scores.served[i])}, adapted ${percent(scores.adapted[i])}`,
   });
@@ -76,7 +79,7 @@ function clientCharts(doc, client) {
     const values = column(doc.maps.alpha);
     const part = figure(`α over rounds, times a fair share (${whose})`, "mid");
     lineChart(part, {
-      label: `α of client ${client}`, x: doc.rounds, format: (v) => `${plain(v, 2)} ×`, floor: 0,
+      label: `α of ${calledClient(doc, client)}`, x: doc.rounds, format: (v) => `${plain(v, 2)} ×`, floor: 0,
       series: [{ values: values.map((a, i) => a * doc.curves.present[i]), look: "ink" }, { values: values.map(() => 1), look: "soft" }],
       tell: (i) => `round ${grouped(doc.rounds[i])}: ` + (Number.isFinite(values[i]) ? `α ${plain(values[i])}, ${plain(values[i] * doc.curves.present[i], 2)} × a fair share` : "did not take part"),
     });
@@ -88,7 +91,7 @@ function clientCharts(doc, client) {
     const part = figure(`w over rounds (${whose})`, "");
     part.host.style.setProperty("height", `${19 + Math.max(80, 24 * K)}px`);
     gridChart(part, {
-      label: `w of client ${client} for every model, by rounds`, rows: K, columns: doc.rounds.length, left: 64, right: MARGIN.right,
+      label: `w of ${calledClient(doc, client)} for every model, by rounds`, rows: K, columns: doc.rounds.length, left: 64, right: MARGIN.right,
       colour: (k, r) => heat(at(k, r)), absent: (k, r) => !Number.isFinite(at(k, r)),
       rowNames: Array.from({ length: K }, (_, k) => ({ from: k, to: k + 1, text: `model ${k}` })),
       ticks: (width) => roundTicks(doc, width),
@@ -102,7 +105,7 @@ function clientCharts(doc, client) {
     const values = Array.from(clients.subarray(client * classes.length, (client + 1) * classes.length));
     const part = figure("Its labels (bars), and those of all clients (lines)", "mid");
     barChart(part, {
-      label: `Labels of client ${client}`, values, marks: all, names: classes.map((name) => (name.length > 14 ? name.slice(0, 13) + "…" : name)),
+      label: `Labels of ${calledClient(doc, client)}`, values, marks: all, names: classes.map((name) => (name.length > 14 ? name.slice(0, 13) + "…" : name)),
       xLabel: "", format: (v) => percent(v, 0), top: Math.max(...values, ...all),
       tell: (i) => (i === null ? `${many(values.filter((v) => v > 0).length, "label")} of ${classes.length}` : `label ${classes[i]}: ${percent(values[i])}; of all samples ${percent(all[i])}`),
     });

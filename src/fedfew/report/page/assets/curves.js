@@ -31,7 +31,7 @@ function showClients(doc) {
     const i = order[rank];
     return `${clientName(doc, i)}: served ${percent(served[i])}, adapted ${percent(adapted[i])}` + (doc.models > 1 ? `, model ${plain(choice[i])}` : "");
   };
-  const rest = `From ${clientName(doc, order[0])} (served ${percent(served[order[0]])}) to client ${order[order.length - 1]} (${percent(served[order[order.length - 1]])}).`;
+  const rest = `From ${clientName(doc, order[0])} (served ${percent(served[order[0]])}) to ${calledClient(doc, order[order.length - 1])} (${percent(served[order[order.length - 1]])}).`;
   drawn(part.host, () => {
     place = axes(part.host, { x: [0, order.length], y, xLabel: "clients, worst served first", yFormat: (v) => `${plain(100 * v)} %`, whole: true });
     const between = order.map((i, rank) => (order.length <= 400 && Number.isFinite(served[i] + adapted[i])

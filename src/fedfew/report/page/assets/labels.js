@@ -14,7 +14,7 @@ function showLabels(doc) {
   const label = (c) => `label ${classes[c]}`;
   const chart = gridChart(part, {
     label: "Share of each label among a client's training samples. Arrow keys move, Enter opens a client.",
-    rows: count, columns: C, left: 84, right: 34, rowTicks: clientNumbers(doc),
+    rows: count, columns: C, left: 84, right: tickRoom(doc), rowTicks: clientNumbers(doc),
     colour: (r, c) => heat(at(r, c) / top),
     rowNames: spans.map(({ model, from, to }) => ({ from, to, text: K > 1 ? `model ${plain(model)}` : "", colour: modelColour(model, K) })),
     lines: spans.slice(1).map(({ from }) => from),

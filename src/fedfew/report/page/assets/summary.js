@@ -29,7 +29,7 @@ function showSummary(doc) {
   });
   for (const score of ["served", "adapted"]) {
     const worst = worstClient(doc.clients[score]);
-    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` client\u00a0${worst}`, score));
+    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` ${calledClient(doc, worst).replaceAll(" ", "\u00a0")}`, score));
   }
   tiles.push(tile("Jain's index, served", plain(scores.served.jain, 4), ` adapted ${plain(scores.adapted.jain, 4)}`));
   const used = doc.curves.models_in_use[doc.rounds.length - 1];

@@ -33,9 +33,16 @@ function rowName(doc, row) {
   return doc.rows.binned ? `${many(doc.rows.size[row], "client")} (${row + 1} of ${doc.rows.size.length} bins)` : clientName(doc, row);
 }
 
+/** Its name from the data, or "client 3" where it has none. */
+const calledClient = (doc, client) => (doc.names.length ? doc.names[client] : `client ${client}`);
+const shortened = (name, most = 16) => (name.length > most ? name.slice(0, most - 1) + "…" : name);
+const clientTick = (doc, client) => (doc.names.length ? shortened(doc.names[client]) : String(client));
+/** Room beside a heat map for the clients' names or numbers. */
+const tickRoom = (doc) => (doc.names.length ? 12 + 6.5 * Math.min(16, Math.max(...doc.names.map((name) => name.length))) : 34);
+
 function clientName(doc, client) {
   const group = doc.clients.group[client];
-  return `client ${client}` + (doc.groups.length && Number.isFinite(group) ? `, group ${doc.groups[group]}` : "");
+  return calledClient(doc, client) + (doc.groups.length && Number.isFinite(group) ? `, group ${doc.groups[group]}` : "");
 }
 
 /** The first client of a row, which stands for it when it is picked. */

@@ -79,7 +79,7 @@ function oneRound(doc) {
     dot: (k, place) => choice && count <= 130 && choice[position(doc) * count + order[place]] === k,
     rowNames: Array.from({ length: K }, (_, k) => ({ from: k, to: k + 1, text: `model ${k}` })),
     columnNames: spans.map(({ model, from, to }) => ({ from, to, text: `model ${plain(model)}`, colour: modelColour(model, K) })),
-    ticks: (width) => (doc.rows.binned || width / count < 18 ? [] : order.map((row, at) => ({ at, text: String(row) }))),
+    ticks: (width) => (doc.rows.binned || width / count < 18 ? [] : order.map((row, at) => ({ at, text: shortened(clientTick(doc, row), Math.max(3, Math.floor(width / count / 6.5))) }))),
     tell: (k, place) => (k === null ? rest() : about(place)),
     pick: (k, place) => pick(place),
   });

@@ -1,0 +1,97 @@
+"""What a run keeps of its data: names of clients and classes, and how raw data become samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedfew.data import preprocessing as fitted
+from fedfew.federation import Federation, Preprocessing
+from fedfew.util.printable import printable
+
+LISTED = 10  # names in a message
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """Names, columns and preprocessing; each empty or None where the data had none."""
+
+    client_names: tuple[str, ...] = ()  # empty: clients have only numbers
+    class_names: tuple[str, ...] = ()  # empty: classes have only numbers
+    client_column: str | None = None  # the column that named the clients
+    columns: tuple[str, ...] = ()  # those that inputs were made from
+    preprocessing: Preprocessing | None = None
+
+    @classmethod
+    def of(cls, federation: Federation) -> DataRecord:
+        about = federation.about
+        partition = str(about.get("partition", "")).partition("+")[0]
+        return cls(
+            client_names=_unless_numbers(federation.client_names),
+            class_names=_unless_numbers(federation.class_names),
+            client_column=partition.removeprefix("by:").partition(":")[0] if partition.startswith("by:") else None,
+            columns=tuple((about.get("columns") or {}).get("used", ())),
+            preprocessing=federation.preprocessing,
+        )
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> DataRecord:
+        kept = document.get("preprocessing")
+        return cls(
+            client_names=tuple(map(str, document.get("client_names", ()))),
+            class_names=tuple(map(str, document.get("class_names", ()))),
+            client_column=document.get("client_column"),
+            columns=tuple(map(str, document.get("columns", ()))),
+            preprocessing=None if kept is None else fitted.from_document(kept),
+        )
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "client_names": list(self.client_names),
+            "class_names": list(self.class_names),
+            "client_column": self.client_column,
+            "columns": list(self.columns),
+            "preprocessing": None if self.preprocessing is None else fitted.to_document(self.preprocessing),
+        }
+
+    def client_name(self, client: int) -> str:
+        """Its name, or its number where it has none."""
+        return self.client_names[client] if self.client_names else str(client)
+
+    def class_name(self, number: int) -> str:
+        return self.class_names[number] if self.class_names else str(number)
+
+    def client_number(self, client: int | str, clients: int) -> int:
+        """Which of so many clients is meant, by its name or its number from 0."""
+        if isinstance(client, str):
+            if self.client_names.count(client) > 1:
+                raise ValueError(f"several clients are called '{printable(client)}': give the number of the one meant")
+            if client in self.client_names:
+                return self.client_names.index(client)
+            if not client.isdecimal():
+                raise UnknownClientError(self._unknown(f"'{printable(client)}'", clients))
+            client = int(client)
+        if not 0 <= client < clients:
+            raise UnknownClientError(self._unknown(str(client), clients))
+        return client
+
+    def _unknown(self, client: str, clients: int) -> str:
+        numbers = f"clients have the numbers 0 to {clients - 1}"
+        more = f", … ({clients} in all)" if clients > LISTED else ""
+        named = f"there are {', '.join(printable(name) for name in self.client_names[:LISTED])}{more}"
+        return (
+            f"client {client} took no part in the training; {named if self.client_names else numbers}. A new client chooses its "
+            "model with some labelled samples: fedfew.join, 'fedfew select' or 'fedfew predict --labels'"
+        )
+
+
+class UnknownClientError(ValueError):
+    """No client of that name or number took part."""
+
+
+def _unless_numbers(names: Sequence[str]) -> tuple[str, ...]:
+    return () if list(names) == [str(i) for i in range(len(names))] else tuple(names)
