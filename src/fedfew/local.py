@@ -63,6 +63,10 @@ class Trainer(Protocol):
     def lr(self, round: int) -> float:
         """The learning rate of a local step in this round."""
 
+    def steps(self, count: Tensor, epochs: int) -> Tensor:
+        """How far a constant gradient moves replicas that see ``count[C]`` samples so many times, in units of the learning
+        rate: the number of their steps and, with momentum, what it adds."""
+
     @property
     def seed(self) -> int:
         """What the run's random numbers are drawn from (:mod:`fedfew.random_streams`)."""
@@ -109,6 +113,17 @@ class Local:
     def lr(self) -> float:
         """The learning rate of this round."""
         return self.engine.lr(self.round)
+
+    @property
+    def steps(self) -> Tensor:
+        """[C], float64: trained − received = −lr·steps·g where every step of the round sees the same gradient g. The number of
+        local steps; with momentum ρ more, ‖a_i‖₁ of FedNova (Wang et al. 2020). Of Adam it is the number of steps alone."""
+        return self.engine.steps(self.counts, self.engine.local_epochs)
+
+    def split(self, model: Tree) -> tuple[Tree, Tree]:
+        """A model's parameters, which are trained, and its buffers."""
+        trained = {name for name in model if self.engine.trainable(name)}
+        return {n: t for n, t in model.items() if n in trained}, {n: t for n, t in model.items() if n not in trained}
 
     def train(
         self,

@@ -92,9 +92,19 @@ def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
     return tree_map(lambda x, y: _like(x, _real(x) + _against(scale, _real(y)) * _real(y)), a, b)
 
 
+def scaled(tree: Tree, scale: float | Tensor) -> Tree:
+    """scale · tree; a tensor ``scale`` belongs to the leading axes."""
+    return tree_map(lambda t: t * _against(scale, t), tree)
+
+
 def squared_distance(a: Tree, b: Tree) -> Tensor:
     """‖a − b‖² over all that is in a, of two single replicas (no leading axes)."""
     return torch.stack(leaves(tree_map(lambda x, y: (x - y).square().sum(), a, b))).sum()  # by name: order may differ
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """⟨a, b⟩ over all that is in a, of two single replicas. In an objective it adds a to the gradient with respect to b."""
+    return torch.stack(leaves(tree_map(lambda x, y: (x * y).sum(), a, b))).sum()
 
 
 def finite(tree: Tree) -> Tensor:

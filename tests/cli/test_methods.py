@@ -10,6 +10,7 @@ import pytest
 from fedfew.methods import METHODS
 from fedfew.methods.base import FAMILIES
 from tests.helpers import call, refused
+from tests.methods.tiers import tiered
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -56,7 +57,7 @@ def test_methods_are_grouped_by_family(monkeypatch: pytest.MonkeyPatch) -> None:
     assert document["ditto"]["when"] == METHODS["ditto"].when
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", tiered())
 def test_no_markup_of_docstrings_is_printed(name: str) -> None:
     for out in (call("methods", name).stdout, call("methods", name, "--json").stdout):
         assert "``" not in out

@@ -14,10 +14,10 @@ import torch
 import yaml
 
 import fedfew
-from fedfew.methods import METHODS
 from fedfew.methods.hyperparameters import hyper_parameters
 from tests.cli.small import ENVIRONMENT, PROGRAM, SMALL
 from tests.helpers import call, refused
+from tests.methods.tiers import tiered
 
 LONG = ["run", *SMALL, "--rounds", "200", "--models", "2", "--score-every", "50", "--checkpoint-every", "100"]
 
@@ -46,7 +46,7 @@ def test_run_json_is_one_document_and_nothing_else() -> None:
     assert "round 2/2" in result.stderr
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiered())
 def test_every_registered_method_runs(method: str) -> None:
     words = ["--models", "2"] if "models" in {hyperparameter.name for hyperparameter in hyper_parameters(method)} else []
     call("run", *SMALL, "--method", method, *words)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedfew import random_streams
-from fedfew.engines import LocalTraining, Stacked
+from fedfew.engines import LocalTraining, Sequential, Stacked
 from fedfew.local import cross_entropy
 from fedfew.stack import leaves, squared_distance, tree_map
 from tests.engines.small import ENGINES, FEDERATION, assert_same, mlp, replicas, run
@@ -146,3 +146,22 @@ def test_many_samples_are_scored_in_batches(cls):
     assert losses[1, 0].item() == pytest.approx(value.item(), rel=1e-5)
     assert torch.allclose(losses, at_gradient, atol=1e-5)
     assert torch.allclose(gradient["weight"][1, 0], w.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_steps_are_what_a_constant_gradient_is_multiplied_by(momentum: float) -> None:
+    """Clients with 7 and 12 samples in batches of 5, twice: 4 and 6 steps of heavy-ball SGD, added up one by one."""
+    engine = Sequential(nn.Linear(1, 2), LocalTraining(lr=0.1, batch_size=5, momentum=momentum), 0)
+    expected = []
+    for number in (4, 6):
+        velocity = moved = 0.0
+        for _ in range(number):
+            velocity = momentum * velocity + 1.0
+            moved += velocity
+        expected.append(moved)
+    torch.testing.assert_close(engine.steps(torch.tensor([7, 12]), 2), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_steps_of_adam_are_counted_without_its_moments() -> None:
+    engine = Sequential(nn.Linear(1, 2), LocalTraining(lr=0.1, batch_size=5, optimizer="adam"), 0)
+    assert engine.steps(torch.tensor([7, 12]), 2).tolist() == [4.0, 6.0]

@@ -17,6 +17,7 @@ from fedfew.local import Local
 from fedfew.methods import METHODS, FedAvg
 from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.stack import stack, subtract, take, tree_map
+from tests.methods.tiers import tiered
 
 COUNTS = [5, 7, 10, 3, 21]
 BATCH = 5
@@ -96,7 +97,7 @@ def test_losses_taken_within_one_step_are_seen(federation):
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", tiered())
 def test_bytes_are_those_of_a_real_run(method, participation, federation):
     c = cost(method, "mlp", federation, batch_size=BATCH)
     run = train(
@@ -167,7 +168,7 @@ def _tensors(tree):
     return [t for value in tree.values() for t in (_tensors(value) if isinstance(value, dict) else [value])]
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", tiered())
 def test_a_prediction_takes_one_model_and_a_choice_all_candidates(method, federation):
     c = cost(method, "mlp", federation)
     run = train(federation, "mlp", method, rounds=1, engine="sequential", device="cpu")

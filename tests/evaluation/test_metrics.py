@@ -17,6 +17,7 @@ from torch import nn
 from fedfew import Federation, History, train
 from fedfew.evaluation.metrics import client_scores, evaluate, jain, last_and_best, summarise, weight_diagnostics
 from fedfew.methods import METHODS
+from tests.methods.tiers import tiered
 
 NAN = float("nan")
 numbers = st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=25)
@@ -217,7 +218,7 @@ def bag_of_words() -> nn.Module:
     return nn.Sequential(nn.EmbeddingBag(11, 4, mode="mean"), nn.Linear(4, 3))
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", tiered())
 def test_evaluation_agrees_with_the_history(method):
     data = federation()
     run = train(data, "mlp", method, rounds=2, batch_size=5, lr=0.1, engine="sequential", device="cpu")

@@ -25,9 +25,10 @@ from tests.flower.support import (
     site,
     tiny,
 )
+from tests.methods.tiers import tiered
 
 
-@pytest.mark.parametrize("method", [*METHODS, "fedfew:share=body,mu=0.1", "apfl:mixing=round"])
+@pytest.mark.parametrize("method", tiered([*METHODS, "fedfew:share=body,mu=0.1", "apfl:mixing=round"]))
 def test_every_method_ends_as_in_the_simulator(method, tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path), method=method).run()
     same_as_simulated(run, simulated(method=method), tmp_path / "sites")

@@ -14,10 +14,10 @@ from tests.methods.small import assert_same, differ, federation, normalised, ser
 CLOSE = 2e-5  # sums in another order, in single precision, over a few rounds
 
 
-def assert_engines_agree(method: Method) -> None:
+def assert_engines_agree(method: Method, cases: list[tuple[str, int | None]]) -> None:
     """Neither the engine nor how many clients it takes at a time changes the outcome."""
     oracle = tensors(train(method, engine="sequential"))
-    for engine, chunk in (("stacked", None), ("stacked", 2), ("threaded", None), ("sequential", 1)):
+    for engine, chunk in cases:
         assert_same(oracle, tensors(train(method, engine=engine, chunk=chunk)), CLOSE)
 
 

@@ -14,18 +14,19 @@ from fedfew.methods.hyperparameters import hyper_parameters
 from tests.methods import properties
 from tests.methods.alternatives import ALTERNATIVES, FORMS, REFUSED
 from tests.methods.small import train
+from tests.methods.tiers import tiered
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
 every_method = pytest.mark.parametrize("name", METHODS)
-every_form = pytest.mark.parametrize(
-    ("name", "settings"),
-    [(name, {}) for name in METHODS]
-    + [(name, {"published": True}) for name, cls in METHODS.items() if cls.as_published() != cls()]
-    + FORMS,
-)
+ALL_FORMS = [
+    *[(name, {}) for name in METHODS],
+    *[(name, {"published": True}) for name, cls in METHODS.items() if cls.as_published() != cls()],
+    *FORMS,
+]
+every_form = pytest.mark.parametrize(("name", "settings"), tiered(ALL_FORMS))
 every_alternative = pytest.mark.parametrize(
-    ("name", "setting"), [(name, setting) for name, table in ALTERNATIVES.items() for setting in table]
+    ("name", "setting"), tiered([(name, setting) for name, table in ALTERNATIVES.items() for setting in table])
 )
 every_refused = pytest.mark.parametrize(
     ("name", "setting", "value"),
@@ -33,9 +34,14 @@ every_refused = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize(("name", "settings"), ALL_FORMS)
+def test_the_stacked_engine_agrees(name: str, settings: dict[str, Any]) -> None:
+    properties.assert_engines_agree(make(name, **settings), [("stacked", 2)])
+
+
 @every_form
 def test_engines_agree(name: str, settings: dict[str, Any]) -> None:
-    properties.assert_engines_agree(make(name, **settings))
+    properties.assert_engines_agree(make(name, **settings), [("stacked", None), ("threaded", None), ("sequential", 1)])
 
 
 @every_form

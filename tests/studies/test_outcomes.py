@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).with_name("outcomes.json")
 ROUNDS = 3
 CASES = {
     **{name: cls() for name, cls in METHODS.items()},
-    **{f"{name}, published": cls.as_published() for name, cls in METHODS.items()},
+    **{f"{name}, published": cls.as_published() for name, cls in METHODS.items() if cls.as_published() != cls()},
 }
 
 

@@ -15,6 +15,7 @@ from fedfew.evaluation.costs import cost
 from fedfew.methods import METHODS
 from fedfew.stack import count_bytes, leaves
 from tests.methods.small import CLASSES, FEATURES, assert_same, federation, mlp, served, tensors, train
+from tests.methods.tiers import tiered
 
 ENGINES = ("sequential", "threaded", "stacked")
 HIDDEN = 5
@@ -39,7 +40,7 @@ class TwoHeads(nn.Module):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", tiered())
 def test_what_is_frozen_stays_and_does_not_travel(name: str, engine: str) -> None:
     data = federation((7, 12, 6, 10, 16, 8))
     run = train(METHODS[name](), data, model=TwoHeads, engine=engine, rounds=2)
@@ -152,7 +153,7 @@ def test_tied_weights_train_as_sgd_would(engine: str, tmp_path: Path) -> None:
     assert_same(dict(fedfew.load(tmp_path, Tied).model_of(4).state_dict()), dict(run.model_of(4).state_dict()))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", tiered())
 def test_every_method_takes_tied_weights(name: str) -> None:
     a, b = (tensors(train(METHODS[name](), model=Tied, engine=engine, rounds=2)) for engine in ("sequential", "stacked"))
     assert_same(a, b, 2e-5)

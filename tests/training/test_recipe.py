@@ -38,6 +38,7 @@ from tests.methods.small import (
     theta,
     train,
 )
+from tests.methods.tiers import tiered
 
 PRIOR = {"label_prior": "client"}
 STRONG = {"label_prior": "client", "server_optimizer": "momentum", "server_average": 0.5, "serve": "mixture"}
@@ -99,7 +100,7 @@ def test_strength_zero_is_no_prior_and_strength_matters():
     assert differ(tensors(one), tensors(train(FedAvg(), data, prior_strength=2.0, **PRIOR)))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", tiered())
 def test_every_method_trains_alike_with_the_recipe_on_every_engine(name):
     data = skewed()
     runs = [train(METHODS[name](), data, engine=engine, **STRONG) for engine in ENGINES]
@@ -204,6 +205,15 @@ def test_running_statistics_are_taken_as_they_come():
     moved, moments = optimizer.step(old, new, moments)
     assert (float(moved["w"]), float(moved["statistics"]), int(moved["count"])) == (pytest.approx(1.9), pytest.approx(0.2), 2)
     assert set(moments["first"]) == {"w"}
+
+
+def test_what_is_no_model_is_left_to_the_method():
+    optimizer = ServerOptimizer(config(server_optimizer="momentum"), lambda path: True, frozenset({"variate"}))
+    old = {"model": {"w": torch.zeros(1)}, "variate": {"w": torch.zeros(1)}}
+    new = {"model": {"w": torch.ones(1)}, "variate": {"w": torch.ones(1)}}
+    moved, moments = optimizer.step(old, new, {"first": {"model": {"w": torch.ones(1)}}})
+    assert (float(moved["model"]["w"]), float(moved["variate"]["w"])) == (pytest.approx(1.9), 1.0)
+    assert set(moments["first"]) == {"model"}
 
 
 def test_the_average_by_hand_is_what_is_served():

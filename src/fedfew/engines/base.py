@@ -92,6 +92,12 @@ class Engine(ABC):
     def lr(self, round: int) -> float:
         return self.training.lr_of(round)
 
+    def steps(self, count: Tensor, epochs: int) -> Tensor:
+        """Step s of τ moves by Σ_{j ≤ τ − s} ρ^j of its gradient; the sum over s is (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ)."""
+        tau = epochs * torch.ceil(count.double() / self.training.batch_size)
+        rho = self.training.momentum if self.training.optimizer == "sgd" else 0.0
+        return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
     # -- what methods and the training loop ask for --------------------------------------------------------------------------
 
     def train(

@@ -54,7 +54,7 @@ class ServerState:
         if not found:
             self.state.server = server
         buffers = buffer_names(self.factory())
-        self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers)
+        self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)
         about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}
         self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels")}
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}

@@ -12,7 +12,7 @@ from torch.func import grad_and_value
 from fedfew.local import Local, Loss
 from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, add, branch, leaves, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, dot, leaves, subtract, tensor, tree_map
 
 PUBLISHED_DECAY = 0.02  # of α, in the published code only
 
@@ -96,8 +96,8 @@ class APFL(FedAvg):
         step, fixed = -tensor(context, "lr"), alpha.detach()
         apart = subtract(add(v, of_v, step), add(w, of_w, step))
         mixed = mix(fixed, of_v, of_w)
-        of_alpha = (_dot(apart, mixed) + PUBLISHED_DECAY * fixed).detach()
-        return _dot(of_w, w) + _dot(of_v, v) + of_alpha * alpha, value
+        of_alpha = (dot(apart, mixed) + PUBLISHED_DECAY * fixed).detach()
+        return dot(of_w, w) + dot(of_v, v) + of_alpha * alpha, value
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))
@@ -119,10 +119,6 @@ def _gradient(loss: Loss, parameters: Tree, buffers: Tree) -> tuple[Tree, Tensor
     at = tree_map(torch.detach, parameters)
     gradient, value = grad_and_value(lambda p, b: loss(p | b))(at, buffers)
     return tree_map(torch.detach, gradient), value.detach()
-
-
-def _dot(a: Tree, b: Tree) -> Tensor:
-    return torch.stack(leaves(tree_map(lambda x, y: (x * y).sum(), a, b))).sum()
 
 
 def keep_in_unit_interval(params: Tree) -> None:

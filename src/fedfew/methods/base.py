@@ -81,6 +81,10 @@ class Method(ABC):
     served: ClassVar[str]  # which weights the served score uses, in words
     adapted: ClassVar[str]  # which weights the adapted score uses, in words
 
+    notes: ClassVar[frozenset[str]] = frozenset()
+    """Branches of the server's state that are no models (control variates, assignments): the server's optimiser leaves them to
+    the method."""
+
     earlier: ClassVar[Mapping[str, Any]] = {}
     """Hyperparameters that earlier versions did not have, with the value that has their effect, where it is not the default."""
 

@@ -39,7 +39,7 @@ class WithCompression(Method):
     """Whether a client adds what was lost in one round to its update of the next."""
 
     def __post_init__(self) -> None:
-        for word in ("name", "served", "adapted"):  # it goes by the name of what it is wrapped around
+        for word in ("name", "served", "adapted", "notes"):  # it goes by the name of what it is wrapped around
             object.__setattr__(self, word, getattr(self.method, word))
 
     def check_against(self, clients: int) -> None:

@@ -29,7 +29,7 @@ class LocalNorm(Method):
     policy: str = "local"
 
     def __post_init__(self) -> None:
-        for word in ("name", "served", "adapted"):  # it goes by the name of what it is wrapped around
+        for word in ("name", "served", "adapted", "notes"):  # it goes by the name of what it is wrapped around
             object.__setattr__(self, word, getattr(self.method, word))
 
     def check_against(self, clients: int) -> None:

@@ -99,7 +99,7 @@ def train(
         versions = {"fedfew": __version__, "torch": torch.__version__}
         computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
         state.settings = identity | computed | versions
-        optimizer = ServerOptimizer(config, engine.trainable)
+        optimizer = ServerOptimizer(config, engine.trainable, chosen.notes)
         loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
         loop.events += [*events, *_without_effect(config, chosen, state)]
         if engine.why:

@@ -24,6 +24,7 @@ class ServerOptimizer:
 
     config: TrainConfig
     trainable: Callable[[str], bool]  # by path in the server's state: is it a parameter, not a buffer?
+    notes: frozenset[str] = frozenset()  # branches of the server's state that are no models
 
     @property
     def idle(self) -> bool:
@@ -36,7 +37,8 @@ class ServerOptimizer:
         before, first, second = dict(named_leaves(old)), _named(moments, "first"), _named(moments, "second")
         new: dict[str, Tensor] = {}
         for path, tensor in named_leaves(proposed):
-            if not (self.trainable(path) and tensor.is_floating_point()):
+            of_model = self.trainable(path) and path.partition("/")[0] not in self.notes
+            if not (of_model and tensor.is_floating_point()):
                 new[path] = tensor
                 continue
             update = tensor - before[path]

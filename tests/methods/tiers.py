@@ -1,0 +1,30 @@
+"""Which tests a method goes through in ``make test``, and which in ``make test-all`` alone.
+
+The first ten go through all shared tests in ``make test``. The others are built from the same parts: there they go through the
+comparison of engines, the float64 reference and the recorded outcomes, and through all the rest in ``make test-all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from fedfew.methods import METHODS
+
+FIRST = frozenset({"fedfew", "fedavg", "fedprox", "fedmtl", "apfl", "ditto", "fedrep", "fedamp", "ifca", "local"})
+
+
+def tiered(cases: Iterable[Any] = METHODS) -> list[Any]:
+    """The cases of a parametrised test, each a method's name or a tuple that begins with it; slow ones are marked."""
+    return [case if _method(case) in FIRST else pytest.param(*_values(case), marks=pytest.mark.slow) for case in cases]
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
+
+
+def _method(case: Any) -> str:
+    name = _values(case)[0]
+    return name.name if hasattr(name, "name") else str(name).partition(":")[0]
