@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("advise-k", epilog=EXAMPLES, context_settings=unknown_are_the_methods)(advise_k)
 
 
-@flags.takes_settings("method")
+@flags.takes_settings("method", "val_share")
 @errors.readable
 def advise_k(
     context: typer.Context,
@@ -125,7 +125,8 @@ def _held_out(settings: Settings, share: float, console: Console) -> Federation:
 
     if not 0 < share < 1:
         raise ValueError(f"hold_out must lie between 0 and 1, not {share}")
-    return held_out(load_data(settings, console, val_share=share * (1 - TEST_SHARE)), share, settings.data_seed)
+    rest = 1 - (TEST_SHARE if settings.test_share is None else settings.test_share)
+    return held_out(load_data(replace(settings, val_share=share * rest), console), share, settings.data_seed)
 
 
 def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: float, resume: bool) -> None:

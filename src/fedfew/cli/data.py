@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedfew.cli import errors
-from fedfew.cli.flags import Json
+from fedfew.cli import errors, flags
+from fedfew.training.settings import OF_THE_DATA, make_federation, resolve
 
 if TYPE_CHECKING:
     from fedfew.data.sources import Source
@@ -26,28 +25,13 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data sets: list, show, prepare.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="A name (fedfew data list), a path, or hub:owner/name.")]
-Clients = Annotated[int | None, typer.Option(help="How many clients. Default: the paper's number.")]
-Partition = Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, pathological:2, by:column, rotation, … (docs/data.md).")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder searched before any network. Default: $FEDFEW_DATA.")]
 Seed = Annotated[int, typer.Option(help="Seed of partition, split and sample.")]
-Sample = Annotated[int | None, typer.Option(help="Keep only so many rows, drawn by the seed.")]
-TestShare = Annotated[
-    float | None, typer.Option(help="Fraction of each client's samples for test. Default: the data's own test split, else 0.25.")
-]
-ValShare = Annotated[float, typer.Option(help="Fraction of each client's samples for validation.")]
-Stratify = Annotated[bool, typer.Option("--stratify", help="Split every class in the same proportion.")]
-Group = Annotated[str | None, typer.Option(help="Column whose rows stay in one split (e.g. a patient); none: no grouping.")]
-Input = Annotated[list[str] | None, typer.Option(help="Input column; give it several times for several features.")]
-Label = Annotated[str | None, typer.Option(help="Label column.")]
-Client = Annotated[str | None, typer.Option(help="Column that names the client of each row; as --partition by:COLUMN.")]
-Scale = Annotated[str, typer.Option(help="Standardise numbers of tables per client, global (over all clients), or none.")]
-Size = Annotated[int | None, typer.Option(help="Resize images to so many pixels per side.")]
-VocabularyFrom = Annotated[str, typer.Option(help="Texts the vocabulary is built from: train, or all (as published).")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and report how many.")]
+SETTINGS = [name for name in OF_THE_DATA if name not in ("dataset", "data_seed")]  # --seed is all the seed there is here
 
 
 @app.command("list")
-def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
+def list_(data_dir: DataDir = None, as_json: flags.Json = False) -> None:
     """List the data sets known by name, and whether they are in the data folder."""
     from fedfew.data import finding
     from fedfew.data.sources import SOURCES
@@ -104,34 +88,20 @@ def _listed(folder: Path | None) -> list[dict[str, Any]]:
 
 
 @app.command()
+@flags.takes_settings(only=SETTINGS)
 def show(
     dataset: Name,
-    clients: Clients = None,
-    partition: Partition = None,
-    data_dir: DataDir = None,
     seed: Seed = 0,
-    sample: Sample = None,
-    test_share: TestShare = None,
-    val_share: ValShare = 0.0,
-    stratify: Stratify = False,
-    group: Group = None,
-    input: Input = None,
-    label: Label = None,
-    client: Client = None,
-    size: Size = None,
-    scale: Scale = "client",
-    vocabulary_from: VocabularyFrom = "train",
-    skip_bad: SkipBad = False,
     picture: Annotated[Path | None, typer.Option(help="Write a figure of the counts here (PNG, PDF, SVG).")] = None,
     style: Annotated[str, typer.Option(help="Style of the figure: bars, bubbles, or auto.")] = "auto",
-    as_json: Json = False,
+    as_json: flags.Json = False,
+    **given: Any,
 ) -> None:
     """Show the samples per client and class, and how different the clients are."""
     from fedfew.data import show as showing
 
-    settings = dict(locals())
     with _plain_errors():
-        federation = _loaded(settings)
+        federation = _loaded(dataset, seed, given)
         if as_json:
             print(json.dumps(showing.document(federation), indent=2))
             console = Console(stderr=True)
@@ -147,35 +117,21 @@ def show(
 
 
 @app.command()
+@flags.takes_settings(only=SETTINGS)
 def prepare(
     dataset: Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; ends in .fed.")],
-    clients: Clients = None,
-    partition: Partition = None,
-    data_dir: DataDir = None,
     seed: Seed = 0,
-    sample: Sample = None,
-    test_share: TestShare = None,
-    val_share: ValShare = 0.0,
-    stratify: Stratify = False,
-    group: Group = None,
-    input: Input = None,
-    label: Label = None,
-    client: Client = None,
-    size: Size = None,
-    scale: Scale = "client",
-    vocabulary_from: VocabularyFrom = "train",
-    skip_bad: SkipBad = False,
+    **given: Any,
 ) -> None:
     """Write a federation into one file for --dataset; reading it needs no further libraries."""
     from fedfew.data import prepared
 
-    settings = dict(locals())
     with _plain_errors():
         begin = time.perf_counter()
         if not prepared.is_prepared(output):
             raise ValueError(f"--output must end in {prepared.SUFFIX}, not {output.name!r}")
-        federation = _loaded(settings)
+        federation = _loaded(dataset, seed, given)
         path = prepared.write(federation, output)
         seconds = time.perf_counter() - begin
         samples = sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
@@ -185,39 +141,12 @@ def prepare(
         )
 
 
-def _loaded(settings: dict[str, Any]) -> Federation:
-    """The federation that a command's options describe; what was skipped is reported on standard error."""
-    from fedfew.data import load
-
-    passed = (
-        "clients",
-        "partition",
-        "data_dir",
-        "seed",
-        "sample",
-        "test_share",
-        "val_share",
-        "stratify",
-        "group",
-        "label",
-        "client",
-        "size",
-        "scale",
-    )
-    keywords = {name: settings[name] for name in (*passed, "vocabulary_from")}
-    columns = settings["input"]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        federation = load(
-            settings["dataset"],
-            input=columns[0] if columns and len(columns) == 1 else columns or None,
-            on_bad="skip" if settings["skip_bad"] else "raise",
-            **keywords,
-        )
+def _loaded(dataset: str, seed: int, given: dict[str, Any]) -> Federation:
+    """The federation that a command's options describe; notes about it go to standard error."""
+    settings = resolve({"dataset": dataset, "data_seed": seed} | flags.given(given), {})
+    federation, notes = make_federation(settings)
     console = Console(stderr=True)
-    for warning in caught:
-        console.print(f"note: {warning.message}", markup=False, highlight=False)
-    for note in federation.about.get("notes", []):
+    for note in notes:
         console.print(f"note: {note}", markup=False, highlight=False)
     return federation
 

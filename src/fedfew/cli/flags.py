@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
@@ -27,8 +27,10 @@ Track = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
 
 
-def takes_settings(*without: str, defaults: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
-    """Give a command a flag for every field of Settings, but for those named.
+def takes_settings(
+    *without: str, only: Collection[str] = tuple(TYPES), defaults: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
+    """Give a command a flag for every field of Settings (or for those in ``only``), but for those named.
 
     defaults: in words, where the command has another than Settings. The command reads them with :func:`given`; its own
     parameters must come first.
@@ -39,7 +41,7 @@ def takes_settings(*without: str, defaults: Mapping[str, str] | None = None) -> 
         options = [
             _option(f.name, f.metadata["panel"], f.metadata["about"], (defaults or {}).get(f.name))
             for f in fields(Settings)
-            if f.metadata and f.name not in without
+            if f.name in only and f.name not in without
         ]
         parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         command.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]  # a function can have one
@@ -51,7 +53,7 @@ def takes_settings(*without: str, defaults: Mapping[str, str] | None = None) -> 
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the flags of Settings that the user gave."""
-    return {name: value for name, value in flags.items() if name in TYPES and value is not None}
+    return {name: value for name, value in flags.items() if name in TYPES and value not in (None, [])}
 
 
 def of_the_method(arguments: list[str]) -> dict[str, str | None]:
@@ -105,7 +107,7 @@ def _option(name: str, panel: str, about: str, in_words: str | None) -> inspect.
     default = in_words or getattr(Settings, name)
     shown = "recommended for the data set" if name in RECOMMENDED["digits"] else default
     option = typer.Option(
-        help=about if shown is None else f"{about} [dim](default: {shown})[/dim]",
+        help=about if shown in (None, "") else f"{about} [dim](default: {shown})[/dim]",
         rich_help_panel=panel,
         autocompletion=_COMPLETIONS.get(name),
     )
@@ -116,5 +118,7 @@ def _option(name: str, panel: str, about: str, in_words: str | None) -> inspect.
 
 
 def _kind(hint: Any) -> Any:
-    """What typer is to read: of a choice its text, which is checked with all other settings."""
+    """What typer is to read: of a choice its text, which is checked with all other settings; of a tuple a repeated flag."""
+    if hint == tuple[str, ...] | None:
+        return list[str]
     return str if get_origin(hint) is Literal else hint

@@ -112,9 +112,9 @@ def _show(place: Path, finished: Run, final: dict[str, Any], console: Console, j
         console.print(f"'fedfew show {place}' shows it client by client.", soft_wrap=True)
 
 
-def load_data(settings: Settings, console: Console, val_share: float = 0.0) -> Federation:
+def load_data(settings: Settings, console: Console) -> Federation:
     """The federation; notes about it are printed."""
-    federation, notes = make_federation(settings, val_share)
+    federation, notes = make_federation(settings)
     for text in notes:
         note(console, text)
     return federation

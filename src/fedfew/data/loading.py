@@ -75,11 +75,7 @@ def load(
         given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
         return _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
     spec = _partition_spec(partition, client)
-    choice = ColumnChoice(
-        input=input if input is None or isinstance(input, str) else tuple(input),
-        label=None if label is None else (label,),
-        excluded=tuple(column for column in (spec and spec.column, group) if column and column != "none"),
-    )
+    choice = column_choice(partition, client, group, label, input)
     read, defaults = reading.read(data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad)
     _check_classes(read, defaults.name)
     if clients is None and (spec is None or spec.column is None):
@@ -129,6 +125,18 @@ def load(
         scale=scale,
         vocabulary_from=vocabulary_from,
         about=about,
+    )
+
+
+def column_choice(
+    partition: str | None, client: str | None, group: str | None, label: str | None, input: str | Sequence[str] | None
+) -> ColumnChoice:
+    """The columns that settings of :func:`load` name."""
+    spec = _partition_spec(partition, client)
+    return ColumnChoice(
+        input=input if input is None or isinstance(input, str) else tuple(input),
+        label=None if label is None else (label,),
+        excluded=tuple(column for column in (spec and spec.column, group) if column and column != "none"),
     )
 
 

@@ -6,35 +6,40 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedfew.data import DataError
-from fedfew.training.settings import Settings
+from fedfew.training.settings import Settings, data_keywords
 
 
 def missing(runs: Iterable[Settings]) -> dict[str, str]:
     """By data set, why it is not available and how to get it; nothing for those that are."""
     why: dict[str, str] = {}
-    for dataset, data_dir, partition in dict.fromkeys((s.dataset, s.data_dir, s.partition) for s in runs):
+    for settings in {tuple(getattr(s, name) for name in LOOKED_AT): s for s in runs}.values():
         try:
-            _check(dataset, data_dir, partition)
+            _check(settings)
         except (DataError, ValueError) as error:
-            why[dataset] = str(error)
+            why[settings.dataset] = str(error)
     return why
 
 
-def _check(dataset: str, data_dir: str | None, partition: str | None) -> None:
+LOOKED_AT = ("dataset", "data_dir", "partition", "client", "group", "label", "input", "size")
+
+
+def _check(settings: Settings) -> None:
     """Raise DataError where the data set is neither on this machine nor to be had from the hub."""
     from fedfew.data import cache as decoded
     from fedfew.data.finding import HUB_PREFIX, data_folder, find, nowhere
     from fedfew.data.hub import unreachable
+    from fedfew.data.loading import column_choice
     from fedfew.data.prepared import is_prepared
-    from fedfew.data.raw import ColumnChoice
     from fedfew.data.sources import SOURCES
 
+    dataset, data_dir = settings.dataset, settings.data_dir
     if dataset == "digits" or is_prepared(dataset):
         if dataset != "digits" and not Path(dataset).expanduser().is_file():
             raise DataError(f"there is no prepared federation {dataset}")
         return
-    how, _, column = (partition or "").partition("+")[0].partition(":")
-    found = find(dataset, data_dir, ColumnChoice(excluded=(column,) if how == "by" else ()), {"size": None})
+    given = data_keywords(settings)
+    choice = column_choice(*(given[name] for name in ("partition", "client", "group", "label", "input")))
+    found = find(dataset, data_dir, choice, {"size": settings.size})
     if not found.from_hub or decoded.stored_at(found.key, found.name).is_file():
         return
     source = SOURCES.get(dataset)

@@ -222,9 +222,27 @@ def spelt_out(merged: dict[str, Any]) -> dict[str, Any]:
         return merged
     source = SOURCES.get(dataset)
     partition, clients = (source.partition, source.clients) if source else ("dirichlet:0.5", CLIENTS)
+    if merged.get("client") or (source is None and _has_folders_of_clients(dataset)):  # the data name their clients
+        return merged
     natural = str(merged.get("partition", "")).startswith("by:")  # one client a value, unless said otherwise
     defaults = {"partition": partition} if natural else {"partition": partition, "clients": clients}
     return defaults | merged
+
+
+def _has_folders_of_clients(dataset: str) -> bool:
+    """Is it a folder client/class/image? Then there is one client per folder unless a partition is given."""
+    from pathlib import Path
+
+    from fedfew.data import DataError
+    from fedfew.data.finding import find
+    from fedfew.data.raw import ColumnChoice
+
+    if not Path(dataset).expanduser().is_dir():
+        return False
+    try:
+        return find(dataset, None, ColumnChoice(), {"size": None}).client is not None
+    except DataError:  # reported where the data are looked up
+        return False
 
 
 def axes_of(row: Layer) -> set[str]:

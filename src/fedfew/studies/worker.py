@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.studies import run_result, tuning
 from fedfew.studies.folder import RunFolder, now
-from fedfew.training.settings import Settings, find_model, make_federation, make_method, training_arguments
+from fedfew.training.settings import OF_THE_DATA, Settings, find_model, make_federation, make_method, training_arguments
 from fedfew.util.files import FolderInUseError, folder_locked
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Candidates = list[tuple[dict[str, Any], Settings]]  # values of the hyperparameters, and all settings with them
 
-OF_THE_DATA = ("dataset", "partition", "clients", "data_seed", "sample", "data_dir")
 PROGRESS = ("round", "rounds", "loss", "served", "adapted", "seconds")  # what a round's event reports
 EVENT_EVERY = 0.1  # seconds: at most so often
 

@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from fedfew.config import TRAINING, Recipe, TrainConfig, recipe_settings
 from fedfew.util import safe_yaml
 from fedfew.util.conversion import convert, in_words
 from fedfew.util.spelling import unknown
-from fedfew.util.validated import one_of, setting
+from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, one_of, setting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.methods import Method
 
-TASK = "What to train"
+DATA, TASK = "Data", "What to train"
+Scale = Literal["client", "global", "none"]
+VocabularyFrom = Literal["train", "all"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,40 @@ class Settings(TrainConfig):
     The method's own hyperparameters are in ``method_settings``.
     """
 
-    dataset: str = setting("digits", "A name ('fedfew data list'), a path, or hub:owner/name.", panel=TASK)
+    dataset: str = setting("digits", "A name ('fedfew data list'), a path, or hub:owner/name.", panel=DATA)
     partition: str | None = setting(
-        None, "How samples are split among clients: rotation, dirichlet:0.5, pathological:2, iid, …", panel=TASK
+        None,
+        "How samples are split among clients: rotation, dirichlet:0.5, pathological:2, by:column, iid, … (docs/data.md).",
+        panel=DATA,
     )
-    clients: int | None = setting(None, "Number of clients.", panel=TASK)
-    data_seed: int = setting(0, "Seed of the partition; it stays the same when --seed changes.", panel=TASK)
-    sample: int | None = setting(None, "Keep only so many rows, drawn by --data-seed: for quick tries.", panel=TASK)
+    clients: int | None = setting(None, "Number of clients.", panel=DATA)
+    client: str | None = setting(None, "Column that names the client of each row; as --partition by:COLUMN.", panel=DATA)
+    label: str | None = setting(None, "Label column, if it is not recognised by its name.", panel=DATA)
+    input: tuple[str, ...] | None = setting(None, "Input column; give it several times for several features.", panel=DATA)
+    size: int | None = setting(None, "Resize images to so many pixels per side.", allowed=AT_LEAST_ONE_OR_NONE, panel=DATA)
+    group: str = setting("", "Column whose rows stay in one split (e.g. a patient); none: no grouping.", panel=DATA)
+    test_share: float | None = setting(
+        None, "Fraction of each client's samples for test. Default: the data's own test split, else 0.25.", panel=DATA
+    )
+    val_share: float = setting(0.0, "Fraction of each client's samples for validation.", allowed=BELOW_ONE, panel=DATA)
+    stratify: bool = setting(False, "Split every class in the same proportion.", panel=DATA)
+    scale: Scale = setting(
+        "client",
+        "Standardise numbers of tables per client, global (over all clients), or none.",
+        allowed=one_of(*get_args(Scale)),
+        panel=DATA,
+    )
+    vocabulary_from: VocabularyFrom = setting(
+        "train",
+        "Texts the vocabulary is built from: train, or all (as published).",
+        allowed=one_of(*get_args(VocabularyFrom)),
+        panel=DATA,
+    )
+    skip_bad: bool = setting(False, "Leave out rows that cannot be used, and report how many.", panel=DATA)
+    data_seed: int = setting(0, "Seed of the partition; it stays the same when --seed changes.", panel=DATA)
+    sample: int | None = setting(None, "Keep only so many rows, drawn by --data-seed: for quick tries.", panel=DATA)
     data_dir: str | None = setting(
-        None, "Folder searched for data before any network; else $FEDFEW_DATA.", panel=TASK, outcome=False
+        None, "Folder searched for data before any network; else $FEDFEW_DATA.", panel=DATA, outcome=False
     )
     model: str = setting("mlp", "A model's name, or module:factory for a module of your own (found from here).", panel=TASK)
     recipe: Recipe = setting(
@@ -59,13 +86,14 @@ class Settings(TrainConfig):
 
     def as_config(self) -> dict[str, Any]:
         """What a ``--config`` file with these settings holds."""
-        values = {name: getattr(self, name) for name in (*_TASK, *TYPES)}  # the task first
+        values = {name: getattr(self, name) for name in (*OF_THE_DATA, *TYPES)}  # the data first
         values["method"] = {"name": self.method} | self.method_settings
         return values
 
 
 TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
-_TASK = [f.name for f in fields(Settings) if f.metadata.get("panel") == TASK]
+OF_THE_DATA = tuple(f.name for f in fields(Settings) if f.metadata.get("panel") == DATA)
+"""The settings that decide which federation is loaded."""
 
 _PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}
 # By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers
@@ -190,22 +218,27 @@ def make_method(settings: Settings) -> Method:
     return methods.make(settings.method, **settings.method_settings)
 
 
-def make_federation(settings: Settings, val_share: float = 0.0) -> tuple[Federation, list[str]]:
-    """The data set, dealt to clients, and what there is to say about it. val_share: of each client's samples, a third split."""
+def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
+    """The data set, partitioned among clients, and notes about it."""
     from fedfew import data
 
     with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", data.SkippedWarning)
-        federation = data.load(
-            settings.dataset,
-            clients=settings.clients,
-            partition=settings.partition,
-            data_dir=settings.data_dir,
-            seed=settings.data_seed,
-            sample=settings.sample,
-            val_share=val_share,
-        )
+        warnings.simplefilter("always", UserWarning)
+        federation = data.load(settings.dataset, **data_keywords(settings))
     return federation, [*(str(warning.message) for warning in warned), *federation.about.get("notes", [])]
+
+
+def data_keywords(settings: Settings) -> dict[str, Any]:
+    """The keywords of :func:`fedfew.data.load`."""
+    columns = settings.input
+    other_names = {
+        "seed": settings.data_seed,
+        "on_bad": "skip" if settings.skip_bad else "raise",
+        "group": settings.group or None,
+        "input": columns[0] if columns is not None and len(columns) == 1 else columns,
+    }
+    same = {name: getattr(settings, name) for name in OF_THE_DATA if name not in ("dataset", "data_seed", "skip_bad")}
+    return same | other_names
 
 
 def find_model(name: str) -> str | Callable[[], nn.Module]:

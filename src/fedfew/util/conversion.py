@@ -26,7 +26,7 @@ def in_words(hint: Any) -> str:
         *others, last = map(str, get_args(hint))
         return f"{', '.join(others)} or {last}" if others else last
     if get_origin(hint) is tuple:
-        return "numbers separated by commas"
+        return "a list of names" if get_args(hint)[0] is str else "numbers separated by commas"
     return _WORDS.get(hint, str(hint))
 
 
@@ -40,8 +40,10 @@ def _convert(value: Any, hint: Any) -> Any:
     if get_origin(hint) is Literal:
         return {str(choice): choice for choice in get_args(hint)}[str(value)]
     if get_origin(hint) is tuple:
-        parts = re.split(r"[,;\s]+", value.strip()) if isinstance(value, str) else value
-        return tuple(_convert(part, get_args(hint)[0]) for part in parts)
+        kind = get_args(hint)[0]
+        if isinstance(value, str):  # a name may have spaces and commas in it, numbers have not
+            value = [value] if kind is str else re.split(r"[,;\s]+", value.strip())
+        return tuple(_convert(part, kind) for part in value)
     if hint is bool:
         return _BOOLS[str(value).lower()]
     if hint is type(None):
