@@ -19,9 +19,24 @@ from fedfew.stack import Tree, tree_map
 
 class Loss(Protocol):
     """loss(weights): mean cross-entropy of one replica on the current batch, with the label smoothing, class weights, label prior
-    and mixup that the settings ask for."""
+    and mixup that the settings ask for. It is ``loss.of(loss.logits(weights))``."""
 
     def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor: ...
+
+    def logits(self, weights: Tree, /, through: Through | None = None) -> Tensor:
+        """What the model says of each sample, [B, classes], with the label prior."""
+
+    def of(self, logits: Tensor, /) -> Tensor:
+        """The training loss of these logits."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Of the samples, [B]; with mixup two each, [B, 2]."""
+
+    @property
+    def weight(self) -> Tensor:
+        """What each label weighs in a mean over the batch, in the shape of the labels (cast it to the type of what is averaged).
+        Weights sum to one. Samples that only fill a batch up weigh 0."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,18 @@ class Through:
 
     submodule: str
     change: Callable[[Tensor], Tensor]
+
+
+def with_features(loss: Loss, weights: Tree, head: str) -> tuple[Tensor, Tensor]:
+    """The logits of a batch, and the features [B, …] that entered the submodule ``head`` on the way."""
+    seen: list[Tensor] = []
+
+    def keep(features: Tensor) -> Tensor:
+        seen.append(features)
+        return features
+
+    logits = loss.logits(weights, Through(head, keep))
+    return logits, seen[-1]
 
 
 Objective = Callable[[Loss, Tree, Tree], tuple[Tensor, Tensor]]
@@ -89,6 +116,10 @@ class Trainer(Protocol):
     def losses(self, params: Tree, samples: Samples) -> Tensor: ...
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]: ...
+
+    def features(self, params: Tree, samples: Samples, head: str) -> Tensor: ...
+
+    def labels(self, samples: Samples) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -159,6 +190,20 @@ class Local:
     def gradient(self, params: Tree) -> tuple[Tree, Tensor]:
         """Gradient [C, K, …] of the mean training loss at ``[1 or C, K, …]``, and that loss [C, K]."""
         return self.engine.gradient(self._spread(params), self.samples)
+
+    def features(self, params: Tree, head: str) -> Tensor:
+        """What enters the submodule ``head`` of models ``[1 or C, 1, …]`` for every training sample, in evaluation mode:
+        ``[C, longest, …]``, 0 beyond a client's own samples. For use at the client: only statistics of it may be sent."""
+        return self.engine.features(self._spread(params), self.samples, head)
+
+    @property
+    def labels(self) -> Tensor:
+        """The training labels in the order of :meth:`features`, ``[C, longest]``, −1 beyond a client's own samples."""
+        return self.engine.labels(self.samples)
+
+    def class_counts(self, classes: int) -> Tensor:
+        """n_i,c: how many training samples of each class the clients have, ``[C, classes]``."""
+        return torch.stack([(self.labels == c).sum(1) for c in range(classes)], 1)
 
     def _spread(self, tree: Tree) -> Tree:
         return tree_map(lambda t: t.expand(len(self), *t.shape[1:]), tree)

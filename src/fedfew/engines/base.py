@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.rnn import pad_sequence
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
@@ -26,7 +27,7 @@ from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
-from fedfew.stack import Tree, leaves, tree_map
+from fedfew.stack import Tree, leaves, take, tree_map
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,29 @@ class Engine(ABC):
         self.module.eval()
         with self._products(samples):
             return self._gradient(params, samples)
+
+    def features(self, params: Tree, samples: Samples, head: str) -> Tensor:
+        """What enters the submodule ``head`` of ``params[C, 1, …]`` for each client's samples, ``[C, longest, …]``; 0 beyond."""
+        self.module.eval()
+        with torch.no_grad(), self._products(samples):
+            of_clients = [self._features(take(take(params, i), 0), samples, i, head) for i in range(len(samples.count))]
+        return pad_sequence(of_clients, batch_first=True)
+
+    def _features(self, weights: Tree, samples: Samples, client: int, head: str) -> Tensor:
+        seen: list[Tensor] = []
+
+        def keep(features: Tensor) -> Tensor:
+            seen.append(features)
+            return features
+
+        for batch in evaluation_batches(samples.rows(client)):
+            forward(self.module, weights, samples.inputs(batch), Through(head, keep))
+        return torch.cat(seen)
+
+    def labels(self, samples: Samples) -> Tensor:
+        """Each client's labels, ``[C, longest]``; −1 beyond."""
+        of_clients = [samples.y[samples.rows(i)] for i in range(len(samples.count))]
+        return pad_sequence(of_clients, batch_first=True, padding_value=-1)
 
     @abstractmethod
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]: ...

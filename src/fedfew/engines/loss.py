@@ -6,11 +6,13 @@ context of an objective, which every engine hands to the replicas anyway.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedfew.federation import Samples
+from fedfew.local import Through
 from fedfew.stack import Tree, branch, tensor
 
 CONTEXT, LOG_PRIOR, CLASS_WEIGHTS = "__context__", "__log_prior__", "__class_weights__"  # of a context that carries them
@@ -22,6 +24,22 @@ class ClientTerms:
 
     log_prior: Tensor | None = None
     class_weights: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLoss:
+    """A :class:`fedfew.local.Loss` on one batch of one replica."""
+
+    forward: Callable[[Tree, Through | None], Tensor]  # weights → logits
+    of: Callable[[Tensor], Tensor]  # logits → loss
+    labels: Tensor
+    weight: Tensor
+
+    def logits(self, weights: Tree, /, through: Through | None = None) -> Tensor:
+        return self.forward(weights, through)
+
+    def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor:
+        return self.of(self.forward(weights, through))
 
 
 def with_client_terms(context: Tree, samples: Samples, models: int) -> Tree:

@@ -18,7 +18,7 @@ from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import BETAS, EPS, Engine, ModelScores, Pass, correct, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
-from fedfew.engines.loss import ClientTerms, client_terms, shifted
+from fedfew.engines.loss import BatchLoss, ClientTerms, client_terms, shifted
 from fedfew.federation import Samples
 from fedfew.local import Loss, Objective, Projection, Through
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
@@ -186,13 +186,19 @@ class Sequential(Engine):
         if share is not None:
             inputs = share * inputs + (1 - share) * inputs.roll(-1, 0)
 
-        def loss(weights: Tree, through: Through | None = None) -> Tensor:
-            logits = shifted(forward(self.module, weights, inputs, through), terms.log_prior)
+        def outputs(weights: Tree, through: Through | None) -> Tensor:
+            return shifted(forward(self.module, weights, inputs, through), terms.log_prior)
+
+        def loss(logits: Tensor) -> Tensor:
             weight = None if terms.class_weights is None else terms.class_weights.to(logits.dtype)
             of = partial(F.cross_entropy, logits, weight=weight, label_smoothing=self.training.label_smoothing)
             return of(labels) if share is None else share * of(labels) + (1 - share) * of(labels.roll(-1))
 
-        return loss
+        each = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64, device=labels.device)
+        if share is None:
+            return BatchLoss(outputs, loss, labels, each)
+        both = torch.stack([labels, labels.roll(-1, 0)], 1)
+        return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([share, 1 - share]))
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         def differentiate(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:

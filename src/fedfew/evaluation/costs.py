@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedfew import methods, models
 from fedfew.config import LocalTraining
 from fedfew.engines.base import Engine, ModelScores, Pass
-from fedfew.engines.loss import client_terms
+from fedfew.engines.loss import BatchLoss, client_terms
 from fedfew.federation import Federation, Samples
 from fedfew.local import Local, Objective, Projection, Through
 from fedfew.methods import Method, Reply
@@ -127,14 +127,18 @@ class _Counting(Engine):
     def _probe(self, epochs: int, objective: Objective, params: Tree, context: Tree) -> Tensor:
         """Ask the objective once how often it takes the loss: it does the same for every batch, model and epoch."""
 
-        def loss(weights: Tree, through: Through | None = None) -> Tensor:
+        def forward(weights: Tree, through: Through | None) -> Tensor:
+            """Logits of zero, [1, 1]: one sample, and a number that stands for all classes. What enters the head is zero too."""
             if torch.is_grad_enabled():
                 self.gradient_passes += epochs
                 self.epochs += epochs
             else:
                 self.forward_passes += epochs
-            return torch.stack([0.0 * t.sum() for t in leaves(weights) if t.is_floating_point()]).sum()
+            if through is not None:
+                through.change(torch.zeros(1, self._width(through.submodule)))
+            return torch.stack([0.0 * t.sum() for t in leaves(weights) if t.is_floating_point()]).sum().expand(1, 1)
 
+        loss = BatchLoss(forward, torch.sum, torch.zeros(1, dtype=torch.int64), torch.ones(1))
         params = tree_map(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()), params)
         _, reported = objective(loss, params, context)
         return torch.zeros_like(reported)
@@ -150,3 +154,14 @@ class _Counting(Engine):
         return ModelScores(torch.zeros(clients, models), torch.zeros(clients, models))
 
     _score_shared = _score
+
+    def features(self, params: Tree, samples: Samples, head: str) -> Tensor:
+        self.forward_passes += 1
+        return torch.zeros(1, 1, self._width(head))
+
+    def labels(self, samples: Samples) -> Tensor:
+        return torch.zeros(1, 1, dtype=torch.int64)
+
+    def _width(self, head: str) -> int:
+        """How many numbers enter this submodule."""
+        return next(self.module.get_submodule(head).parameters()).shape[-1]

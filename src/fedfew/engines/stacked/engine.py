@@ -31,7 +31,7 @@ from fedfew.engines.base import (
     forward,
 )
 from fedfew.engines.dropout import keyed
-from fedfew.engines.loss import client_terms, shifted, stacked_cross_entropy, with_client_terms
+from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_cross_entropy, with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed
 from fedfew.engines.stacked import kernels, optimizer
@@ -230,13 +230,15 @@ class Stacked(Engine):
         def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
             own, terms = client_terms(fixed)
 
-            def loss(candidate: Tree, through: Through | None = None) -> Tensor:
-                logits = shifted(forward(self.module, candidate, x, through), terms.log_prior)
+            def outputs(candidate: Tree, through: Through | None) -> Tensor:
+                return shifted(forward(self.module, candidate, x, through), terms.log_prior)
+
+            def of(logits: Tensor) -> Tensor:
                 return stacked_cross_entropy(logits, y, weight, terms.class_weights, smoothing)
 
             of_rows = weight if weight.ndim == 1 else weight.sum(-1)
             with weighted_rows(of_rows), nullcontext() if key is None else keyed(key):
-                return objective(loss, params, own)
+                return objective(BatchLoss(outputs, of, y, weight), params, own)
 
         in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
         with self._or_unsupported():
