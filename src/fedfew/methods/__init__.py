@@ -14,12 +14,16 @@ from fedfew.methods.base import Method, Outcome, Reply
 from fedfew.methods.ditto import Ditto
 from fedfew.methods.fedamp import FedAMP
 from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.feddyn import FedDyn
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmtl import FedMTL
+from fedfew.methods.fednova import FedNova
 from fedfew.methods.fedprox import FedProx
 from fedfew.methods.fedrep import FedRep
 from fedfew.methods.ifca import IFCA
 from fedfew.methods.local import LocalOnly
+from fedfew.methods.qfedavg import QFedAvg
+from fedfew.methods.scaffold import Scaffold
 from fedfew.util.spelling import unknown
 
 METHODS: dict[str, type[Method]] = {
@@ -28,6 +32,10 @@ METHODS: dict[str, type[Method]] = {
         FedFew,
         FedAvg,
         FedProx,
+        Scaffold,
+        FedDyn,
+        FedNova,
+        QFedAvg,
         FedMTL,
         APFL,
         Ditto,
@@ -45,14 +53,18 @@ __all__ = [
     "Ditto",
     "FedAMP",
     "FedAvg",
+    "FedDyn",
     "FedFew",
     "FedMTL",
+    "FedNova",
     "FedProx",
     "FedRep",
     "LocalOnly",
     "Method",
     "Outcome",
+    "QFedAvg",
     "Reply",
+    "Scaffold",
     "make",
     "recorded",
     "register",

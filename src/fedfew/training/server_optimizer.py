@@ -70,7 +70,7 @@ def averaged(average: Tree, server: Tree, weight: float) -> Tree:
         return {}
     if not average:
         return tree_map(torch.clone, server)
-    return tree_map(lambda a, t: a.lerp(t, 1 - weight) if t.is_floating_point() else t, average, server)
+    return tree_map(lambda a, t: a.lerp(t, 1 - weight) if t.is_floating_point() else t.clone(), average, server)
 
 
 def _named(moments: Tree, name: str) -> dict[str, Tensor]:

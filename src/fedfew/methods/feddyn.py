@@ -1,0 +1,62 @@
+"""FedDyn: FedAvg whose clients' objectives are shifted until their minima agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedfew.local import Local, Loss
+from fedfew.methods.base import Family, Outcome, Reply, is_number
+from fedfew.methods.variates import WithVariates
+from fedfew.stack import Tree, WeightedMean, add, branch, dot, squared_distance, subtract, tree_map
+
+
+@dataclass(frozen=True)
+class FedDyn(WithVariates):
+    """Dynamic regularisation (Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorithm 1). A client
+    minimises F_i(θ) − ⟨g_i, θ⟩ + α/2·‖θ − θ^t‖² and then sets g_i ← g_i − α(θ_i − θ^t), which at the minimum is ∇F_i(θ_i). The
+    server keeps h ← h − α·|S|/N·mean(θ_i − θ^t) and sends out mean(θ_i) − h/α.
+
+    Means over clients are weighted by number of samples, as in FedAvg; for clients of one size they are the paper's.
+    """
+
+    alpha: float = 0.1
+    """α, the pull to the received model and the rate at which the shifts follow. Too small: the server's step −h/α, which does
+    not shrink with α, overshoots. Too large: clients hardly move (keep lr·α < 1)."""
+
+    name: ClassVar[str] = "feddyn"
+    family: ClassVar[Family] = "one model"
+    summary: ClassVar[str] = "FedAvg with a regulariser per client that makes the clients' minima agree"
+    when: ClassVar[str] = "one model, many local steps, clients that differ; faster than FedAvg where it is stable"
+    served: ClassVar[str] = "the global model"
+    adapted: ClassVar[str] = "the global model after the client's local epochs with its regulariser"
+
+    def check(self) -> None:
+        self.require(is_number(self.alpha) and self.alpha > 0, "alpha", "a finite number > 0")
+
+    def dispatch(self, server: Tree, clients: Tensor) -> Tree:
+        return tree_map(lambda t: t[None], {"model": server["model"]})
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        model, g = branch(received, "model"), tree_map(lambda t: t[:, None], own)
+        fixed: Tree = {"g": g, "received": local.split(model)[0]}
+        trained, losses = local.train(model, self.objective, context=fixed)
+        moved = subtract(trained, model)
+        new = add(g, local.split(moved)[0], -self.alpha)
+        return Outcome(Reply({"model": moved}, losses, local.counts), tree_map(lambda t: t[:, 0], new), adapted=trained)
+
+    def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """F_i(θ) − ⟨g_i, θ⟩ + α/2·‖θ − θ^t‖²."""
+        value = loss(params)
+        pull = self.alpha / 2 * squared_distance(branch(context, "received"), params)
+        return value - dot(branch(context, "g"), params) + pull, value
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        """h ← h − α·|S|/N·mean(Δ), θ ← θ + mean(Δ) − h/α; BatchNorm's statistics are averaged alone."""
+        moved, h = branch(mean.mean(), "model"), branch(server, "variate")
+        parameters: Tree = {name: moved[name] for name in h}
+        h = add(h, parameters, -self.alpha * self.present(server, mean))
+        averaged = add(branch(server, "model"), moved)
+        return server | {"model": averaged | add({name: averaged[name] for name in h}, h, -1 / self.alpha), "variate": h}
