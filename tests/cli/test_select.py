@@ -160,9 +160,9 @@ def test_select_takes_the_model_with_the_least_loss(finished: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "answer"),
     [
-        ({"x": np.zeros((2, 1, 8, 8))}, "bad.npz holds ['x'], but x and y"),
+        ({"x": np.zeros((2, 1, 8, 8))}, "bad.npz has no labels: an array y is needed"),
         ({"x": np.zeros((2, 9)), "y": np.zeros(2, int)}, "samples of shape [1, 8, 8]"),
-        ({"x": np.zeros((0, 1, 8, 8)), "y": np.zeros(0, int)}, "one label per sample is needed"),
+        ({"x": np.zeros((0, 1, 8, 8)), "y": np.zeros(0, int)}, "bad.npz has no rows"),
         ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0, 10])}, "whole numbers from 0 to 9"),
         ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0.5, 1])}, "labels must be whole numbers or words, not float64"),
     ],
@@ -173,7 +173,7 @@ def test_select_refuses_data_that_do_not_fit(finished: Path, arrays: dict[str, n
 
 
 def test_select_needs_a_file_and_models(finished: Path) -> None:
-    assert "there is no file nowhere.npz" in refused("select", str(finished), "--data", "nowhere.npz")
+    assert "there is no file or folder nowhere.npz" in refused("select", str(finished), "--data", "nowhere.npz")
     Path("text.npz").write_text("not an archive")
     assert "text.npz cannot be read as .npz of plain arrays" in refused("select", str(finished), "--data", "text.npz")
     call("run", *SMALL, "--method", "local", "--folder", "r")

@@ -20,7 +20,9 @@ def test_a_run_keeps_names_and_preprocessing_of_its_data(tmp_path: Path) -> None
     for one in (run, fedfew.load(tmp_path / "r")):
         assert one.client_names == hospitals.NAMES
         assert one.class_names == hospitals.CLASSES
-        assert one.data == DataRecord(hospitals.NAMES, hospitals.CLASSES, "hospital", ("age", "smoker"), data.preprocessing)
+        assert one.data == DataRecord(
+            hospitals.NAMES, hospitals.CLASSES, "hospital", "diagnosis", ("age", "smoker"), data.preprocessing
+        )
         assert one.data.preprocessing is not None
 
 

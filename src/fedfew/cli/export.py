@@ -21,20 +21,26 @@ def export(
     folder: RunFolder,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to create.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing export.")] = False,
+    anonymous: Annotated[
+        bool,
+        typer.Option(
+            "--anonymous", help="Leave out what is known of single clients: names, models in use, label frequencies, means."
+        ),
+    ] = False,
     model: OwnModel = None,
     json: flags.Json = False,
 ) -> None:
     """Export a run's models: safetensors files, and a model card with settings, scores and hashes.
 
-    The folder holds models/model-0.safetensors and so on, card.json, and README.md, the model card in prose. It holds no
-    samples, and only sample counts of the clients' data. 'fedfew select' chooses the model that fits new data.
+    The folder holds models/model-0.safetensors and so on, the preprocessing of raw data, card.json, and README.md, the model card
+    in prose. It holds no samples. 'fedfew predict' predicts with it, 'fedfew select' chooses the model that fits new data.
 
     Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
     """
     from fedfew import export as exports
     from fedfew.report import tables
 
-    place = exports.write(load(folder, model), output, about=runfolder.about_data(folder), force=force)
+    place = exports.write(load(folder, model), output, about=runfolder.about_data(folder), force=force, anonymous=anonymous)
     sha256, models = exports.sha256_of_card(place), sorted(place.glob("models/*"))
     size = sum(path.stat().st_size for path in models)
     if json:
@@ -42,4 +48,6 @@ def export(
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{len(models)} models, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
+    if of_clients := exports.read_card(place)["of_single_clients"]:
+        console.print(f"It holds of single clients: {', '.join(of_clients)} (--anonymous leaves them out).")
     console.print(f"SHA-256 of card.json, to be sent to recipients through another channel: {sha256}")

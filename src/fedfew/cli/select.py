@@ -28,8 +28,17 @@ def select(
     folder: Annotated[Path, typer.Argument(metavar="EXPORT_OR_RUN", help="The folder of an export, or of a run.")],
     data: Annotated[
         Path,
-        typer.Option(help="A .npz file: arrays x (samples), y (labels) and, optionally, groups (e.g. patients)."),
+        typer.Option(
+            help="Labelled data of the kind trained on: a .csv or .parquet table, a folder class/image.png, or a .npz file with "
+            "the arrays x, y and, optionally, groups."
+        ),
     ],
+    label: Annotated[
+        str | None, typer.Option(help="The column of labels (default: its name in training).", show_default=False)
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="A column (e.g. patients) whose rows are held out together.", show_default=False)
+    ] = None,
     validation: Annotated[float, typer.Option(help="Fraction of the samples held out for the scores. 0: no scores.")] = 0.2,
     adapt_epochs: Annotated[int, typer.Option(min=0, help="Epochs of further training of the chosen model.")] = 0,
     lr: Annotated[float | None, typer.Option(help="Learning rate (default: as in training).", show_default=False)] = None,
@@ -55,7 +64,7 @@ def select(
 
     selection.check_output(output, force)
     source = selection.find(folder, model)
-    x, y, groups = selection.read(data, source.about)
+    x, y, groups, record = selection.read(data, source, label, group)
     training = source.training(adapt_epochs, lr, batch_size) if adapt_epochs else None
     console = Console(stderr=json, highlight=False, soft_wrap=True)
     with _progress(console, adapt_epochs) as on_epoch:
@@ -74,13 +83,13 @@ def select(
         )
     document = _document(joined, len(y)) | {"source": source.name, "training": _training(training)}
     if output is not None:
-        selection.write(output, joined, source, document)
+        selection.write(output, joined, source, record, document)
     if json:
         from fedfew.report import tables
 
         tables.print_json(document | {"file": None if output is None else str(output)})
         return
-    _show(console, joined, output)
+    _show(console, joined, output, source.users)
 
 
 def _training(training: LocalTraining | None) -> dict[str, Any] | None:
@@ -104,13 +113,15 @@ def _document(joined: Joined, samples: int) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, joined: Joined, output: Path | None) -> None:
+def _show(console: Console, joined: Joined, output: Path | None, users: list[list[str]] | None) -> None:
     from fedfew.report import tables
 
-    table = tables.empty(f"{joined.chosen_by} samples", "model", "mean loss", "accuracy, %")
+    named = ["used by"] if users else []
+    table = tables.empty(f"{joined.chosen_by} samples", "model", "mean loss", "accuracy, %", *named)
     for k, one in enumerate(joined.fits):
-        mark = "[bold]{}[/bold]" if k == joined.model else "{}"
-        table.add_row(*(mark.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.accuracy))))
+        bold = "[bold]{}[/bold]" if k == joined.model else "{}"
+        cells = [bold.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.accuracy))]
+        table.add_row(*cells, *([_some(users[k])] if users else []))
     console.print(table)
     console.print(f"Model {joined.model} fits best.")
     if joined.before is not None:
@@ -129,6 +140,13 @@ def _show(console: Console, joined: Joined, output: Path | None) -> None:
         console.print(f"Adapting lowered the loss{remark}: the adapted model is used.")
     if output is not None:
         console.print(f"The model: [bold]{output}[/bold]")
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    from fedfew.report import tables
+
+    listed = ", ".join(tables.name_cell(name) for name in names[:most])
+    return f"{listed} and {len(names) - most} more" if len(names) > most else listed or "no client"
 
 
 @contextmanager

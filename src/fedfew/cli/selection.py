@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from fedfew.engines import LocalTraining
     from fedfew.evaluation.selection import Joined
-
-KINDS = {"f": "floating-point numbers", "u1": "bytes (uint8, which are read as pixels)", "i": "whole numbers (token ids)"}
+    from fedfew.training.data_record import DataRecord
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class Source:
     about: dict[str, Any]  # what an export's card says of the model
     settings: dict[str, Any]  # of the training
     name: dict[str, Any]  # where the models come from, for the note in the file written
+    data: DataRecord  # names and preprocessing
+    users: list[list[str]] | None  # of each model, the names of the clients that use it, where known
 
     def training(self, epochs: int, lr: float | None, batch_size: int | None) -> LocalTraining:
         """As the clients trained, but for what is given."""
@@ -46,44 +47,48 @@ def find(folder: Path, model: str | None) -> Source:
     if export.is_export(folder):
         factory: Any = find_model(model) if model and ":" in model else None
         found = export.read(folder, factory)
-        return Source(found.models, found.card["model"], found.card["training"], {"card_sha256": found.sha256})
+        listed = [row.get("client_names") for row in found.card["models"]]
+        users = [names or [] for names in listed] if any(listed) else None
+        return Source(found.models, found.card["model"], found.card["training"], {"card_sha256": found.sha256}, found.data, users)
     run = load(folder, model)
     if not run.models:
         raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to choose from")
     about = export.model_about(run, runfolder.about_data(folder))
-    return Source(run.models, about, run.settings, {"run": folder.name, "round": run.round})
+    users = None
+    if run.data.client_names and run.serves_server_models and run.has_choice:
+        choice = run.choice.tolist()
+        users = [
+            [name for name, k in zip(run.client_names, choice, strict=True) if k == model] for model in range(len(run.models))
+        ]
+    return Source(run.models, about, run.settings, {"run": folder.name, "round": run.round}, run.data, users)
 
 
-def read(path: Path, about: dict[str, Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any] | None]:
-    """The samples, labels and (where there are any) groups in a file, checked against what the models were trained on."""
-    import numpy as np
+def read(
+    path: Path, source: Source, label: str | None, group: str | None
+) -> tuple[NDArray[Any], NDArray[np.int64], Any, DataRecord]:
+    """Samples, labels and (where there are any) groups of a new client's file, and the preprocessing that is its own."""
+    from fedfew.data import new_data
+    from fedfew.training.new_client import numbered, own_record
+    from fedfew.training.prediction import SampleFormat, samples_of
 
-    from fedfew.data.readers import npz
-
-    arrays = npz.read_arrays(path)
-    names = tuple(about.get("class_names") or ())
-    if "all" not in arrays.splits:
-        raise ValueError(f"{path} must hold the arrays x and y, without splits")
-    x, y = arrays.numbered(names)["all"]
-    if "groups" in arrays.unused:
-        raise ValueError(f"{path}: groups must have one value per sample, {len(x)} in all")
-    groups = arrays.columns.get("groups")
-    shape, classes = tuple(about["shape"]), about["classes"]
-    if x.shape[1:] != shape:
-        raise ValueError(f"{path}: x must be samples of shape {list(shape)}, one row each, not {list(x.shape[1:])}")
-    if about["dtype"] is not None and _kind(x.dtype) != _kind(np.dtype(about["dtype"])):
-        wanted, given = KINDS.get(_kind(np.dtype(about["dtype"])), about["dtype"]), KINDS.get(_kind(x.dtype), str(x.dtype))
-        raise ValueError(f"{path}: x must be {wanted}, as in the training, not {given}")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise ValueError(f"{path}: x contains NaN or infinite values")
-    if y.min() < 0 or y.max() >= classes:
-        raise ValueError(f"{path}: y must be whole numbers from 0 to {classes - 1}")
-    return x, y, groups
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    """What samples of this type become on their way into a model: see ``as_input``."""
-    return "u1" if dtype == "u1" else dtype.kind
+    fitted, format = source.data.preprocessing, SampleFormat.of(source.about)
+    found = new_data.read(path, getattr(fitted, "kind", None), source.data.columns, label or source.data.label_column)
+    if found.labels is None:
+        column = label or source.data.label_column
+        table = f"the column {column!r}" if column else "a column of labels (--label)"
+        kinds = {".npz": "an array y"} | dict.fromkeys(new_data.TABLES, table)
+        raise ValueError(f"{path} has no labels: {kinds.get(path.suffix.lower(), 'a folder per class')} is needed")
+    if len(found) == 0:
+        raise ValueError(f"{path} has no rows")
+    if group is not None and group not in found.columns:
+        raise ValueError(f"{path} has no column {group!r} to group by (columns: {', '.join(found.columns) or 'none'})")
+    record = own_record(source.data, found.x)
+    try:
+        x = samples_of(found.x, record, format)
+        y = numbered(found.labels, source.data, format.classes)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return x, y.numpy(), found.columns.get(group or "groups"), record
 
 
 def check_output(path: Path | None, force: bool) -> None:
@@ -95,7 +100,8 @@ def check_output(path: Path | None, force: bool) -> None:
         raise ValueError(f"{path} already exists: replace it (--force), or choose another name")
 
 
-def write(path: Path, joined: Joined, source: Source, document: dict[str, Any]) -> None:
+def write(path: Path, joined: Joined, source: Source, record: DataRecord, document: dict[str, Any]) -> None:
     from fedfew.export import model_file
 
-    model_file.write(path, joined.module, {"model": source.about, "number": joined.model, "chosen": document})
+    about = {"model": source.about, "number": joined.model, "chosen": document, "data": record.document}
+    model_file.write(path, joined.module, about, joined.log_prior)

@@ -195,10 +195,10 @@ def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> R
     values = [x for samples in found for x in samples.x]
     if isinstance(values[0], str):
         return RawData("text", texts=values, **common)
-    return RawData("image", image=lambda row: _encoded(values[row]), **common)
+    return RawData("image", image=lambda row: encoded_image(values[row]), **common)
 
 
-def _encoded(image: Any) -> bytes:
+def encoded_image(image: Any) -> bytes:
     """An image of Pillow as an uncompressed file, which keeps every mode and value."""
     buffer = io.BytesIO()
     image.save(buffer, "TIFF")

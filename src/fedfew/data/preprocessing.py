@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from fedfew.data import images, text
 from fedfew.data.decoded import MISSING, Features, Ints
 from fedfew.data.errors import DataError
 from fedfew.federation import Pixels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Scale = Literal["client", "global", "none"]
 
@@ -103,16 +106,40 @@ class TablePreprocessing:
 
     def apply(self, raw: Any, client: str | int | None = None) -> NDArray[np.float32]:
         """Model inputs of a table (pandas, polars, Arrow, or a dict of columns) that has at least the columns used."""
+        table = self._table(raw)
+        return self.transform(self._features(table), client)
+
+    def for_new_client(self, raw: Any) -> TablePreprocessing:
+        """The same for a client that took no part: numbers standardised as in training, by its own rows if clients were."""
+        if self.scale != "client":
+            return replace(self, clients=())
+        features = self._features(self._table(raw))
+        return replace(self, overall=Statistics.of(features, np.arange(len(features)), self.scale, self.overall), clients=())
+
+    def _table(self, raw: Any) -> pa.Table:
         from fedfew.data.objects import arrow_table
         from fedfew.data.readers import table_columns
 
         table = table_columns.plain_types(arrow_table(raw))
-        names = tuple(name for name, _ in self.categories)
-        for name in self.numbers + names:
+        needed = self.numbers + tuple(name for name, _ in self.categories)
+        for name in needed:
             if name not in table.column_names:
-                raise DataError(f"the table has no column {name!r}; needed are {', '.join(self.numbers + names)}")
-        chosen = table_columns.FeatureColumns(self.numbers, names, {})
-        return self.transform(table_columns.features(table, chosen), client)
+                raise DataError(f"the table has no column {name!r}; needed are {', '.join(needed)}")
+        return table
+
+    def _features(self, table: pa.Table) -> Features:
+        import pyarrow as pa
+
+        from fedfew.data.readers import table_columns
+
+        for name in self.numbers:
+            try:
+                table[name].cast(pa.float64())
+            except pa.ArrowException:  # its message quotes a value
+                raise DataError(f"the column {name!r} must hold numbers, as in the training") from None
+        names = tuple(name for name, _ in self.categories)
+        found = table_columns.features(table, table_columns.FeatureColumns(self.numbers, names, {}))
+        return replace(found, boolean=self.boolean)
 
 
 @dataclass(frozen=True)
@@ -142,12 +169,32 @@ class ImagePreprocessing:
     depth: int  # bits of images with 16 bits per value
     pixels: Pixels  # how bytes become model inputs, see fedfew.federation.as_input
 
-    def apply(self, raw: Sequence[bytes | str | Path], client: str | int | None = None) -> NDArray[np.uint8]:
-        """Bytes [N, C, H, W] of encoded images or image files; the same for all clients."""
-        return np.stack([self._one(item if isinstance(item, bytes) else Path(item).read_bytes()) for item in raw])
+    def apply(self, raw: Sequence[Any], client: str | int | None = None) -> NDArray[np.uint8]:
+        """Bytes [N, C, H, W] of image files, encoded images, PIL images or arrays of bytes; the same for all clients."""
+        return np.stack([self._one(_encoded(item)) for item in raw])
 
     def _one(self, contents: bytes) -> NDArray[np.uint8]:
         return images.decode_alone(contents, self.size, resize=self.resized, depth=self.depth)
+
+
+def _encoded(item: Any) -> bytes:
+    """An image as the contents of a file."""
+    if isinstance(item, bytes):
+        return item
+    if isinstance(item, (str, Path)):
+        return Path(item).read_bytes()
+    from fedfew.data.objects import encoded_image
+
+    if hasattr(item, "save"):  # of Pillow
+        return encoded_image(item)
+    array = np.asarray(item)
+    if array.dtype not in (np.uint8, np.uint16) or array.ndim not in (2, 3):
+        raise DataError(
+            f"an image must be a file, a PIL image or an array [H, W(, C)] of bytes, not {array.dtype} {list(array.shape)}"
+        )
+    from PIL import Image
+
+    return encoded_image(Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array))
 
 
 Preprocessing = TablePreprocessing | TextPreprocessing | ImagePreprocessing

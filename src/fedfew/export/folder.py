@@ -1,102 +1,112 @@
 """What remains after training: K models and a card that says what they are, in one folder anybody can check and load.
 
-    models/model-0.safetensors …   one plain state dict a model
+    models/model-0.safetensors …   one plain state dict per model
+    data.json                      class names and preprocessing: what turns raw data into inputs, and outputs into names
+    clients.safetensors            the model or mixture of each client, and its label prior
     card.json                      settings, clients, scores, and the hash of every other file
     README.md                      the same for people
 
-The folder is filled under another name and renamed when complete. It holds no samples, and of the clients' data only counts.
+The folder is filled under another name and renamed when complete. It holds no samples. An anonymous export has no
+clients.safetensors, and neither names of clients nor their means and standard deviations.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew._version import __version__
+from fedfew.data import tensorfile
+from fedfew.data.preprocessing import TablePreprocessing
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
-from fedfew.models import ModelFactory
-from fedfew.stack import leaves, take
+from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export, sha256_of
+from fedfew.stack import tensor
+from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically
 
-FORMAT = 1
-CARD, README = "card.json", "README.md"
 _NOT_ON_THE_CARD = {"federation", "method", "model", "fedfew", "torch", "engine", "chunk"}  # said elsewhere, or of no consequence
 
 
-class ExportError(ValueError):
-    """No export here that can be used, and why."""
-
-
-@dataclass(frozen=True)
-class Export:
-    """An export read back, every file of it as it was written."""
-
-    card: dict[str, Any]
-    sha256: str  # of card.json, which vouches for all other files
-    models: list[nn.Module]  # in evaluation mode
-
-
-def write(run: Run, folder: str | Path, *, about: Mapping[str, Any] | None = None, force: bool = False) -> Path:
+def write(
+    run: Run, folder: str | Path, *, about: Mapping[str, Any] | None = None, force: bool = False, anonymous: bool = False
+) -> Path:
     """Write the server's models and their card to a folder that is not there yet.
 
     about: what else is known of the clients' data: ``train``, the number of training samples of each; ``pixels`` and ``dtype``,
     what stored samples become on their way into a model, and their type. force: replace an export that is there already.
+    anonymous: leave out what is known of single clients: names, models in use, label frequencies, means and standard deviations.
     """
     place = Path(folder)
     modules = run.models
     if not modules:
         raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to export")
     _check_free(place, force)
-    card = _card(run, modules, about or {})
+    data, served = (anonymised(run.data), {}) if anonymous else (run.data, _served(run))
+    card = _card(run, modules, about or {}, data, served)
     with folder_written_atomically(place) as partial:
         for k, module in enumerate(modules):
             model_file.write(partial / _file(k), module, {"model": card["model"], "number": k})
         for k, row in enumerate(card["models"]):
-            row["sha256"] = _sha256(partial / _file(k))
+            row["sha256"] = sha256_of(partial / _file(k))
+        (partial / DATA).write_text(json.dumps(data.document, ensure_ascii=False) + "\n", encoding="utf-8")
+        if served:
+            tensorfile.write(partial / CLIENTS, served, {"kind": "clients of an export"})
         (partial / README).write_text(model_card.text(card), encoding="utf-8")
-        card["files"] = {name: _sha256(partial / name) for name in [*map(_file, range(len(modules))), README]}
+        names = [*map(_file, range(len(modules))), README, DATA, *([CLIENTS] if served else [])]
+        card["files"] = {name: sha256_of(partial / name) for name in names}
         (partial / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return place
 
 
-def read(folder: str | Path, model: ModelFactory | None = None) -> Export:
-    """The export in a folder; :class:`ExportError` names the file that is not as it was written.
-
-    model: needed only where the models are modules of somebody's own: the same zero-argument callable.
-    """
-    place = Path(folder)
-    card = _read_card(place)
-    altered = [name for name, sha256 in card["files"].items() if not (place / name).is_file() or _sha256(place / name) != sha256]
-    if altered:
-        missing = [name for name in altered if not (place / name).is_file()]
-        words = [f"{name} is {'missing' if name in missing else 'not as it was written (its hash differs)'}" for name in altered]
-        raise ExportError(f"the export in {place} was altered: {'; '.join(words)}")
-    modules = [model_file.load_model(place / row["file"], model) for row in card["models"]]
-    return Export(card, _sha256(place / CARD), modules)
+def anonymised(data: DataRecord) -> DataRecord:
+    """Without what is known of single clients."""
+    fitted = data.preprocessing
+    return replace(
+        data, client_names=(), preprocessing=replace(fitted, clients=()) if isinstance(fitted, TablePreprocessing) else fitted
+    )
 
 
-def is_export(folder: Path) -> bool:
-    return (folder / CARD).is_file()
+def _served(run: Run) -> dict[str, Tensor]:
+    """What each client uses of the server's models; empty where that is not known, or where clients have models of their own."""
+    if not (run.serves_server_models and run.has_choice):
+        return {}
+    state = run.state
+    served = {"choice": run.choice.long()}
+    if state.mixture is not None:
+        served["mixture"] = state.mixture
+    if state.priors:
+        served["log_prior"] = tensor(state.priors, "log_prior")
+    elif run.settings.get("label_prior", "none") != "none":  # of a run on a network: it stays with the clients
+        return {}
+    return served
 
 
 def sha256_of_card(folder: Path) -> str:
     """What to pass on by another way than the export itself: whoever alters a file would have to alter this, too."""
-    return _sha256(folder / CARD)
+    return sha256_of(folder / CARD)
 
 
-def _card(run: Run, modules: Sequence[nn.Module], about: Mapping[str, Any]) -> dict[str, Any]:
+def _card(
+    run: Run, modules: Sequence[nn.Module], about: Mapping[str, Any], record: DataRecord, served: Mapping[str, Tensor]
+) -> dict[str, Any]:
     settings, data = run.settings, run.settings["federation"]
-    shared = _clients_use_these(run)
+    shared = run.serves_server_models
     choice = run.choice.tolist() if shared and run.has_choice else None
+
+    def users(k: int) -> dict[str, Any]:
+        if choice is None:
+            return {"clients": None}
+        names = [record.client_names[i] for i, chosen in enumerate(choice) if chosen == k] if record.client_names else []
+        return {"clients": choice.count(k)} | ({"client_names": names} if names else {})
+
     return {
         "format": FORMAT,
         "model": model_about(run, about),
@@ -111,7 +121,8 @@ def _card(run: Run, modules: Sequence[nn.Module], about: Mapping[str, Any]) -> d
         "scores": _scores(run),
         "scores_are_of_these_models": shared,
         "parameters": sum(p.numel() for p in modules[0].parameters()),
-        "models": [{"file": _file(k), "clients": None if choice is None else choice.count(k)} for k in range(len(modules))],
+        "of_single_clients": sorted(served) + ([] if not record.client_names else ["names"]) + _own_statistics(record),
+        "models": [{"file": _file(k)} | users(k) for k in range(len(modules))],
         "versions": {
             "trained with": {"fedfew": settings.get("fedfew"), "torch": settings.get("torch")},
             "exported with": {"fedfew": __version__, "torch": torch.__version__},
@@ -130,19 +141,13 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "batch_norm": run.settings.get("batch_norm", "average"),
         "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
         "dtype": about.get("dtype") or data.get("dtype"),
-        **({"class_names": list(about["class_names"])} if about.get("class_names") else {}),
+        **({"class_names": names} if (names := list(run.data.class_names or about.get("class_names", ()))) else {}),
     }
 
 
-def _clients_use_these(run: Run) -> bool:
-    """Whether clients choose among the server's models; those of Ditto, APFL, … have models of their own."""
-    first = torch.tensor([0])
-    try:
-        candidates = take(run.method.candidates(run.state.served, run.state.own, first), 0)
-    except LookupError:  # of a run on a network the clients' own states are at home, and this method cannot serve without
-        return False
-    ours = run.method.server_models(run.state.server)
-    return candidates.keys() == ours.keys() and all(map(torch.equal, leaves(candidates), leaves(ours)))
+def _own_statistics(record: DataRecord) -> list[str]:
+    fitted = record.preprocessing
+    return ["means and standard deviations"] if isinstance(fitted, TablePreprocessing) and fitted.clients else []
 
 
 def _scores(run: Run) -> dict[str, Any]:
@@ -164,28 +169,6 @@ def _counts(samples: Sequence[int] | None) -> dict[str, int] | None:
 
 def _file(k: int) -> str:
     return f"models/model-{k}.safetensors"
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_card(place: Path) -> dict[str, Any]:
-    try:
-        card: dict[str, Any] = json.loads((place / CARD).read_text(encoding="utf-8"))
-        if card["format"] != FORMAT:
-            raise ExportError(f"the export in {place} has format {card['format']}, this version reads {FORMAT}")
-        listed = {row["file"] for row in card["models"]}
-        if not listed or not listed <= card["files"].keys():
-            raise ExportError(f"{place / CARD} lists models without a hash")
-        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in card["files"]):
-            raise ExportError(f"{place / CARD} names a file outside of its folder")
-    except FileNotFoundError:
-        raise ExportError(f"there is no export in {place}: it has no {CARD}") from None
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ExportError(f"{place / CARD} is damaged ({type(error).__name__}: {error})") from error
-    return card
 
 
 def _check_free(place: Path, force: bool) -> None:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedfew.util.printable import for_markdown, shortened
+
+LISTED = 10  # names of clients per model
+OF_SINGLE_CLIENTS = {
+    "choice": "the model each uses",
+    "mixture": "the weights of its mixture",
+    "log_prior": "its label frequencies",
+    "names": "its name",
+    "means and standard deviations": "means and standard deviations of its columns",
+}
+
 
 def text(card: Mapping[str, Any]) -> str:
     """The page."""
-    count = len(card["models"])
+    count, data = len(card["models"]), for_markdown(card["data"]["name"])
     sections = [
-        f"# {count} {'model' if count == 1 else 'models'} trained by {card['method']['name']} on {card['data']['name']}",
+        f"# {count} {'model' if count == 1 else 'models'} trained by {card['method']['name']} on {data}",
         _introduction(card),
         "## Models\n" + _models(card),
         "## Scores\n" + _scores(card),
@@ -28,15 +39,26 @@ def _introduction(card: Mapping[str, Any]) -> str:
     return (
         f"Trained together by {clients} clients in {card['training']['round']} rounds{stopped}, without their data leaving them. "
         "A client uses the one model that fits its own data best. This folder holds parameters, settings and scores, no samples."
+        f"{_of_single_clients(card)}"
     )
 
 
+def _of_single_clients(card: Mapping[str, Any]) -> str:
+    found = [OF_SINGLE_CLIENTS.get(name, name) for name in card.get("of_single_clients", ())]
+    return f" Of single clients it holds: {', '.join(found)}." if found else " It says nothing of single clients."
+
+
 def _models(card: Mapping[str, Any]) -> str:
-    rows = [
-        f"| {k} | {'–' if row['clients'] is None else row['clients']} | `{row['file']}` | `{row['sha256']}` |"
-        for k, row in enumerate(card["models"])
-    ]
+    rows = [f"| {k} | {_users(row)} | `{row['file']}` | `{row['sha256']}` |" for k, row in enumerate(card["models"])]
     return "\n".join(["| model | clients that use it | file | SHA-256 |", "|---|---|---|---|", *rows])
+
+
+def _users(row: Mapping[str, Any]) -> str:
+    if row["clients"] is None:
+        return "–"
+    names = [for_markdown(shortened(name)) for name in row.get("client_names", ())]
+    more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{row['clients']}" + (f": {', '.join(names[:LISTED])}{more}" if names else "")
 
 
 def _scores(card: Mapping[str, Any]) -> str:
@@ -65,19 +87,19 @@ def _as_served(card: Mapping[str, Any]) -> str:
     if card["training"].get("label_prior") == "client":
         text += (
             " The models were trained with label priors: their logits say how well the input fits each class, and a client adds "
-            "the log of its own label frequencies (`fedfew.models.served.ServedModel([model], log_prior=...)`)."
+            "the log of its own label frequencies (`model_of` and `for_new_client` below do)."
         )
     if card["training"].get("serve") == "mixture":
         text += (
             " The scores are of a mixture of all models, weighted per client by exp(-loss / "
-            f"{card['training']['temperature']:g}) with the loss on its own data (`ServedModel(models, weights)`)."
+            f"{card['training']['temperature']:g}) with the loss on its own data."
         )
     return text
 
 
 def _data(card: Mapping[str, Any]) -> str:
     data, model = card["data"], card["model"]
-    lines = [f"- {data['clients']} clients, data `{data['name']}`, {model['classes']} classes"]
+    lines = [f"- {data['clients']} clients, data {for_markdown(data['name'])}, {model['classes']} classes{_named(model)}"]
     for side in ("train", "test"):
         if (counts := data[f"{side}_samples"]) is not None:
             least, most = counts["smallest"], counts["largest"]
@@ -88,6 +110,11 @@ def _data(card: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _named(model: Mapping[str, Any]) -> str:
+    names = [for_markdown(shortened(name)) for name in model.get("class_names", ())]
+    return f": {', '.join(names[:20])}{', …' if len(names) > 20 else ''}" if names else ""
+
+
 def _stored(model: Mapping[str, Any]) -> str:
     stored = "" if model["dtype"] is None else f" and was stored as {model['dtype']}"
     pixels = "(x/255 − 0.5)/0.5" if model["pixels"] == "symmetric" else "x/255"
@@ -96,7 +123,7 @@ def _stored(model: Mapping[str, Any]) -> str:
 
 def _settings(card: Mapping[str, Any]) -> str:
     values = {f"method: {name}": value for name, value in card["method"].items()} | card["training"]
-    rows = [f"| {name} | {value} |" for name, value in values.items() if value is not None]
+    rows = [f"| {name} | {for_markdown(str(value))} |" for name, value in values.items() if value is not None]
     return "\n".join(["| setting | value |", "|---|---|", *rows])
 
 
@@ -104,16 +131,23 @@ def _use(card: Mapping[str, Any]) -> str:
     model = card["model"]
     own = ":" in model["name"]
     argument = ", model=your_factory" if own else ""
-    module = f"`{model['name']}`, a module of the authors' own" if own else f"fedfew's `{model['name']}`"
-    return f"""The module is {module} ({card["parameters"]:,} parameters). To find the model that fits your data, offline:
+    flag = " --model module:factory" if own else ""
+    module = f"{for_markdown(model['name'])}, a module of the authors' own" if own else f"fedfew's `{model['name']}`"
+    return f"""The module is {module} ({card["parameters"]:,} parameters). To predict, for a client of the training, or for a new
+one with some labelled data; and to find the model that fits new data best, with scores:
 ```
-fedfew select THIS_FOLDER --data mine.npz --adapt-epochs 3 -o model.safetensors
+fedfew predict THIS_FOLDER --data new.csv --client NAME -o predictions.csv{flag}
+fedfew predict THIS_FOLDER --data new.csv --labels mine.csv -o predictions.csv{flag}
+fedfew select THIS_FOLDER --data mine.csv --adapt-epochs 3 -o model.safetensors{flag}
 ```
-`mine.npz` holds the arrays `x` (samples) and `y` (labels). In Python:
+Data are given as in the training: a table, texts, images, or a `.npz` with the arrays `x` and `y`. In Python:
 ```python
 import fedfew
 
-module = fedfew.load_model("models/model-0.safetensors"{argument})
+export = fedfew.export.read("THIS_FOLDER"{argument})
+export.predict(new, client="NAME")  # names of classes; predict_proba gives probabilities
+export.for_new_client(mine, labels).predict(new)
+module = export.model_of("NAME")  # or one model as it is: fedfew.load_model("models/model-0.safetensors"{argument})
 ```
 or without fedfew, as a plain state dict:
 ```python

@@ -6,22 +6,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedfew.data import tensorfile
 from fedfew.methods import FedAvg
 from fedfew.models import ModelFactory
+from fedfew.models.served import ServedModel
 from fedfew.training.batch_norm_policy import with_policy
+from fedfew.training.data_record import DataRecord
+from fedfew.training.new_client import NewClient
+from fedfew.training.prediction import SampleFormat
 from fedfew.training.run import named_factory
 
 
-def write(path: Path, module: nn.Module, about: Mapping[str, Any]) -> None:
-    """Write the module's state, whole or not at all; ``about["model"]`` says how to build it."""
-    tensorfile.write(path, {name: t.clone() for name, t in module.state_dict().items()}, about)
+def write(path: Path, module: nn.Module, about: Mapping[str, Any], log_prior: Tensor | None = None) -> None:
+    """Write the module's state, whole or not at all; ``about["model"]`` says how to build it.
+
+    log_prior: what is to be added to its logits; kept in the description, so that the tensors are a plain state dict.
+    """
+    prior = {} if log_prior is None else {"log_prior": log_prior.tolist()}
+    tensorfile.write(path, {name: t.clone() for name, t in module.state_dict().items()}, dict(about) | prior)
 
 
 def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module:
-    """The model in a file of an export, or one that ``fedfew select -o`` wrote, in evaluation mode.
+    """The model in a file of an export, or one that ``fedfew select -o`` wrote (with its label prior), in evaluation mode.
 
     model: needed only where it is a module of somebody's own: the same zero-argument callable.
     """
@@ -31,7 +40,15 @@ def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module
         module.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit the module given: {' '.join(str(error).split())}") from error
-    return module.eval()
+    prior = about.get("log_prior")
+    return module.eval() if prior is None else ServedModel([module], log_prior=torch.tensor(prior)).eval()
+
+
+def selected(path: str | Path, model: ModelFactory | None = None) -> NewClient:
+    """The model in a file that ``fedfew select -o`` wrote: predicts from raw data to names. ``model`` as for load_model."""
+    about = note(path)
+    record = DataRecord.from_document(about.get("data", {"class_names": about["model"].get("class_names", ())}))
+    return NewClient(load_model(path, model), record, SampleFormat.of(about["model"]))
 
 
 def note(path: str | Path) -> dict[str, Any]:

@@ -21,18 +21,21 @@ class DataRecord:
     client_names: tuple[str, ...] = ()  # empty: clients have only numbers
     class_names: tuple[str, ...] = ()  # empty: classes have only numbers
     client_column: str | None = None  # the column that named the clients
+    label_column: str | None = None
     columns: tuple[str, ...] = ()  # those that inputs were made from
     preprocessing: Preprocessing | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> DataRecord:
         about = federation.about
+        columns: Mapping[str, Any] = about.get("columns") or {}
         partition = str(about.get("partition", "")).partition("+")[0]
         return cls(
             client_names=_unless_numbers(federation.client_names),
             class_names=_unless_numbers(federation.class_names),
             client_column=partition.removeprefix("by:").partition(":")[0] if partition.startswith("by:") else None,
-            columns=tuple((about.get("columns") or {}).get("used", ())),
+            label_column=next((name for name, why in columns.get("left_out", {}).items() if why == "the label"), None),
+            columns=tuple(columns.get("used", ())),
             preprocessing=federation.preprocessing,
         )
 
@@ -43,6 +46,7 @@ class DataRecord:
             client_names=tuple(map(str, document.get("client_names", ()))),
             class_names=tuple(map(str, document.get("class_names", ()))),
             client_column=document.get("client_column"),
+            label_column=document.get("label_column"),
             columns=tuple(map(str, document.get("columns", ()))),
             preprocessing=None if kept is None else fitted.from_document(kept),
         )
@@ -54,6 +58,7 @@ class DataRecord:
             "client_names": list(self.client_names),
             "class_names": list(self.class_names),
             "client_column": self.client_column,
+            "label_column": self.label_column,
             "columns": list(self.columns),
             "preprocessing": None if self.preprocessing is None else fitted.to_document(self.preprocessing),
         }
@@ -65,6 +70,11 @@ class DataRecord:
     def class_name(self, number: int) -> str:
         return self.class_names[number] if self.class_names else str(number)
 
+    @property
+    def names_are_numbers(self) -> bool:
+        """Whether the clients' names could be mistaken for their positions."""
+        return bool(self.client_names) and all(name.isdecimal() for name in self.client_names)
+
     def client_number(self, client: int | str, clients: int) -> int:
         """Which of so many clients is meant, by its name or its number from 0."""
         if isinstance(client, str):
@@ -72,7 +82,7 @@ class DataRecord:
                 raise ValueError(f"several clients are called '{printable(client)}': give the number of the one meant")
             if client in self.client_names:
                 return self.client_names.index(client)
-            if not client.isdecimal():
+            if self.names_are_numbers or not client.isdecimal():
                 raise UnknownClientError(self._unknown(f"'{printable(client)}'", clients))
             client = int(client)
         if not 0 <= client < clients:

@@ -20,6 +20,7 @@ from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
+from fedfew.training.prediction import Predictor, SampleFormat
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Served:
     log_prior: Tensor | None
 
 
-class Run:
+class Run(Predictor):
     """A finished (or interrupted) training run."""
 
     def __init__(self, state: State, factory: ModelFactory, method: Method) -> None:
@@ -54,14 +55,16 @@ class Run:
         return self.state.data
 
     @property
-    def client_names(self) -> tuple[str, ...]:
-        """One per client; its number where it has no name."""
-        return tuple(self.data.client_name(i) for i in range(self.settings["federation"]["clients"]))
+    def clients(self) -> int:
+        return int(self.settings["federation"]["clients"])
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """One per class; its number where it has no name."""
-        return tuple(self.data.class_name(i) for i in range(self.settings["federation"]["classes"]))
+    def training_settings(self) -> dict[str, Any]:
+        return self.settings
+
+    @property
+    def sample_format(self) -> SampleFormat:
+        return SampleFormat.of(self.settings["federation"])
 
     @property
     def round(self) -> int:
@@ -86,17 +89,33 @@ class Run:
         scored = len(self.history) > 0 and int(self.history.last("round")) == self.round
         return scored or self.state.choice is not None
 
-    def model_of(self, client: int) -> nn.Module:
-        """What a client uses, in evaluation mode: the module that was scored.
+    def model_of(self, client: int | str) -> nn.Module:
+        """What a client (a number or a name) uses, in evaluation mode: the module that was scored.
 
         That is one model or, with serve="mixture", a :class:`~fedfew.models.served.ServedModel` of several; with a label prior
         the client's own is inside.
         """
-        parts = self.served_to(client)
+        parts = self.served_to(self.data.client_number(client, self.clients))
         modules = self._modules(parts.models)
         if len(modules) == 1 and parts.log_prior is None:
             return modules[0]
         return ServedModel(modules, parts.weights, parts.log_prior).eval()
+
+    @property
+    def serves_server_models(self) -> bool:
+        """Whether clients choose among the server's models; those of Ditto, APFL, … have models of their own."""
+        try:
+            candidates = take(self.method.candidates(self.state.served, self.state.own, torch.tensor([0])), 0)
+        except LookupError:  # of a run on a network the clients' own states are with them, and this method cannot serve without
+            return False
+        ours = self.method.server_models(self.state.served)
+        return candidates.keys() == ours.keys() and all(map(torch.equal, leaves(candidates), leaves(ours)))
+
+    def _shared_model(self) -> nn.Module | None:
+        if self.state.priors or not self.serves_server_models:
+            return None
+        modules = self.models
+        return modules[0] if len(modules) == 1 else None
 
     def served_to(self, client: int) -> Served:
         """The parameters of what a client uses."""

@@ -1,0 +1,138 @@
+"""New data for models that exist: rows of a table, an archive or a folder of images, with or without labels."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew.data.errors import DataError
+from fedfew.data.raw import CLIENT
+from fedfew.data.readers import csv_file, npz
+from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
+from fedfew.federation import from_one_hot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLES = (".csv", ".tsv", ".parquet")
+FILES = {
+    "table": "a table (.csv, .tsv or .parquet)",
+    "text": "a table (.csv, .tsv or .parquet) with a column of texts",
+    "image": "a folder of images, an image, or a table of image files",
+    None: "an .npz file with the array x",
+}
+
+
+@dataclass(frozen=True)
+class NewData:
+    """Rows as :meth:`fedfew.Run.predict` takes them."""
+
+    x: Any
+    names: tuple[str, ...]  # of the rows: their numbers from 1, or file names
+    labels: NDArray[Any] | None = None
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further ones, as text
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read(path: Path, kind: str | None, inputs: Sequence[str] = (), label: str | None = None) -> NewData:
+    """The rows in a file or folder.
+
+    kind: of the preprocessing ("table", "text", "image"; None: arrays). inputs: the columns used in training. label: the column
+    of labels, where there is one; arrays have them in y, images in the name of the folder.
+    """
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}")
+    if path.suffix.lower() == ".npz":
+        return _archive(path)
+    if path.suffix.lower() in TABLES and kind is not None:
+        return _table(path, kind, inputs, label)
+    if kind == "image" and (path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES):
+        return _images(path)
+    raise DataError(
+        f"{path} cannot be given to these models: {FILES[kind]} is needed, or an .npz file with samples as in training"
+    )
+
+
+def _archive(path: Path) -> NewData:
+    try:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
+    if "x" not in arrays or arrays["x"].ndim == 0:
+        raise DataError(f"{path} holds {sorted(arrays)}, but the array x is needed")
+    x = npz.channels_first(arrays.pop("x"))
+    y = arrays.pop("y", None)
+    labels = None if y is None else from_one_hot(y)
+    labels = labels.reshape(-1) if labels is not None and labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if labels is not None and labels.shape != (len(x),):
+        raise DataError(f"{path}: x has {len(x)} rows and y the shape {list(labels.shape)}; one label per sample is needed")
+    columns = {name: [str(v) for v in values.tolist()] for name, values in arrays.items() if values.shape == (len(x),)}
+    if "groups" in arrays and "groups" not in columns:
+        raise DataError(f"{path}: groups must have one value per sample, {len(x)} in all")
+    return NewData(x, _numbers(len(x)), labels, columns)
+
+
+def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> NewData:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    notes: tuple[str, ...] = ()
+    if path.suffix.lower() == ".parquet":
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path} cannot be read as parquet: {error}") from error
+    else:
+        table, notes = csv_file.read_table(path)
+    labels = None if label is None or label not in table.column_names else np.array(table[label].to_pylist(), dtype=object)
+    if labels is not None and any(value is None for value in labels):
+        raise DataError(f"{path.name}, row {[v is None for v in labels].index(True) + 1}: the label is missing")
+    others = [name for name in table.column_names if name not in inputs]
+    columns = {name: _texts(table[name]) for name in others if _is_plain(table[name].type)}
+    x: Any = table
+    if kind != "table":
+        column = inputs[0] if inputs else ""
+        if column not in table.column_names:
+            raise DataError(f"{path.name} has no column {column!r}, which held the {kind}s in training")
+        values = table[column].to_pylist()
+        if any(not isinstance(value, str) for value in values):
+            raise DataError(f"{path.name}, row {[isinstance(v, str) for v in values].index(False) + 1}: the {kind} is missing")
+        x = values if kind == "text" else [inside(path.parent, value) for value in values]
+    return NewData(x, _numbers(len(table)), labels, columns, notes)
+
+
+def _images(path: Path) -> NewData:
+    """The folder right above an image is its class, the outermost one its client, where these are names that are known."""
+    files = image_files(path) if path.is_dir() else [path]
+    if not files:
+        raise DataError(f"there are no images in {path}")
+    names = tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files)
+    folders = [Path(name).parts[:-1] for name in names]
+    columns = {CLIENT: [parts[0] for parts in folders]} if all(folders) else {}
+    labels = np.array([parts[-1] for parts in folders]) if all(folders) else None
+    return NewData(files, names, labels, columns)
+
+
+def _numbers(rows: int) -> tuple[str, ...]:
+    return tuple(str(row + 1) for row in range(rows))
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    return ["" if value is None else str(value) for value in column.to_pylist()]
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind))

@@ -1,0 +1,140 @@
+"""An export read back: every file compared with its hash, and predictions from raw data to names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedfew.data import tensorfile
+from fedfew.export import model_file
+from fedfew.models import ModelFactory
+from fedfew.models.served import ServedModel
+from fedfew.training.data_record import DataRecord
+from fedfew.training.prediction import Predictor, SampleFormat
+from fedfew.util.printable import printable
+
+FORMAT = 1
+CARD, README, DATA, CLIENTS = "card.json", "README.md", "data.json", "clients.safetensors"
+
+
+class ExportError(ValueError):
+    """No export here that can be used, and why."""
+
+
+class Export(Predictor):
+    """An export read back, every file of it as it was written. It predicts as the run does, from raw data to names."""
+
+    def __init__(
+        self, card: dict[str, Any], sha256: str, models: list[nn.Module], data: DataRecord, served: Mapping[str, Tensor]
+    ) -> None:
+        self.card = card
+        self.sha256 = sha256  # of card.json, which vouches for all other files
+        self._models, self._data, self._served = models, data, served
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """In evaluation mode."""
+        return self._models
+
+    @property
+    def data(self) -> DataRecord:
+        return self._data
+
+    @property
+    def sample_format(self) -> SampleFormat:
+        return SampleFormat.of(self.card["model"])
+
+    @property
+    def clients(self) -> int:
+        return int(self.card["data"]["clients"])
+
+    @property
+    def training_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self.card["training"]
+        return settings
+
+    def model_of(self, client: int | str) -> nn.Module:
+        """What a client (a number or a name) uses: one model or a mixture, with its label prior, as it was scored."""
+        number = self.data.client_number(client, self.clients)
+        if not self._served:
+            raise ValueError(f"what client {printable(str(client))} uses is not in this export: {self._why_not()}")
+        prior = self._served["log_prior"][number] if "log_prior" in self._served else None
+        if "mixture" in self._served:
+            return ServedModel(self.models, self._served["mixture"][number], prior).eval()
+        chosen = self.models[int(self._served["choice"][number])]
+        return chosen if prior is None else ServedModel([chosen], None, prior).eval()
+
+    def _shared_model(self) -> nn.Module | None:
+        prior = self.training_settings.get("label_prior", "none") != "none"
+        alone = len(self.models) == 1 and self.card["scores_are_of_these_models"] and not prior
+        return self.models[0] if alone else None
+
+    def _why_not(self) -> str:
+        if not self.card["scores_are_of_these_models"]:
+            return f"clients of {self.card['method']['name']} have models of their own. Predict from the run's folder"
+        what = "it was written without its clients (--anonymous), or they are not known"
+        return f"{what}. Predict from the run's folder, or as a new client, with some labelled samples (for_new_client, --labels)"
+
+
+def read(folder: str | Path, model: ModelFactory | None = None) -> Export:
+    """The export in a folder; :class:`ExportError` names the file that is not as it was written.
+
+    model: needed only where the models are modules of somebody's own: the same zero-argument callable.
+    """
+    place = Path(folder)
+    card = read_card(place)
+    altered = [
+        name for name, sha256 in card["files"].items() if not (place / name).is_file() or sha256_of(place / name) != sha256
+    ]
+    if altered:
+        missing = [name for name in altered if not (place / name).is_file()]
+        words = [f"{name} is {'missing' if name in missing else 'not as it was written (its hash differs)'}" for name in altered]
+        raise ExportError(f"the export in {place} was altered: {'; '.join(words)}")
+    modules = [model_file.load_model(place / row["file"], model) for row in card["models"]]
+    data, served = _read_data(place, card)
+    return Export(card, sha256_of(place / CARD), modules, data, served)
+
+
+def _read_data(place: Path, card: Mapping[str, Any]) -> tuple[DataRecord, dict[str, Tensor]]:
+    """Names and preprocessing, and what each client uses; of an export of an earlier version, names of classes alone."""
+    data = DataRecord(class_names=tuple(card["model"].get("class_names", ())))
+    try:
+        if DATA in card["files"]:
+            data = DataRecord.from_document(json.loads((place / DATA).read_text(encoding="utf-8")))
+        served = tensorfile.read(place / CLIENTS)[0] if CLIENTS in card["files"] else {}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ExportError(f"the export in {place} holds no valid data about its clients: {error}") from error
+    if any(len(values) != card["data"]["clients"] for values in served.values()):
+        raise ExportError(f"{place / CLIENTS} is not of the {card['data']['clients']} clients that the card names")
+    return data, served
+
+
+def is_export(folder: Path) -> bool:
+    return (folder / CARD).is_file()
+
+
+def read_card(place: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads((place / CARD).read_text(encoding="utf-8"))
+        if card["format"] != FORMAT:
+            raise ExportError(f"the export in {place} has format {card['format']}, this version reads {FORMAT}")
+        listed = {row["file"] for row in card["models"]}
+        if not listed or not listed <= card["files"].keys():
+            raise ExportError(f"{place / CARD} lists models without a hash")
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in card["files"]):
+            raise ExportError(f"{place / CARD} names a file outside of its folder")
+    except FileNotFoundError:
+        raise ExportError(f"there is no export in {place}: it has no {CARD}") from None
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ExportError(f"{place / CARD} is damaged ({type(error).__name__}: {error})") from error
+    return card
+
+
+def sha256_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

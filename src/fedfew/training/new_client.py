@@ -1,0 +1,107 @@
+"""What a client that took no part uses: the models, chosen or mixed by its labelled samples, with its own label prior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedfew.config import defaults
+from fedfew.data.labels import class_numbers
+from fedfew.data.preprocessing import TablePreprocessing
+from fedfew.federation import as_input
+from fedfew.local import best_model
+from fedfew.models.served import ServedModel
+from fedfew.training.data_record import DataRecord
+from fedfew.training.label_prior import log_frequencies
+from fedfew.training.prediction import Predictor, SampleFormat, is_raw_table, logits_of, samples_of
+from fedfew.training.scoring import mixture_weights
+
+
+@dataclass(frozen=True)
+class NewClient(Predictor):
+    """One module with the preprocessing that belongs to it; predicts without a client's name."""
+
+    module: nn.Module
+    record: DataRecord
+    format: SampleFormat
+
+    @property
+    def data(self) -> DataRecord:
+        return self.record
+
+    @property
+    def sample_format(self) -> SampleFormat:
+        return self.format
+
+    @property
+    def clients(self) -> int:
+        return 1
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self.module]
+
+    def model_of(self, client: int | str) -> nn.Module:
+        self.data.client_number(client, 1)
+        return self.module
+
+    def _shared_model(self) -> nn.Module | None:
+        return self.module
+
+
+def own_record(data: DataRecord, x: Any) -> DataRecord:
+    """The record for a client that took no part: no client's name, and numbers of a raw table standardised by its own rows."""
+    fitted = data.preprocessing
+    if isinstance(fitted, TablePreprocessing):
+        fitted = fitted.for_new_client(x) if is_raw_table(x) else replace(fitted, clients=())
+    return replace(data, client_names=(), preprocessing=fitted)
+
+
+def numbered(y: Any, data: DataRecord, classes: int) -> Tensor:
+    """Labels (names or numbers of classes) as numbers; numbers are names, if the names of the classes are numbers."""
+    given = np.asarray(y)
+    if given.dtype == object or (given.dtype.kind in "iuf" and _are_numbers(data.class_names)):
+        words = [str(int(one)) if isinstance(one, float) and one.is_integer() else str(one) for one in given.tolist()]
+        given = np.array(words, dtype=np.str_)
+    numbers = class_numbers(given, data.class_names or None, "y")
+    if len(numbers) == 0 or numbers.min() < 0 or numbers.max() >= classes:
+        raise ValueError(f"y must be labels, one per row, as whole numbers from 0 to {classes - 1} or names of classes")
+    return torch.from_numpy(numbers)
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    return bool(names) and all(name.lstrip("-").isdecimal() for name in names)
+
+
+def new_client(
+    models: Sequence[nn.Module], settings: Mapping[str, Any], data: DataRecord, format: SampleFormat, x: Any, y: Any
+) -> NewClient:
+    """What a client with these labelled samples would have been served after the training.
+
+    settings: of the training; label_prior, serve and temperature count.
+    """
+    settings = defaults() | dict(settings)
+    record = own_record(data, x)
+    inputs = as_input(torch.as_tensor(samples_of(x, record, format)), format.pixels)
+    labels = numbered(y, data, format.classes)
+    if len(labels) != len(inputs):
+        raise ValueError(f"x has {len(inputs)} rows, but y has {len(labels)} labels")
+    prior = None
+    if settings["label_prior"] == "client":
+        prior = settings["prior_strength"] * log_frequencies(labels, format.classes).float()
+    if len(models) == 1:
+        return NewClient(ServedModel(models, None, prior).eval(), record, format)
+    losses = torch.stack([F.cross_entropy(logits_of(ServedModel([m], None, prior), inputs), labels) for m in models])[None]
+    if not losses.isfinite().any():
+        raise ValueError(f"none of the {len(models)} models has a finite loss on these samples: there is nothing to choose")
+    if settings["serve"] == "mixture":
+        served = ServedModel(models, mixture_weights(losses, settings["temperature"])[0], prior)
+    else:
+        served = ServedModel([models[int(best_model(losses))]], None, prior)
+    return NewClient(served.eval(), record, format)

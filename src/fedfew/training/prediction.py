@@ -1,0 +1,234 @@
+"""Predictions for raw data or samples, by the module that each client uses. A run and an export both predict here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedfew.data.preprocessing import ImagePreprocessing, TablePreprocessing, TextPreprocessing
+from fedfew.data.readers.npz import channels_first
+from fedfew.engines.base import evaluation_batches
+from fedfew.federation import Pixels, as_input
+from fedfew.training.data_record import DataRecord
+
+if TYPE_CHECKING:
+    from fedfew.training.new_client import NewClient
+
+KINDS = {"f": "floating-point numbers", "u1": "bytes (uint8, which are read as pixels)", "i": "whole numbers (token ids)"}
+Client = int | str | Sequence[int | str] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class SampleFormat:
+    """What the models were trained on."""
+
+    shape: tuple[int, ...]
+    classes: int
+    pixels: Pixels = "symmetric"
+    dtype: str | None = None  # of stored samples; None: not known
+
+    @classmethod
+    def of(cls, about: Any) -> SampleFormat:
+        """From what a run records of its federation, or an export of its models."""
+        return cls(tuple(about["shape"]), about["classes"], about.get("pixels", "symmetric"), about.get("dtype"))
+
+    def checked(self, x: Any, where: str = "x") -> NDArray[Any]:
+        """Samples as an array of the stored type, or an error that says what they should be."""
+        array = channels_first(x.numpy(force=True) if isinstance(x, Tensor) else np.asarray(x))
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{where} must hold numbers, one row per sample, as the models were trained on arrays")
+        if array.ndim == 0 or array.shape[1:] != self.shape:
+            raise ValueError(
+                f"{where} must be samples of shape {list(self.shape)}, one row each, not {list(array.shape[1:])}"
+                + (": a single sample needs one more axis, x[None]" if array.shape == self.shape else "")
+            )
+        wanted = None if self.dtype is None else np.dtype(self.dtype)
+        if wanted is not None and wanted.kind == "f" and array.dtype.kind in "bi":
+            array = array.astype(wanted)
+        if wanted is not None and _kind(array.dtype) != _kind(wanted):
+            given = KINDS.get(_kind(array.dtype), str(array.dtype))
+            raise ValueError(f"{where} must be {KINDS.get(_kind(wanted), self.dtype)}, as in the training, not {given}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{where} contains NaN or infinite values")
+        return array.astype(np.float32) if array.dtype.kind in "fb" else array
+
+
+class Predictor(ABC):
+    """What has a model for every client."""
+
+    @property
+    @abstractmethod
+    def data(self) -> DataRecord:
+        """Names of clients and classes, and how raw data become samples."""
+
+    @property
+    @abstractmethod
+    def sample_format(self) -> SampleFormat: ...
+
+    @property
+    @abstractmethod
+    def clients(self) -> int:
+        """How many clients have a model here."""
+
+    @property
+    @abstractmethod
+    def models(self) -> list[nn.Module]:
+        """Those that clients share."""
+
+    @property
+    def training_settings(self) -> dict[str, Any]:
+        """What the models were trained with."""
+        return {}
+
+    @abstractmethod
+    def model_of(self, client: int | str) -> nn.Module:
+        """What a client uses, by its number or name."""
+
+    @abstractmethod
+    def _shared_model(self) -> nn.Module | None:
+        """What all clients use, where that is the same for all."""
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """One per client; its number where it has no name."""
+        return tuple(self.data.client_name(i) for i in range(self.clients))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One per class; its number where it has no name."""
+        return tuple(self.data.class_name(i) for i in range(self.sample_format.classes))
+
+    def for_new_client(self, x: Any, y: Any) -> NewClient:
+        """What a client that took no part would be served, given some of its labelled data: predicts without ``client``.
+
+        The model with the least loss on them or, if the run serves mixtures, their mixture; with the label prior of ``y``, if
+        the run has label priors; numbers of a raw table standardised by its own rows, if clients were.
+        """
+        from fedfew.training.new_client import new_client
+
+        return new_client(self.models, self.training_settings, self.data, self.sample_format, x, y)
+
+    def predict(self, x: Any, client: Client | None = None) -> NDArray[Any]:
+        """The most probable class of every row: its name where classes have names, else its number. Arguments as for
+        :meth:`predict_proba`."""
+        best = self.predict_proba(x, client).argmax(1)
+        return np.array(self.data.class_names)[best] if self.data.class_names else best
+
+    def predict_proba(self, x: Any, client: Client | None = None) -> NDArray[np.float64]:
+        """Probabilities ``[N, classes]`` by the module that was scored, with the client's label prior and mixture.
+
+        x: raw data of the kind that the federation was loaded from: a table (data frame, Arrow table, dict of columns), a list of
+            texts, or a list of images (files, PIL images, arrays). They are preprocessed as in training. Or samples as the models
+            see them: an array of numbers.
+        client: a name or a number from 0; or one per row, as in a column of the data (then numbers are names, if the clients'
+            names are numbers). It may be left out where all clients use the same model; numbers of tables are
+            then standardised by the mean of all clients.
+        """
+        rows = _Rows.of(x, self.data, self.sample_format)
+        found = np.zeros((len(rows), self.sample_format.classes))
+        for number, at in self._by_client(client, len(rows)):
+            module = self._module(number)
+            name = None if number is None else self.data.client_name(number)
+            inputs = as_input(torch.as_tensor(rows.samples(at, name)), self.sample_format.pixels)
+            found[at] = logits_of(module, inputs).double().softmax(-1).numpy()
+        return found
+
+    def _module(self, client: int | None) -> nn.Module:
+        if client is not None:
+            return self.model_of(client)
+        shared = self._shared_model()
+        if shared is None:
+            raise ValueError(
+                "client is missing, and clients use different models: give client=… a name or number (one for all rows, or one "
+                "per row). A new client chooses its model with some labelled samples: fedfew.join or 'fedfew select'"
+            )
+        return shared
+
+    def _by_client(self, client: Client | None, rows: int) -> Iterator[tuple[int | None, NDArray[np.int64]]]:
+        """Each client with its rows."""
+        everything = np.arange(rows)
+        if client is None and self.clients == 1:
+            client = 0
+        if client is None or isinstance(client, (str, int, np.integer)):
+            yield (None if client is None else self.data.client_number(_plain(client), self.clients)), everything
+            return
+        given = [_plain(one) for one in np.asarray(client).reshape(-1).tolist()]
+        if len(given) != rows:
+            raise ValueError(f"client has {len(given)} values for {rows} rows: give one for all rows, or one per row")
+        as_named = str if self.data.names_are_numbers else lambda one: one
+        number = {one: self.data.client_number(as_named(one), self.clients) for one in dict.fromkeys(given)}
+        whose = np.array([number[one] for one in given], dtype=np.int64)
+        for one in np.unique(whose).tolist():
+            yield one, np.flatnonzero(whose == one)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Raw rows, or samples that are ready."""
+
+    raw: Any  # an Arrow table, whose preprocessing depends on the client
+    ready: NDArray[Any] | None
+    preprocessing: TablePreprocessing | None
+
+    @classmethod
+    def of(cls, x: Any, data: DataRecord, format: SampleFormat) -> _Rows:
+        fitted = data.preprocessing
+        if isinstance(fitted, TablePreprocessing) and is_raw_table(x):
+            from fedfew.data.objects import arrow_table
+
+            return cls(arrow_table(x), None, fitted)
+        if isinstance(fitted, TextPreprocessing):
+            if isinstance(x, str):
+                raise ValueError("x is one text: give a list of texts, [x]")
+            texts = x if isinstance(x, (list, tuple, Tensor)) else np.asarray(x).tolist()
+            if not isinstance(texts, Tensor) and all(isinstance(one, str) for one in texts):
+                return cls(None, fitted.apply(list(texts)), None)
+        if isinstance(fitted, ImagePreprocessing) and isinstance(x, (list, tuple)):
+            return cls(None, fitted.apply(x) if x else np.zeros((0, *format.shape), np.uint8), None)
+        return cls(None, format.checked(x), None)
+
+    def __len__(self) -> int:
+        return len(self.raw if self.ready is None else self.ready)
+
+    def samples(self, at: NDArray[np.int64], client: str | None) -> NDArray[Any]:
+        if self.ready is not None:
+            return self.ready[at]
+        assert self.preprocessing is not None
+        return self.preprocessing.apply(self.raw.take(at), client)
+
+
+def is_raw_table(x: Any) -> bool:
+    """Columns by name, not an array of samples."""
+    return not isinstance(x, (np.ndarray, Tensor, list, tuple))
+
+
+def samples_of(x: Any, data: DataRecord, format: SampleFormat) -> NDArray[Any]:
+    """Raw data or samples as samples, for no client in particular."""
+    rows = _Rows.of(x, data, format)
+    return rows.samples(np.arange(len(rows)), None)
+
+
+def logits_of(module: nn.Module, inputs: Tensor) -> Tensor:
+    """What a module in evaluation mode gives for inputs, batch by batch."""
+    with torch.no_grad():
+        parts = [module(batch) for batch in evaluation_batches(inputs)]
+    return torch.cat(parts)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """What samples of this type become on their way into a model: see ``as_input``."""
+    return "u1" if dtype == "u1" else "f" if dtype.kind == "f" else dtype.kind
+
+
+def _plain(client: Any) -> int | str:
+    """A client's number or name as Python's own type; a column of names may hold them as numbers."""
+    if isinstance(client, np.integer):
+        return int(client)
+    return client if isinstance(client, (int, str)) else str(client)
