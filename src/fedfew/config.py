@@ -34,6 +34,8 @@ BatchNorm = Literal["average", "local", "local-statistics", "batch"]
 LabelPrior = Literal["none", "client"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Serve = Literal["best", "mixture"]
+Keep = Literal["last", "best"]
+BestBy = Literal["loss", "accuracy"]
 ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
@@ -206,6 +208,24 @@ class TrainConfig(LocalTraining):
     temperature: float = setting(
         0.5, "With serve=mixture: → 0 is the best model alone, → ∞ all alike. In units of loss.", allowed=POSITIVE, panel=TRAINING
     )
+    early_stopping: int = setting(
+        0,
+        "Stop after so many scored rounds without a better one on validation data; 0: never. Needs val-share.",
+        allowed=ZERO_OR_MORE,
+        panel=TRAINING,
+    )
+    keep: Keep = setting(
+        "last",
+        "Models to use in the end: of the last round, or of the best scored round on validation data. best needs val-share.",
+        allowed=one_of(*get_args(Keep)),
+        panel=TRAINING,
+    )
+    best_by: BestBy = setting(
+        "loss",
+        "What early-stopping and keep=best compare: the mean validation loss or accuracy over clients.",
+        allowed=one_of(*get_args(BestBy)),
+        panel=TRAINING,
+    )
     seed: int = setting(0, "Seed of initial models and batches.", allowed=WHOLE, panel=TRAINING)
     engine: EngineName = setting(
         "auto",
@@ -238,6 +258,18 @@ class TrainConfig(LocalTraining):
             if name not in {f.name for f in fields(cls)}:
                 raise unknown("setting of train called", name, [f.name for f in fields(cls)])
         return replace(config, **changes) if config is not None else cls(**changes)
+
+    def without_effect(self) -> list[str]:
+        """Settings that do nothing beside the others, one line each."""
+        found = super().without_effect()
+        if self.best_by != defaults()["best_by"] and not self.validates:
+            found.append(f"best_by is {self.best_by}, but early_stopping is 0 and keep is last: it has no effect")
+        return found
+
+    @property
+    def validates(self) -> bool:
+        """Are the models scored on validation data, too?"""
+        return self.early_stopping > 0 or self.keep == "best"
 
     @property
     def local(self) -> LocalTraining:

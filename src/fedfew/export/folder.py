@@ -155,9 +155,9 @@ def _scores(run: Run) -> dict[str, Any]:
     if not len(run.history):
         return {}
     kept = ("clients", "mean", "std", "min", "max")
-    scores: dict[str, Any] = {"round": int(run.history.last("round"))}
+    scores: dict[str, Any] = {"round": int(run.scored("round"))}
     for score in ("served", "adapted"):
-        summary = asdict(summarise(run.history.last(f"{score}_accuracy")))
+        summary = asdict(summarise(run.scored(f"{score}_accuracy")))
         scores[score] = {name: summary[name] for name in kept} if summary["clients"] else None
     return scores
 

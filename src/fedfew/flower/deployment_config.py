@@ -28,6 +28,7 @@ from fedfew.util.validated import (
 )
 
 AT_THE_SITE = ("engine", "device", "chunk")
+SIMULATION_ONLY = ("early_stopping", "keep", "best_by")  # sites hold no validation data apart
 SIMULATED = ("data", "partition", "data-seed")  # read by the nodes of a simulation, which have no configuration of their own
 
 
@@ -98,8 +99,8 @@ class DeploymentConfig(TrainConfig):
 
     @classmethod
     def names(cls) -> list[str]:
-        """The settings of a run on a network: all fields but those that each site decides for itself."""
-        return [f.name for f in fields(cls) if f.name not in AT_THE_SITE]
+        """The settings of a run on a network: all fields but those that each site decides for itself or a network has not."""
+        return [f.name for f in fields(cls) if f.name not in (*AT_THE_SITE, *SIMULATION_ONLY)]
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> DeploymentConfig:
@@ -110,6 +111,8 @@ class DeploymentConfig(TrainConfig):
         for key, value in config.items():
             if key in AT_THE_SITE:
                 raise ValueError(f"{key} is chosen at each site (--node-config), not in the run's configuration")
+            if key.replace("-", "_") in SIMULATION_ONLY:
+                raise ValueError(f"{key} is for simulations: on a network no validation data are kept apart")
             if key in known:
                 values[known[key]] = convert(value, hints[known[key]], key)
             elif "." not in key and key not in SIMULATED:

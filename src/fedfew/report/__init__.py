@@ -42,9 +42,9 @@ class AcrossSeeds:
 
 
 def last_scores(run: Run) -> dict[str, Summary]:
-    """Served and adapted accuracy over clients, in the last scored round."""
+    """Served and adapted accuracy over clients, in the round whose models are used: the last scored one, or the best kept."""
     samples = run.settings["federation"]["test_samples"]
-    return {score: summarise(run.history.last(f"{score}_accuracy"), samples) for score in SCORES}
+    return {score: summarise(run.scored(f"{score}_accuracy"), samples) for score in SCORES}
 
 
 def score_values(run: Run) -> dict[str, dict[str, Any]]:
@@ -86,11 +86,12 @@ def html(run: Run | str | Path) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """A run as plain values, ready for JSON."""
-    about: dict[str, Any] = {"settings": run.settings, "round": run.round, "events": run.state.events}
+    about: dict[str, Any] = {"settings": run.settings, "round": run.round, "round_in_use": run.round_in_use}
+    about["events"] = run.state.events
     if not len(run.history):  # stopped in its first round
         return about
     history = run.history
-    rows = zip(history.last("choice").tolist(), history.last("served_accuracy"), history.last("adapted_accuracy"), strict=True)
+    rows = zip(*(run.scored(name).tolist() for name in ("choice", "served_accuracy", "adapted_accuracy")), strict=True)
     return about | {
         "scores": score_values(run),
         "last_and_best": asdict(last_and_best(history)),

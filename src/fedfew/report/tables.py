@@ -58,14 +58,15 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
 
 def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     """A run's scores over clients; ``final`` are those of the served models that were computed once, when the run ended."""
-    title = f"{run.settings['method']['name']}, round {run.round}: test scores over clients, %"
+    at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
+    title = f"{run.settings['method']['name']}, {at}: test scores over clients, %"
     weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
     scores = {f"{name} accuracy": summary for name, summary in last_scores(run).items()}
     scores |= {
         f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
     }
-    values = {f"{score} accuracy": run.history.last(f"{score}_accuracy") for score in SCORES}
+    values = {f"{score} accuracy": run.scored(f"{score}_accuracy") for score in SCORES}
     values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
     for name, summary in scores.items():
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"
@@ -97,8 +98,8 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
     """Client by client: true group and training samples (where known), the model used, both scores."""
     known = {name: about[key] for name, key in (("group", "groups"), ("samples", "train")) if key in about}
     table = empty("clients (accuracy in %)", "client", *known, "model", *SCORES)
-    last = {score: run.history.last(f"{score}_accuracy") for score in SCORES}
-    for i, model in enumerate(run.history.last("choice").tolist()):
+    last = {score: run.scored(f"{score}_accuracy") for score in SCORES}
+    for i, model in enumerate(run.scored("choice").tolist()):
         table.add_row(
             name_cell(run.data.client_name(i)),
             *(str(column[i]) for column in known.values()),
@@ -124,7 +125,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
         for score in SCORES:
             values = {column: getattr(row[score], column) for column in columns.values()}
             cells = [_marked(percent(value), best.get((score, column)) == value) for column, value in values.items()]
-            cells[-1] += _in_brackets(*(worst_client(run, run.history.last(f"{score}_accuracy")) for run in runs[label]))
+            cells[-1] += _in_brackets(*(worst_client(run, run.scored(f"{score}_accuracy")) for run in runs[label]))
             first = score == SCORES[0]
             table.add_row(label if first else "", score, *cells, _mean_seconds(runs[label]) if first else "")
     return table

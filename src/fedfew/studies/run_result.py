@@ -31,10 +31,15 @@ def run_result(
     scores = evaluate(run, federation)
     rounds = _rounds(run)
     return {
-        "run": _run(run, federation, settings, cost, scores, rounds[-1], notes) | about,
+        "run": _run(run, federation, settings, cost, scores, _in_use(run, rounds), notes) | about,
         "clients": _clients(run, federation, scores),
         "rounds": rounds,
     }
+
+
+def _in_use(run: Run, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row of the round whose models are used; where that was not scored, the last."""
+    return next((row for row in rounds if row["round"] == run.round_in_use), rounds[-1])
 
 
 def _run(
@@ -84,17 +89,17 @@ def _single(run: Run) -> dict[str, float | None]:
     """The accuracy of each client's best single model, where it is served a mixture."""
     if "single_accuracy" not in run.history.columns:
         return {"single_mean": None, "single_min": None}
-    single = run.history.last("single_accuracy")
+    single = run.scored("single_accuracy")
     return {"single_mean": _number(single.mean()), "single_min": _number(single.min())}
 
 
 def _clients(run: Run, federation: Federation, scores: Scores) -> list[dict[str, Any]]:
     history = run.history
-    columns: dict[str, Any] = {f"{s}_{what}": history.last(f"{s}_{what}") for s in SCORES for what in ("accuracy", "loss")}
+    columns: dict[str, Any] = {f"{s}_{what}": run.scored(f"{s}_{what}") for s in SCORES for what in ("accuracy", "loss")}
     columns |= {"macro_f1": scores.macro_f1, "auc": scores.auc}
     if "alpha" in history.columns:
-        columns["alpha"] = history.last("alpha")
-    w = history.last("w") if "w" in history.columns else None
+        columns["alpha"] = run.scored("alpha")
+    w = run.scored("w") if "w" in history.columns else None
     groups = None if federation.groups is None else federation.groups.tolist()
     train, test, choice = federation.train.count.tolist(), federation.test.count.tolist(), run.choice.tolist()
     return [
@@ -134,7 +139,7 @@ def _rounds(run: Run) -> list[dict[str, Any]]:
 
 def mean_served(run: Run) -> tuple[float | None, float | None]:
     """Accuracy and loss of the served models on the samples that the run was scored on, mean over clients."""
-    return _mean(run.history.last("served_accuracy")), _mean(run.history.last("served_loss"))
+    return _mean(run.scored("served_accuracy")), _mean(run.scored("served_loss"))
 
 
 def _number(value: Any) -> float | None:

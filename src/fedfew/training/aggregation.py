@@ -173,8 +173,8 @@ class Aggregation:
             return None
         return ServerStep(server, moments, averaged(self._state.average, server, self.optimizer.config.server_average))
 
-    def record(self, state: State, served: PerClient, seconds: float) -> None:
-        """Write the round, which is complete, into the state's history."""
+    def record(self, state: State, served: PerClient, seconds: float, validated: PerClient | None = None) -> None:
+        """Write the round, which is complete, into the state's history; validated: scores on validation data, where compared."""
         assert self.losses is not None, "nobody answered"
         answered = self.answered
         columns: dict[str, Any] = {}
@@ -191,6 +191,7 @@ class Aggregation:
             adapted_loss=self.adapted["loss"],
             choice=served["choice"],
             **{name: column for name, column in served.columns.items() if name in ("single_accuracy", "mixture")},
+            **({} if validated is None else {f"validation_{name}": validated[name] for name in ("accuracy", "loss")}),
             losses=self.losses,
             seconds=seconds,
             bytes_up=self.bytes_up,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,13 +24,13 @@ from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
 from fedfew.stack import Tree, leaves, named_leaves
-from fedfew.training import batch_norm_policy, checkpoint, distributed
+from fedfew.training import batch_norm_policy, checkpoint, distributed, validation
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.label_prior import with_label_prior
-from fedfew.training.loop import Progress, RoundLoop
+from fedfew.training.loop import OnRound, RoundLoop
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.util.files import folder_locked
@@ -45,7 +45,7 @@ def train(
     recipe: Recipe = "plain",
     folder: str | Path | None = None,
     resume: bool = False,
-    on_round: Callable[[Progress], None] | None = None,
+    on_round: OnRound | Sequence[OnRound] | None = None,
     **settings: Any,
 ) -> Run:
     """Train a federation and return the run.
@@ -58,7 +58,8 @@ def train(
         given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
-    on_round: called after every round with a :class:`Progress`.
+    on_round: called after every round with a :class:`Progress`, or several such functions; if one returns "stop", the run ends
+        with that round, and its checkpoint is written.
 
     Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
@@ -70,6 +71,7 @@ def train(
     chosen.check_against(len(federation))
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config, federation.train)
+    validation.check(config, federation)
     _check_dtype(factory(), federation)
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
@@ -100,7 +102,7 @@ def train(
         computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
         state.settings = identity | computed | versions
         optimizer = ServerOptimizer(config, engine.trainable, chosen.notes)
-        loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, on_round, group)
+        loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, _listed(on_round), group)
         loop.events += [*events, *_without_effect(config, chosen, state)]
         if engine.why:
             loop.events.append(f"engine: {engine.name}, {engine.why}")
@@ -113,6 +115,12 @@ def train(
                 f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
                 f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
             ) from error
+
+
+def _listed(on_round: OnRound | Sequence[OnRound] | None) -> Sequence[OnRound]:
+    if on_round is None:
+        return ()
+    return (on_round,) if callable(on_round) else on_round
 
 
 def _without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from fedfew import methods
 from fedfew.config import defaults
-from fedfew.stack import Tree, branch, from_named, named_leaves, to
+from fedfew.stack import Tree, branch, from_named, named_leaves, to, tree_map
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
 
 FORMATS = (1, 2)  # that can be read; 1 has no hash of state.json
-TREES = ("server", "own", "frozen", "moments", "average", "priors")  # of a state
+TREES = ("server", "own", "frozen", "moments", "average", "priors", "best")  # of a state
 KEPT = 2  # the newest, and one to fall back on
 
 
@@ -51,6 +51,7 @@ class State:
     moments: Tree = field(default_factory=dict)  # of the server optimiser
     average: Tree = field(default_factory=dict)  # of the server's states over rounds, where that is what is served
     priors: Tree = field(default_factory=dict)  # log_prior [M, classes], where clients add one; on a network it stays with them
+    best: Tree = field(default_factory=dict)  # with keep="best": round, server, own, choice and mixture of the best round so far
     sites: dict[str, Any] = field(default_factory=dict)  # of a run on a network: what the server knows of each site
     data: DataRecord = field(default_factory=DataRecord)  # names of clients and classes, preprocessing
 
@@ -58,6 +59,20 @@ class State:
     def served(self) -> Tree:
         """The server's state that clients are served from."""
         return self.average or self.server
+
+    def remember_as_best(self) -> None:
+        """Keep what is served now, whatever later rounds bring."""
+        parts: Tree = {"round": torch.tensor(self.round), "server": self.served, "own": self.own}
+        parts |= {name: value for name in ("choice", "mixture") if (value := getattr(self, name)) is not None}
+        self.best = tree_map(torch.clone, parts)
+
+    def in_use(self) -> State:
+        """The state whose models clients use: with keep="best" that of the best round, else the newest."""
+        if not self.best:
+            return self
+        choice, mixture = (self.best.get(name) for name in ("choice", "mixture"))
+        chosen: dict[str, Any] = {"choice": choice, "mixture": mixture}
+        return replace(self, server=branch(self.best, "server"), own=branch(self.best, "own"), average={}, moments={}, **chosen)
 
     def on(self, device: torch.device | str) -> State:
         """The same with all trees on a device."""

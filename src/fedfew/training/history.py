@@ -19,6 +19,8 @@ class History:
     served_loss         [S, M]       its test loss
     adapted_accuracy    [S, M]       test accuracy after the round's local training (NaN: did not take part)
     adapted_loss        [S, M]       its test loss
+    validation_accuracy [S, M]       of the model served, on the client's validation data (with early_stopping or keep="best")
+    validation_loss     [S, M]       its loss there
     choice              [S, M]       which of the candidates served a client uses
     losses              [S, M, K]    losses that the clients reported (NaN: did not take part, or left out)
     seconds             [S]          seconds of training a round, mean since the last scored round (scoring not counted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,12 @@ from torch import Tensor
 from fedfew import random_streams
 from fedfew.config import TrainConfig
 from fedfew.engines import Engine
-from fedfew.federation import Federation
+from fedfew.federation import Federation, Samples
 from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, put, take
-from fedfew.training import checkpoint
+from fedfew.training import checkpoint, validation
 from fedfew.training.aggregation import Aggregation, PerClient, usable
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
@@ -48,10 +48,14 @@ class Progress:
     events: list[str]  # what happened in this round that is worth a line
     history: History | None = None  # all scored rounds so far; the newest is this one if its ``round`` is
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the run
+    stopped: bool = False  # early_stopping ends the run with this round
 
     @property
     def done(self) -> bool:
-        return self.round == self.rounds
+        return self.round == self.rounds or self.stopped
+
+
+OnRound = Callable[[Progress], Any]  # called after a round; the run ends there if it returns "stop"
 
 
 class DivergedError(RuntimeError):
@@ -83,7 +87,7 @@ class RoundLoop:
     factory: ModelFactory
     state: State
     folder: Path | None
-    on_round: Callable[[Progress], None] | None
+    on_round: Sequence[OnRound]
     group: Group = field(default_factory=Group)
     events: list[str] = field(default_factory=list)
     _written: int = -1
@@ -96,13 +100,19 @@ class RoundLoop:
         rounds, score_every = self.config.rounds, self.config.score_every
         with stoppable(self.group):
             try:
-                while self.state.round < rounds:
+                stopped = validation.reason_to_stop(self.state.history, self.config) is not None  # before it was resumed
+                while self.state.round < rounds and not stopped:
                     number = self.state.round + 1
                     scored = number % score_every == 0 or number == rounds
                     loss = self._round(number, scored)
-                    if number == rounds or (number % self.config.checkpoint_every == 0 and self._worth_writing()):
+                    if scored and (why := validation.reason_to_stop(self.state.history, self.config)):
+                        stopped = True
+                        self._note(why)
+                    if stopped or number == rounds or (number % self.config.checkpoint_every == 0 and self._worth_writing()):
                         self._write()
-                    self._tell(loss, rounds, time.perf_counter() - begin)
+                    if self._tell(loss, rounds, time.perf_counter() - begin, stopped):
+                        self._write()
+                        break
             except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
                 self._write_in_peace()
                 if isinstance(stopped, KeyboardInterrupt):
@@ -138,7 +148,7 @@ class RoundLoop:
                 continue
             if scored:
                 before = time.perf_counter()
-                collected.adapted.put(clients, self._score(outcome.adapted, clients))
+                collected.adapted.put(clients, self._score(outcome.adapted, clients, self.federation.test))
                 scoring += time.perf_counter() - before
             collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
@@ -150,14 +160,19 @@ class RoundLoop:
             raise self._diverged(number)
         self._seconds.append(time.perf_counter() - begin - scoring)
         with self._own_replaced(new, number):
-            served = self._served(step.served) if scored else None
+            served = self._served(step.served, self.federation.test) if scored else None
+            validated = None
+            if scored and self.config.validates and self.federation.val is not None:
+                validated = self._served(step.served, self.federation.val)
             with held_back():
                 step.complete(self.state, number)
                 self.state.choice, self.state.mixture = (None, None) if served is None else served.chosen
                 self._note_left_out(number, present, collected)
                 if served is not None:
-                    collected.record(self.state, served, sum(self._seconds) / len(self._seconds))
+                    collected.record(self.state, served, sum(self._seconds) / len(self._seconds), validated)
                     self._seconds = []
+                    if self.config.keep == "best" and self._is_best():
+                        self.state.remember_as_best()
         return collected.loss
 
     def _own(self, clients: Tensor) -> Tree:
@@ -178,21 +193,25 @@ class RoundLoop:
                         put(self.state.own, clients, own)
             raise
 
-    def _served(self, server: Tree) -> PerClient:
-        """Scores of the model that every client, present or not, would be handed now."""
+    def _is_best(self) -> bool:
+        history = self.state.history
+        return validation.best_row(history, self.config) == len(history) - 1
+
+    def _served(self, server: Tree, on: Samples) -> PerClient:
+        """Scores, on these samples, of the model that every client, present or not, would be handed now."""
         everyone = torch.arange(len(self.federation))
         scores = PerClient(len(everyone))
         for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.candidates(server, self.state.own, clients)
-            scores.put(clients, self._score(candidates, clients))
+            scores.put(clients, self._score(candidates, clients, on))
         first, *others = self.group.everyones(scores)
         for other in others:
             first.merge(other)
         return first
 
-    def _score(self, candidates: Tree, clients: Tensor) -> ServedScores:
+    def _score(self, candidates: Tree, clients: Tensor, on: Samples) -> ServedScores:
         own_data = self.federation.val or self.federation.train
-        return score(self.engine, candidates, own_data.take(clients), self.federation.test.take(clients), self.config)
+        return score(self.engine, candidates, own_data.take(clients), on.take(clients), self.config)
 
     def _note_choice(self) -> None:
         """Which of the models served now each client would use, where the last round was not scored. No other process is asked: a
@@ -231,16 +250,20 @@ class RoundLoop:
             self._result(),
         )
 
-    def _tell(self, loss: float, rounds: int, seconds: float) -> None:
+    def _tell(self, loss: float, rounds: int, seconds: float, stopped: bool) -> bool:
+        """Call on_round; whether the run is to end with this round because it asks for that."""
         events, self.events = self.events, []
-        if self.on_round is not None and self.group.first:
+        answers = []
+        if self.on_round and self.group.first:
             history = self.state.history
             served, adapted = None, None
             if len(history):
                 served = float(history.last("served_accuracy").mean())
                 adapted = float(np.nanmean(history.last("adapted_accuracy")))
             settings = self.state.settings
-            self.on_round(Progress(self.state.round, rounds, loss, served, adapted, seconds, events, history, settings))
+            about = (self.state.round, rounds, loss, served, adapted, seconds, events, history, settings, stopped)
+            answers = [call(Progress(*about)) for call in self.on_round]
+        return self.group.firsts("stop" in [answer for answer in answers if isinstance(answer, str)])
 
     def _write(self) -> None:
         if self.folder is not None and self.group.first and self._written != self.state.round:

@@ -36,7 +36,8 @@ class Run(Predictor):
     """A finished (or interrupted) training run."""
 
     def __init__(self, state: State, factory: ModelFactory, method: Method) -> None:
-        self.state = state
+        self.newest = state  # what training goes on from
+        self.state = state.in_use()
         self.method = method
         self._factory = factory
 
@@ -70,6 +71,16 @@ class Run(Predictor):
     def round(self) -> int:
         """The last round completed."""
         return self.state.round
+
+    @property
+    def round_in_use(self) -> int:
+        """The round whose models clients use: the last or, with keep="best", the best on validation data."""
+        return int(tensor(self.state.best, "round")) if self.state.best else self.round
+
+    def scored(self, column: str) -> Any:
+        """A column of the history in the round whose models are used; where that was not scored, in the last that was."""
+        rounds = self.history["round"].tolist()
+        return self.history[column][rounds.index(self.round_in_use) if self.round_in_use in rounds else -1]
 
     @property
     def models(self) -> list[nn.Module]:
@@ -135,7 +146,7 @@ class Run(Predictor):
 
     def save(self, folder: str | Path) -> Path:
         """Write the run to a folder; :func:`fedfew.load` reads it back."""
-        return checkpoint.write(Path(folder), self.state)
+        return checkpoint.write(Path(folder), self.newest)
 
     def new_module(self) -> nn.Module:
         """A module as the run's are, with initial weights."""

@@ -74,8 +74,8 @@ def observed(run: Run, federation: Federation) -> Observed:
     return Observed(
         models=run.method.settings().get("models", 1),
         seed=run.settings["seed"],
-        validation=run.history.last("served_loss").astype(np.float64),
-        accuracy=run.history.last("served_accuracy").astype(np.float64),
+        validation=run.scored("served_loss").astype(np.float64),
+        accuracy=run.scored("served_accuracy").astype(np.float64),
         training=training,
         in_use=len(torch.unique(choice)),
     )

@@ -56,8 +56,7 @@ def _about(record: Record, files: SideFiles) -> dict[str, Any]:
 
 
 def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
-    last = record.scored - 1
-    choice, served = record.row("choice", last), record.row("served_accuracy", last)
+    choice, served = (record.row(name, record.in_use) for name in ("choice", "served_accuracy"))
     models = _models(record)
     names, groups = _groups(files, len(choice))
     rows = arranged(choice, groups, served)
@@ -67,7 +66,9 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
     curves = series.curves(record, at)
     document: dict[str, Any] = {
         "rounds": [int(record.row("round", position)) for position in at.tolist()],
-        "scores": {score: series.summary_values(summarise(record.row(f"{score}_accuracy", last), weigh)) for score in SCORES},
+        "scores": {
+            score: series.summary_values(summarise(record.row(f"{score}_accuracy", record.in_use), weigh)) for score in SCORES
+        },
         "final": {
             name: series.summary_values(summarise(np.array(files.final[name], dtype=float)))
             for name in ("macro_f1", "auc")
@@ -135,6 +136,14 @@ def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
 
 def _words(record: Record) -> dict[str, str]:
     """What the two scores are, in the method's own words."""
+    words = _served_and_adapted(record)
+    if record.in_use < record.scored - 1:
+        kept = f" (of round {int(record.row('round', record.in_use))}, the best on validation data, which is kept)"
+        words = {score: text + kept for score, text in words.items()}
+    return words
+
+
+def _served_and_adapted(record: Record) -> dict[str, str]:
     from fedfew.methods import METHODS
 
     method = METHODS.get(record.settings["method"]["name"])

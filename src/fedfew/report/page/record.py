@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.stack import tensor
 from fedfew.training.checkpoint import CheckpointError, State, check_head, checkpoints
 from fedfew.training.data_record import DataRecord
 
@@ -46,6 +47,10 @@ class Record(Protocol):
         """How many rounds were scored."""
 
     @property
+    def in_use(self) -> int:
+        """The position of the scored round whose models clients use."""
+
+    @property
     def columns(self) -> frozenset[str]: ...
     def row(self, column: str, at: int) -> Array:
         """One scored round's entry of a column."""
@@ -71,6 +76,9 @@ class InMemory:
         self.sites, self.data = bool(state.sites), state.data
         self.scored, self.columns = len(state.history), frozenset(state.history.columns)
         self._arrays = state.history.arrays()
+        self.in_use = self.scored - 1
+        if state.best:
+            self.in_use = state.history["round"].tolist().index(int(tensor(state.best, "round")))
 
     def row(self, column: str, at: int) -> Array:
         return np.asarray(self._arrays[column][at])
@@ -88,6 +96,9 @@ class Stored:
         self._slices = {name.removeprefix("history/"): opened.get_slice(name) for name in names}
         self.columns = frozenset(self._slices)
         self.scored = int(self._slices["round"].get_shape()[0]) if self._slices else 0
+        self.in_use = self.scored - 1
+        if "best/round" in about["names"]:
+            self.in_use = self._slices["round"][:].tolist().index(int(opened.get_tensor("best/round")))
 
     def row(self, column: str, at: int) -> Array:
         return np.asarray(self._slices[column][at : at + 1])[0]

@@ -96,8 +96,8 @@ def switches(record: Record, at: Array) -> tuple[Array, Array]:
 
 
 def clients(record: Record, about: Mapping[str, Any], final: Mapping[str, Any], groups: Array) -> dict[str, Any]:
-    """What is known of every client after the last scored round, binned or not."""
-    last = record.scored - 1
+    """What is known of every client after the scored round whose models are used, binned or not."""
+    last = record.in_use
     columns: dict[str, Any] = {score: pack.fractions(record.row(f"{score}_accuracy", last)) for score in SCORES}
     columns["choice"] = pack.whole(record.row("choice", last))
     columns["group"] = pack.whole(groups)
