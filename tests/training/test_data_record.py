@@ -59,7 +59,7 @@ def test_a_client_is_found_by_name_and_by_number() -> None:
     assert DataRecord().client_number("2", 3) == 2
     with pytest.raises(ValueError, match=r"client 'Genf\\x1b' took no part in the training; there are Basel, 7, Bern\."):
         named.client_number("Genf\x1b", 3)
-    with pytest.raises(ValueError, match=r"client 3 took no part.*clients have the numbers 0 to 2\..*fedfew\.join"):
+    with pytest.raises(ValueError, match=r"client 3 took no part.*there are clients with the numbers 0 to 2\..*fedfew\.join"):
         DataRecord().client_number(3, 3)
     with pytest.raises(ValueError, match=r"n9, … \(12 in all\)"):
         DataRecord(client_names=tuple(f"n{i}" for i in range(12))).client_number("x", 12)

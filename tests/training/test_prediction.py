@@ -151,7 +151,7 @@ def test_with_an_averaged_server_clients_use_the_average() -> None:
         (np.full((1, 5), np.nan), 0, "NaN or infinite"),
         (np.full((1, 5), "a"), 0, "x must hold numbers"),
         (np.zeros((2, 5)), [0, 1, 2], "client has 3 values for 2 rows"),
-        (np.zeros((2, 5)), 4, r"client 4 took no part in the training; clients have the numbers 0 to 3\."),
+        (np.zeros((2, 5)), 4, r"client 4 took no part in the training; there are clients with the numbers 0 to 3\."),
         (np.zeros((2, 5)), "Basel", "client 'Basel' took no part"),
     ],
 )

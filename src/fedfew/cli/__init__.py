@@ -22,6 +22,7 @@ from fedfew.cli import (
     flower,
     help_text,
     methods,
+    predict,
     report,
     run,
     select,
@@ -71,7 +72,7 @@ def version() -> None:
     _print_version(True)
 
 
-for module in (run, compare, advise_k, show, report, watch, export, select, methods, demo, bench):
+for module in (run, compare, advise_k, show, report, watch, export, predict, select, methods, demo, bench):
     module.add_to(app)
 for name, group in {"data": data.app, "flower": flower.app, "study": study.app}.items():
     app.add_typer(group, name=name)

@@ -90,13 +90,17 @@ class DataRecord:
         return client
 
     def _unknown(self, client: str, clients: int) -> str:
-        numbers = f"clients have the numbers 0 to {clients - 1}"
-        more = f", … ({clients} in all)" if clients > LISTED else ""
-        named = f"there are {', '.join(printable(name) for name in self.client_names[:LISTED])}{more}"
         return (
-            f"client {client} took no part in the training; {named if self.client_names else numbers}. A new client chooses its "
-            "model with some labelled samples: fedfew.join, 'fedfew select' or 'fedfew predict --labels'"
+            f"client {client} took no part in the training; there are {self.listed(clients)}. A new client chooses its model "
+            "with some labelled samples: fedfew.join, 'fedfew select' or 'fedfew predict --labels'"
         )
+
+    def listed(self, clients: int) -> str:
+        """The clients that there are, for messages."""
+        if not self.client_names:
+            return f"clients with the numbers 0 to {clients - 1}"
+        more = f", … ({clients} in all)" if clients > LISTED else ""
+        return f"{', '.join(printable(name) for name in self.client_names[:LISTED])}{more}"
 
 
 class UnknownClientError(ValueError):

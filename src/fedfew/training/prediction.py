@@ -96,6 +96,11 @@ class Predictor(ABC):
         """What all clients use, where that is the same for all."""
 
     @property
+    def one_for_all(self) -> bool:
+        """Whether all clients use the same model, so that predictions need no client."""
+        return self._shared_model() is not None
+
+    @property
     def client_names(self) -> tuple[str, ...]:
         """One per client; its number where it has no name."""
         return tuple(self.data.client_name(i) for i in range(self.clients))

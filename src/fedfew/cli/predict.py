@@ -1,0 +1,142 @@
+"""``fedfew predict``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedfew.cli import errors
+from fedfew.cli.show import OwnModel, load
+from fedfew.util.files import write_atomically
+from fedfew.util.printable import for_csv, printable
+
+if TYPE_CHECKING:
+    from fedfew.data.new_data import NewData
+    from fedfew.training.prediction import Predictor
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(predict)
+
+
+@errors.readable
+def predict(
+    source: Annotated[
+        Path, typer.Argument(metavar="EXPORT_OR_RUN", help="The folder of an export or a run, or a file of 'fedfew select -o'.")
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(help="New data of the kind trained on: a .csv or .parquet table, a folder of images, or a .npz with x."),
+    ],
+    client: Annotated[
+        str | None,
+        typer.Option(help="The client whose model is used (default: the column of clients in the data).", show_default=False),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labelled data of a client that took no part: the model is chosen by them.", show_default=False),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column of labels in --labels (default: as in training).", show_default=False)
+    ] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Add a column with the probability of each class.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .csv file (default: standard output).", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    model: OwnModel = None,
+) -> None:
+    """Predict the classes of new data: raw data in, names out.
+
+    Data are preprocessed as in training. Every row is answered by the model (or mixture, with the label prior) of its client.
+
+    Example: [cyan]fedfew predict runs/hospitals --data new.csv --client Basel -o predictions.csv[/cyan]
+    """
+    from fedfew.data import new_data
+
+    if output is not None and output.exists() and not force:
+        raise ValueError(f"{output} already exists: replace it (--force), or choose another name")
+    if client is not None and labels is not None:
+        raise ValueError("--client names a client of the training, --labels is for a client that took no part: give one of them")
+    found = _opened(source, model)
+    kind, columns = getattr(found.data.preprocessing, "kind", None), found.data.columns
+    new = new_data.read(data, kind, columns)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for note in new.notes:
+        console.print(f"note: {printable(note)}", style="yellow", markup=False)
+    if labels is not None:
+        mine = new_data.read(labels, kind, columns, label or found.data.label_column)
+        if mine.labels is None:
+            raise ValueError(f"{labels} has no labels (--label names their column)")
+        found = found.for_new_client(mine.x, mine.labels)
+    whose = client if labels is not None or client is not None else _clients(found, new, data)
+    probabilities = found.predict_proba(new.x, whose)
+    answers = [found.data.class_name(i) for i in probabilities.argmax(1).tolist()]
+    per_row = whose if isinstance(whose, list) else None
+    text = _csv(found, new, per_row, answers, probabilities.tolist() if proba else None)
+    if output is None:
+        print(text, end="")
+        return
+    write_atomically(output, text)
+    counted = ", ".join(f"{count} {printable(name)}" for name, count in Counter(answers).most_common(10))
+    console.print(f"{len(new)} predictions ({counted}): {output}", markup=False)
+
+
+def _opened(source: Path, model: str | None) -> Predictor:
+    """Nothing that the folder or file names is imported: a module of the user's own comes from --model alone."""
+    from fedfew import export
+    from fedfew.export import model_file
+    from fedfew.training.settings import find_model
+
+    factory: Any = find_model(model) if model and ":" in model else None
+    if source.is_file():
+        return model_file.selected(source, factory)
+    return export.read(source, factory) if export.is_export(source) else load(source, model)
+
+
+def _clients(source: Predictor, new: NewData, path: Path) -> list[str] | None:
+    """The client of each row by the column that named the clients in training; None where one model serves all."""
+    column = source.data.client_column
+    if column is not None and column in new.columns and source.data.client_names:
+        return list(new.columns[column])
+    if source.clients == 1 or source.one_for_all:
+        return None
+    named = f", or a column {column!r} in {path.name}" if column else ""
+    raise ValueError(
+        f"clients use different models: give --client NAME (there are {source.data.listed(source.clients)}){named}. "
+        "For a client that took no part, give some of its labelled data: --labels FILE, or see 'fedfew select'"
+    )
+
+
+def _csv(
+    source: Predictor,
+    new: NewData,
+    clients: Sequence[str] | None,
+    answers: Sequence[str],
+    probabilities: Sequence[Sequence[float]] | None,
+) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    numbers = new.names == tuple(str(i + 1) for i in range(len(new)))
+    more = [] if probabilities is None else [_cell(f"probability of {name}") for name in source.class_names]
+    writer.writerow(["row" if numbers else "file", *(["client"] if clients else []), "prediction", *more])
+    for i, name in enumerate(new.names):
+        whose = [_cell(clients[i])] if clients else []
+        writer.writerow([_cell(name), *whose, _cell(answers[i]), *(f"{p:.6g}" for p in (probabilities or {i: ()})[i])])
+    return file.getvalue()
+
+
+def _cell(text: str) -> str:
+    """A name that a spreadsheet does not take for a formula; a number stays a number."""
+    try:
+        float(text)
+    except ValueError:
+        return for_csv(text)
+    return printable(text)
