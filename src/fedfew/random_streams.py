@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 # What a draw is for: keeps the streams apart that would otherwise share their numbers.
-INIT, PARTICIPATION, BATCH_ORDER, DROPOUT, AUGMENT, TIES, MIXUP = range(7)
+INIT, PARTICIPATION, BATCH_ORDER, DROPOUT, AUGMENT, TIES, MIXUP, ATTACK, ATTACKERS = range(9)
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of splitmix64, as signed 64-bit numbers
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -30,6 +30,13 @@ def count(*numbers: int | Tensor) -> Tensor:
 def uniform(*numbers: int | Tensor) -> Tensor:
     """Numbers in [0, 1), float32, with 24 random bits each."""
     return _shift(count(*numbers), 40).to(torch.float32) * 2.0**-24
+
+
+def normal(*numbers: int | Tensor) -> Tensor:
+    """Standard normal numbers, float64, by Box and Muller."""
+    key = count(*numbers)
+    first, second = (_shift(count(key, part), 11).double() for part in (0, 1))  # 53 random bits each
+    return (-2 * ((first + 1) * 2.0**-53).log()).sqrt() * (2 * torch.pi * second * 2.0**-53).cos()
 
 
 def order(seed: int, round: int, clients: Tensor, models: int, epoch: int, counts: Tensor, longest: int) -> Tensor:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+import fedfew
+from fedfew.methods.attacks import FORGED_LOSS, Attacked
 from fedfew.stack import named_leaves
-from tests.flower.support import fake_network, server_loop
+from tests.flower.support import FEDERATION, SETTINGS, fake_network, same_as_simulated, server_loop, tiny
 
 VALUES = [-1, 0, 10**9, 2**62, 1e39, -1e308, True, "", "\x1b[2J" * 100, [], [0.5], [1e39], [2**62, -1], [0.5] * 1000]
 HOSTILE = 101
@@ -71,3 +73,38 @@ def test_a_run_starts_whatever_a_site_joins_with(seed, tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path, change=attack(seed, ("join",))), method="fedavg", rounds=1).run()
     assert (~np.isnan(run.history.losses).any(2))[0, [0, 2, 3]].sum() >= 2  # it may claim another client's number
     assert dict(named_leaves(run.state.server))["2.bias"].shape == (1, 3)
+
+
+def forged(node, message, reply):
+    """Client 1 reports a loss of 1000 for all models and sends zeros."""
+    if node == HOSTILE and message.kind == "train":
+        reply.values["losses"] = [FORGED_LOSS] * len(reply.values["losses"])
+        reply.tree = {name: torch.zeros_like(t) for name, t in reply.tree.items()}
+    return reply
+
+
+def test_a_forged_loss_is_capped_as_in_the_simulator(tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path, change=forged)).run()
+    training = {name: SETTINGS[name] for name in ("rounds", "batch_size", "lr")}
+    oracle = fedfew.train(FEDERATION, tiny, Attacked(fedfew.FedFew(), "forged-loss", (1,)), engine="sequential", **training)
+    same_as_simulated(run, oracle, tmp_path / "sites")
+    assert run.history.alpha[:, 1] == pytest.approx(0.75)  # 3 / 4 clients
+    assert "the weight of client 1 is capped: by its losses it would have 100 %" in run.state.events[0]
+
+
+def test_with_masks_it_is_capped_too(tmp_path):
+    """The server sees losses, and decides on weights by them, before updates are masked."""
+    run = server_loop(tmp_path, fake_network(tmp_path, change=forged), aggregation="masked", rounds=2).run()
+    assert run.history.alpha[:, 1] == pytest.approx(0.75)
+    weights = [t for _, t in named_leaves(run.state.server)]
+    plain = server_loop(tmp_path / "p", fake_network(tmp_path / "p", change=only_losses), rounds=2).run()
+    for a, (_, b) in zip(weights, named_leaves(plain.state.server), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def only_losses(node, message, reply):
+    """With masks the update is not in the message that carries the losses."""
+    update = reply.tree
+    reply = forged(node, message, reply)
+    reply.tree = update
+    return reply

@@ -172,9 +172,9 @@ def test_a_site_may_insist_on_masks(tmp_path):
 def test_a_site_may_refuse_a_large_weight_and_the_server_logs_who_has_one(tmp_path):
     """A small μ puts nearly all weight of a model on one client."""
     network = fake_network(tmp_path)
-    config = {"aggregation": "masked", "rounds": 1, "method": "fedfew:mu=0.0001"}
+    config = {"aggregation": "masked", "rounds": 1, "method": "fedfew:mu=0.0001,most_share=1"}
     run = server_loop(tmp_path, network, **config).run()
-    warned = [event for event in run.state.events if "of the weight of" in event]
+    warned = [event for event in run.state.events if "reveals nearly all of its update" in event]
     assert len(warned) == 1
     alone = int(warned[0].split("client ")[1].split()[0])
     careful = fake_network(tmp_path / "c")

@@ -124,6 +124,8 @@ class ServerLoop:
                 self._state.result(),
             )
         seconds = self._clock() - begin
+        for event in aggregation.events(number):
+            self._log_event(event)
         self._state.complete(number, step, len(sampled), aggregation.answered.tolist())
         if config.aggregation == "masked":
             self._write()  # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice

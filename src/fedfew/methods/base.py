@@ -138,6 +138,12 @@ class Method(ABC):
         method whose weights ω do not sum to the whole by themselves. None: they do."""
         return None
 
+    @property
+    def share_cap(self) -> float:
+        """The largest share of a round's weights that a client can have, for a method that weighs clients by the losses they
+        report (docs/robustness.md); 1: no limit."""
+        return 1.0
+
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         """The server's state after noting down what single clients sent (few methods do: the mean is all they need)."""
         return server

@@ -52,6 +52,10 @@ class FedFew(Method):
     """What is sent: trained − received (published), or the gradient at the locally trained point (Algorithm 1, line 8)."""
     server_step: float = 1.0
     """Step on the server: 1 for updates (published); for gradients the paper takes the learning rate η."""
+    most_share: float | None = None
+    """The largest α_i, the share of a round's weights that a client can get by reporting high losses; or its share of the
+    samples, or 3 / number of clients, where that is more (docs/robustness.md). 1: no limit (paper). None: 0.5, and 1 with
+    scale_free off."""
     preference: tuple[float, ...] | None = None
     """λ, one number per client: how much its loss counts in the maximum. None: 1 for all (paper)."""
     ideal: tuple[float, ...] | None = None
@@ -63,7 +67,7 @@ class FedFew(Method):
     head: str | None = None
     """With share="body": the submodule that is the head, by name. None: the model's last linear layer."""
 
-    earlier: ClassVar[Mapping[str, Any]] = {"scale_free": False}
+    earlier: ClassVar[Mapping[str, Any]] = {"scale_free": False, "most_share": 1.0}
     name: ClassVar[str] = "fedfew"
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K models for M clients; clients that no model fits weigh most"
@@ -83,6 +87,8 @@ class FedFew(Method):
         self.require(self.loss_at in ("training", "received"), "loss_at", "'training' or 'received'")
         self.require(self.send in ("update", "gradient"), "send", "'update' or 'gradient'")
         self.require(is_number(self.server_step) and self.server_step > 0, "server_step", "a finite number > 0")
+        limited = self.most_share is None or (is_number(self.most_share) and 0 < self.most_share <= 1)
+        self.require(limited, "most_share", "None or a number in (0, 1]")
         self.require(self.share in ("none", "body"), "share", "'none' or 'body'")
         if self.share == "body":
             self.require(self.send == "update", "send", "'update' where share is 'body'")
@@ -107,6 +113,12 @@ class FedFew(Method):
     @property
     def replicas(self) -> int:
         return self.models if self.share == "none" else 1
+
+    @property
+    def share_cap(self) -> float:
+        if self.most_share is None:
+            return 0.5 if self.scale_free else 1.0
+        return self.most_share
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         models = [fresh(k if self.init_models == "distinct" else 0) for k in range(self.models)]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedfew.local import Local, best_model
-from fedfew.methods.base import Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, tree_map
+from fedfew.methods.base import Fresh, Outcome, Reply
+from fedfew.methods.wrapper import Wrapper
+from fedfew.stack import Tree, add, branch, leaves, tree_map
 
 
 @dataclass(frozen=True)
-class LocalNorm(Method):
+class LocalNorm(Wrapper):
     """A method whose clients keep the BatchNorm layers (scale, shift and running statistics) of each of the K models that they
     receive (Li et al. 2021, "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization"), or only the running
     statistics, as the published code does; all else is as the method says.
@@ -23,21 +23,9 @@ class LocalNorm(Method):
     method by itself: ``fedfew.train(…, batch_norm="local")``.
     """
 
-    method: Method
     names: tuple[str, ...]
     """What stays with the clients, by name in a model's state."""
     policy: str = "local"
-
-    def __post_init__(self) -> None:
-        for word in ("name", "served", "adapted", "notes"):  # it goes by the name of what it is wrapped around
-            object.__setattr__(self, word, getattr(self.method, word))
-
-    def check_against(self, clients: int) -> None:
-        self.method.check_against(clients)
-
-    @property
-    def replicas(self) -> int:
-        return self.method.replicas
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, own = self.method.init(fresh, clients)
@@ -49,9 +37,6 @@ class LocalNorm(Method):
             )
         kept = tree_map(lambda t: t.expand(clients, *t.shape).clone(), self._kept(server))
         return self._sent(server), {"kept": kept, "own": own}
-
-    def dispatch(self, server: Tree, clients: Tensor) -> Tree:
-        return self.method.dispatch(server, clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         kept, others = branch(own, "kept"), branch(own, "own")
@@ -66,37 +51,11 @@ class LocalNorm(Method):
         reply = Reply(self._sent(reply.update), reply.losses, reply.samples)
         return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted)
 
-    def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
-        return self.method.log_weights(reply, share, clients)
-
-    def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
-        return self.method.log_whole(reply, share, clients)
-
-    def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
-        return self.method.absorb(server, clients, reply)
-
-    @property
-    def absorbs(self) -> bool:
-        return self.method.absorbs
-
-    @property
-    def aggregates(self) -> bool:
-        return self.method.aggregates
-
-    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
-        return self.method.aggregate(server, mean)
-
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(_whole(received, branch(own, "kept")), branch(own, "own"))
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # without its BatchNorm layers a model is none
-
-    def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
-        return self.method.diagnose(losses, share, clients)
-
-    def settings(self) -> dict[str, Any]:
-        return self.method.settings()
 
     def _sent(self, tree: Tree) -> Tree:
         return {name: t for name, t in tree.items() if name not in self.names}

@@ -17,9 +17,13 @@ from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
 from fedfew.training.checkpoint import State
+from fedfew.training.client_weights import LOSS_BOUND, bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
+from fedfew.training.round_mean import RoundMean
 from fedfew.training.scoring import ServedScores
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
+
+MOST = 0.9  # of the weight of a model: a client with more than this gets a line in the log
 
 
 class PerClient:
@@ -61,11 +65,12 @@ class ServerStep:
     server: Tree
     moments: Tree
     average: Tree
+    median_loss: float | None  # over clients, of the least loss that each reported
 
     @classmethod
     def none(cls, state: State) -> ServerStep:
         """A step that leaves the server as it is."""
-        return cls(state.server, state.moments, state.average)
+        return cls(state.server, state.moments, state.average, state.median_loss)
 
     @property
     def served(self) -> Tree:
@@ -74,6 +79,7 @@ class ServerStep:
     def complete(self, state: State, round: int) -> None:
         """Take the step: the round is done."""
         state.server, state.moments, state.average, state.round = self.server, self.moments, self.average, round
+        state.median_loss = self.median_loss
 
 
 class Aggregation:
@@ -88,10 +94,13 @@ class Aggregation:
         self.share = share
         self.adapted = PerClient(len(share))
         self.losses: Tensor | None = None  # [M, K], NaN: no reply
+        self.samples = torch.zeros(len(share), dtype=torch.int64)
         self.bytes_up = 0
         self.bytes_down = 0
         self._state = state
-        self._mean: WeightedMean | None = None
+        self._median = state.median_loss  # of the round before: the state's changes when this one is complete
+        self._mean: RoundMean | None = None
+        self._masked_mean: WeightedMean | None = None
         self._answered: list[Tensor] = []
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
 
@@ -101,30 +110,45 @@ class Aggregation:
             self.losses = torch.full((len(self.share), reply.losses.shape[1]), torch.nan)
         unusable = reply.losses.cpu() == torch.inf
         self.losses[clients] = reply.losses.cpu().float().masked_fill(unusable, torch.nan)
+        self.samples[clients] = reply.samples.cpu()
         self.bytes_up += reply.bytes_each * len(clients)
         if reply.update:
-            self._mean = self._mean or WeightedMean(reply.losses.shape[1])
-            of = reply, self.share[clients], clients
+            self._mean = self._mean or RoundMean(reply.losses.shape[1], self._caps())
+            of = replace(reply, losses=self.bounded(reply.losses)), self.share[clients], clients
             log_weights = self.method.log_weights(*of).cpu().masked_fill(unusable, -torch.inf)
-            self._mean.add(log_weights, reply.update, self.method.log_whole(*of))
+            self._mean.add(clients, log_weights, self.method.log_whole(*of), reply.update)
         if self.method.absorbs:
             self._noted.append((clients, reply))
         self._answered.append(clients)
 
     def add_mean(self, mean: WeightedMean) -> None:
         """The updates' weighted mean itself, where they were added up elsewhere (under masks, which hide single ones)."""
-        self._mean = mean
+        self._masked_mean = mean
+
+    def bounded(self, losses: Tensor) -> Tensor:
+        """Reported losses ``[C, K]`` as they count for weights."""
+        return bounded(losses, self._median)
+
+    def log_factors(self, log_alpha: Tensor, clients: Tensor) -> Tensor:
+        """What is added to the log of these clients' weights [C] so that none is above its cap; they are all of the round."""
+        most = self._caps()
+        return torch.zeros(len(clients)) if most is None else log_factors(log_alpha, most[clients])
+
+    def _caps(self) -> Tensor | None:
+        """The largest share of the weights per client; None: no limit."""
+        return None if self.method.share_cap >= 1 else caps(self.method.share_cap, self.share)
 
     def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
         """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
-        gathered = group.everyones((self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered))
+        gathered = group.everyones((self.losses, self.samples, self.adapted, self.bytes_up, self.bytes_down, self._answered))
         mine: Tree = {"mean": {} if self._mean is None else self._mean.parts()}
         for i, (clients, state) in enumerate(own):
             mine[f"own{i}"] = {"clients": clients, "own": state}
         for i, (clients, reply) in enumerate(self._noted):
             mine[f"noted{i}"] = {"clients": clients, "update": reply.update, "losses": reply.losses, "samples": reply.samples}
         self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered = None, PerClient(len(self.share)), 0, 0, []
-        for losses, adapted, bytes_up, bytes_down, answered in gathered:
+        for losses, samples, adapted, bytes_up, bytes_down, answered in gathered:
+            self.samples = torch.maximum(self.samples, samples)
             if losses is not None:
                 self.losses = losses if self.losses is None else torch.where(losses.isnan(), self.losses, losses)
             self.adapted.merge(adapted)
@@ -142,7 +166,7 @@ class Aggregation:
                     reply = Reply(branch(part, "update"), tensor(part, "losses"), tensor(part, "samples"))
                     self._noted.append((tensor(part, "clients").cpu(), reply))
                 elif part:
-                    self._mean = self._mean or WeightedMean(len(tensor(part, "total")))
+                    self._mean = self._mean or RoundMean(len(tensor(branch(part, "mean"), "total")), self._caps())
                     self._mean.merge(part)
         return everyones
 
@@ -167,18 +191,62 @@ class Aggregation:
         server, moments = self._state.server, self._state.moments
         for clients, reply in self._noted:
             server = self.method.absorb(server, clients, reply)
-        if self._mean is not None:
-            server, moments = self.optimizer.step(server, self.method.aggregate(server, self._mean), moments)
+        mean = self._mean.combine() if self._mean else self._masked_mean
+        if mean is not None:
+            server, moments = self.optimizer.step(server, self.method.aggregate(server, mean), moments)
         if not self._answered or not all(bool(t.isfinite().all()) for t in leaves(server)):
             return None
-        return ServerStep(server, moments, averaged(self._state.average, server, self.optimizer.config.server_average))
+        average = averaged(self._state.average, server, self.optimizer.config.server_average)
+        return ServerStep(server, moments, average, median_of(self.reported(self.answered)))
+
+    def events(self, round: int) -> list[str]:
+        """A line for every client whose losses are bounded or whose weight is capped, and for every client with most of a model;
+        once in a run for each."""
+        if self._mean is None and self._masked_mean is None:
+            return []
+        clients, reported = self.answered.tolist(), self.reported(self.answered)
+        log_weights, log_alpha, factors = self._weights()
+        before, after = log_alpha.softmax(0).tolist(), (log_alpha + factors).softmax(0).tolist()
+        lines = [
+            f"losses of client {clients[row]} are bounded: {float(reported[row].amin()):.4g} in round {round} is more than "
+            f"{LOSS_BOUND:g} times the median of the round before"
+            for row in (self.bounded(reported) != reported).any(1).nonzero()[:, 0].tolist()
+        ]
+        lines += [
+            f"the weight of client {clients[row]} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
+            f"{round}, and has {100 * after[row]:.0f} % (most_share is {self.method.share_cap:g})"
+            for row in factors.nonzero()[:, 0].tolist()
+        ]
+        of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: nobody gives the model weight
+        lines += [
+            f"client {clients[row]} has most of the weight of model {model}: {100 * float(of_model[row, model]):.0f} % in round "
+            f"{round}"
+            for row, model in (of_model > MOST).nonzero().tolist()
+            if len(clients) > 1
+        ]
+        reported_before = {line.partition(":")[0] for line in self._state.events}
+        return [f"{line}. This is reported once" for line in lines if line.partition(":")[0] not in reported_before]
+
+    def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""
+        at = self.answered
+        losses = self.reported(at)
+        of = Reply({}, self.bounded(losses), self.samples[at]), self.share[at], at
+        log_weights = self.method.log_weights(*of).cpu().double().masked_fill(losses == torch.inf, -torch.inf)
+        whole = self.method.log_whole(*of)
+        log_alpha = log_weights.logsumexp(1) if whole is None else whole.cpu().double()
+        return log_weights, log_alpha, self.log_factors(log_alpha, at)
 
     def record(self, state: State, served: PerClient, seconds: float, validated: PerClient | None = None) -> None:
         """Write the round, which is complete, into the state's history; validated: scores on validation data, where compared."""
         assert self.losses is not None, "nobody answered"
         answered = self.answered
         columns: dict[str, Any] = {}
-        for name, value in self.method.diagnose(self.reported(answered), self.share[answered], answered).items():
+        found = self.method.diagnose(self.bounded(self.reported(answered)), self.share[answered], answered)
+        if "alpha" in found:  # as it was used
+            _, log_alpha, factors = self._weights()
+            found["alpha"] = (log_alpha + factors).softmax(0) if bool(factors.any()) else found["alpha"]
+        for name, value in found.items():
             columns[name] = value.cpu().float()
             if value.ndim:
                 columns[name] = torch.full((len(self.share), *value.shape[1:]), torch.nan)

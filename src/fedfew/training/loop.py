@@ -168,6 +168,8 @@ class RoundLoop:
                 step.complete(self.state, number)
                 self.state.choice, self.state.mixture = (None, None) if served is None else served.chosen
                 self._note_left_out(number, present, collected)
+                for event in collected.events(number):
+                    self._note(event)
                 if served is not None:
                     collected.record(self.state, served, sum(self._seconds) / len(self._seconds), validated)
                     self._seconds = []

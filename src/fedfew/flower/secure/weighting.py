@@ -8,7 +8,7 @@ others sum to less than one; the server knows them and divides by their sum.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -82,6 +82,16 @@ class Weights:
         if common_parts(like, models):
             log = torch.cat([log, log.logsumexp(1, keepdim=True)], 1)
         return cls(clients, log, models, method.log_whole(*given))
+
+    @property
+    def log_alpha(self) -> Tensor:
+        """[C]: log of each client's weight, but for a constant."""
+        return self.log[:, : self.models].logsumexp(1) if self.whole is None else self.whole
+
+    def scaled(self, log_factors: Tensor) -> Weights:
+        """Every client's weights multiplied by its factor [C]."""
+        whole = None if self.whole is None else self.whole + log_factors
+        return replace(self, log=self.log + log_factors[:, None], whole=whole)
 
     @property
     def normalised(self) -> Tensor:

@@ -1,0 +1,75 @@
+"""A method around another one: all is as the other says, but for what a subclass changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedfew.local import Local
+from fedfew.methods.base import Fresh, Method, Outcome, Reply
+from fedfew.stack import Tree, WeightedMean
+
+
+@dataclass(frozen=True)
+class Wrapper(Method):
+    """Passes everything on to ``method``."""
+
+    method: Method
+
+    def __post_init__(self) -> None:
+        for word in ("name", "served", "adapted", "notes"):  # it goes by the name of what it is wrapped around
+            object.__setattr__(self, word, getattr(self.method, word))
+
+    def check_against(self, clients: int) -> None:
+        self.method.check_against(clients)
+
+    @property
+    def replicas(self) -> int:
+        return self.method.replicas
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        return self.method.init(fresh, clients)
+
+    def dispatch(self, server: Tree, clients: Tensor) -> Tree:
+        return self.method.dispatch(server, clients)
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        return self.method.client(received, own, local)
+
+    def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
+        return self.method.log_weights(reply, share, clients)
+
+    def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
+        return self.method.log_whole(reply, share, clients)
+
+    @property
+    def share_cap(self) -> float:
+        return self.method.share_cap
+
+    def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
+        return self.method.absorb(server, clients, reply)
+
+    @property
+    def absorbs(self) -> bool:
+        return self.method.absorbs
+
+    @property
+    def aggregates(self) -> bool:
+        return self.method.aggregates
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        return self.method.aggregate(server, mean)
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return self.method.serve(received, own)
+
+    def server_models(self, server: Tree) -> Tree:
+        return self.method.server_models(server)
+
+    def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
+        return self.method.diagnose(losses, share, clients)
+
+    def settings(self) -> dict[str, Any]:
+        return self.method.settings()

@@ -1,0 +1,64 @@
+"""What one client can gain by the losses that it reports: losses are bounded, and its share of the weights is capped.
+
+Methods such as FedFew give more weight to clients with higher losses. Without a limit, a client that reports a loss of 1000 has
+all the weight of a round.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+LOSS_BOUND = 10.0
+"""A client's least loss counts as at most this many times the median of the round before. In honest runs the largest factor
+that was measured is 6.4 (docs/robustness.md)."""
+FLOOR = 3.0  # of n clients, one may always have 3/n of the weights: in small federations honest clients reach 0.63
+
+
+def bounded(losses: Tensor, median: float | None) -> Tensor:
+    """``losses[C, K]``, each client's lowered by one number where its least loss exceeds the bound.
+
+    Differences between a client's models stay, and with them the model that it prefers. median: of the clients' least losses in
+    the round before; None: not known, nothing is bounded.
+    """
+    if median is None or median <= 0:
+        return losses
+    excess = (losses.amin(1, keepdim=True) - LOSS_BOUND * median).clamp_min(0)
+    return torch.where(losses.isfinite(), losses - excess, losses)
+
+
+def median_of(losses: Tensor) -> float:
+    """The median over clients of the least loss they reported; of two in the middle the lower one, which somebody reported."""
+    return float(losses.amin(1).median())
+
+
+def caps(most_share: float, share: Tensor) -> Tensor:
+    """The largest share of a round's weights per client, [M]; share: n_i / Σ_j n_j of the clients that the round began with.
+
+    It is ``most_share``, or the client's share of the samples, or 3/n, whichever is most.
+    """
+    of_all = max(most_share, FLOOR / max(1, int((share > 0).sum())))
+    return share.double().clamp_min(of_all).clamp_max(1.0)
+
+
+def log_factors(log_alpha: Tensor, most: Tensor) -> Tensor:
+    """log of the factors [C] by which clients' weights are multiplied, so that none has more than its share ``most[C]``.
+
+    log_alpha: log of each client's weight, but for a constant. Clients below their cap keep their weight (factor 1, log 0). What
+    the others lose goes to these, in proportion to their weights. Where the caps sum to less than one, all are raised alike.
+    """
+    log_alpha = log_alpha.double()
+    most = most.double().masked_fill(log_alpha == -torch.inf, 0.0)  # who has no weight can be given none
+    log_most = most.log()
+    if float(most.sum()) <= 1:
+        return torch.where(most > 0, log_most - log_alpha, 0.0)
+    capped = torch.zeros(len(most), dtype=torch.bool)
+    while True:  # capping one raises the others' shares, which may bring another above its cap
+        left = math.log1p(-float(most[capped].sum()))
+        log_scale = left - log_alpha[~capped].logsumexp(0)
+        over = ~capped & (log_alpha + log_scale > log_most + 1e-12)
+        if not bool(over.any()):
+            return torch.where(capped, log_most - log_scale - log_alpha, 0.0)
+        capped |= over
