@@ -18,7 +18,7 @@ class Synthetic:
 
     def __init__(self, clients: int, scored: int, models: int = 3, seed: int = 0) -> None:
         self.clients, self.scored, self.models = clients, scored, models
-        self.round = scored
+        self.round, self.in_use = scored, scored - 1
         self._rng = np.random.default_rng(seed)
         self._skill = self._rng.beta(6, 2, clients)
         self._home = self._rng.integers(0, models, clients)
