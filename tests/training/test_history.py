@@ -1,8 +1,13 @@
 """The history of a run, column by column."""
 
+import sys
+
 import pytest
 
+import fedfew
 from fedfew import FedFew
+from fedfew.training.history import History
+from tests.helpers import federation
 from tests.training.small import train
 
 
@@ -33,3 +38,30 @@ def test_the_history_explains_itself():
         history["alpha"]
     with pytest.raises(ValueError, match="do not fit"):
         history.append(round=9)
+
+
+def test_as_a_data_frame_with_one_row_per_round_and_client():
+    run = train(FedFew(models=2), rounds=3)
+    frame = run.history.to_pandas()
+    assert frame["round"].tolist() == [1] * 4 + [2] * 4 + [3] * 4
+    assert frame.client.tolist() == [0, 1, 2, 3] * 3
+    assert frame.served_accuracy.tolist() == run.history.served_accuracy.reshape(-1).tolist()
+    row = frame[(frame["round"] == 2) & (frame.client == 3)].iloc[0]
+    assert (row.w_0, row.w_1) == tuple(run.history.w[1, 3])
+    assert row.g == run.history.g[1]
+    assert len(History().to_pandas()) == 0
+
+
+def test_the_data_frame_has_the_names_of_the_clients():
+    data = federation()
+    named = fedfew.Federation.from_arrays(
+        [data.train.of(i) for i in range(4)], [data.test.of(i) for i in range(4)], client_names=["a", "b", "c", "d"]
+    )
+    frame = train("fedavg", data=named).history.to_pandas()
+    assert frame.groupby("client").served_accuracy.count().to_dict() == {"a": 3, "b": 3, "c": 3, "d": 3}
+
+
+def test_without_pandas_a_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="needs pandas, which is not installed: pip install pandas"):
+        train("fedavg", rounds=1).history.to_pandas()

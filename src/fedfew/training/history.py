@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[Any]
 
@@ -29,6 +32,8 @@ class History:
     alpha, w, g         …            the method's own, here FedFew's: [S, M], [S, M, K], [S]
     ==================  ===========  ====================================================================================
     """
+
+    client_names: tuple[str, ...] = ()  # of the M clients, where they have names
 
     def __init__(self, columns: dict[str, list[Array]] | None = None) -> None:
         self._columns: dict[str, list[Array]] = columns or {}
@@ -59,6 +64,27 @@ class History:
         if name.startswith("_") or name not in self._columns:
             raise AttributeError(f"the history has no column {name!r}; it has {', '.join(self.__dict__.get('_columns', {}))}")
         return self[name]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per scored round and client. Columns per model are numbered (``w_0``); those per round are repeated."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("history.to_pandas() needs pandas, which is not installed: pip install pandas") from error
+        rounds = len(self)
+        clients = self["choice"].shape[1] if rounds else 0
+        names: list[Any] = list(self.client_names) or list(range(clients))
+        columns: dict[str, Any] = {"round": np.repeat(self["round"], clients) if rounds else [], "client": names * rounds}
+        for name, values in self.arrays().items():
+            if name == "round":
+                continue
+            if values.ndim == 1:
+                columns[name] = np.repeat(values, clients)
+            elif values.ndim == 2:
+                columns[name] = values.reshape(-1)
+            else:
+                columns |= {f"{name}_{k}": values[:, :, k].reshape(-1) for k in range(values.shape[2])}
+        return pd.DataFrame(columns)
 
     def arrays(self) -> dict[str, Array]:
         return {name: self[name] for name in self._columns}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,22 @@ class Run(Predictor):
     def __init__(self, state: State, factory: ModelFactory, method: Method) -> None:
         self.newest = state  # what training goes on from
         self.state = state.in_use()
+        self.state.history.client_names = state.data.client_names
         self.method = method
         self._factory = factory
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the state and an untrained module, for factories are often functions within functions."""
+        try:
+            module = self._factory()
+        except ValueError:  # a module of the user's own, which was not given to load
+            module = None
+        return {"state": self.newest, "method": self.method, "module": module}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        state, module = pickled["state"], pickled["module"]
+        factory = named_factory(state.settings) if module is None else partial(copy.deepcopy, module)
+        Run.__init__(self, state, factory, pickled["method"])
 
     @property
     def settings(self) -> dict[str, Any]:
