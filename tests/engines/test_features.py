@@ -105,3 +105,20 @@ def test_features_and_labels_of_all_samples(cls: type[Engine], monkeypatch: pyte
         assert labels[i].tolist() == y.tolist() + [-1] * (13 - len(y))
     counts = torch.stack([DATA.train.of(i)[1].bincount(minlength=3) for i in range(3)])
     assert torch.equal(here.class_counts(3), counts)
+
+
+def product(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+    value = loss(context | params)
+    return value, value.detach()
+
+
+@pytest.mark.parametrize("cls", ENGINES)
+def test_one_objective_with_more_or_less_of_the_model_to_train(cls: type[Engine]) -> None:
+    """All names and shapes are the same: only which of them are fixed differs."""
+    here, model = local(cls), models()
+    body: Tree = {name: t for name, t in model.items() if name.startswith("0.")}
+    head: Tree = {name: t for name, t in model.items() if name.startswith("1.")}
+    part, _ = here.train(body, product, context=head)
+    whole, _ = here.train(body | head, product)
+    assert part.keys() == body.keys()
+    assert (whole["1.weight"] - model["1.weight"]).abs().max() > 1e-3

@@ -21,6 +21,11 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "ditto": {"lam": ({}, 0.0), "personal_epochs": ({}, 1)},
     "apfl": {"alpha": ({}, 0.9), "adaptive": ({}, False), "mixing": ({}, "round")},
     "fedrep": {"head": ({}, "0"), "head_epochs": ({}, 1), "body_epochs": ({}, 1)},
+    "fedper": {"personal_layers": ({}, 0)},
+    "fedbabu": {"head": ({}, "0"), "finetune": ({}, "head"), "finetune_epochs": ({}, 1)},
+    "fedrod": {"gamma": ({}, 0.0)},
+    "lgfedavg": {"shared_layers": ({}, 2)},
+    "fedbn": {},
     "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},
     "ifca": {"models": ({}, 2), "init_models": ({}, "copies"), "ties": ({"init_models": "copies"}, "random")},
     "fedfew": {
@@ -61,6 +66,11 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "ditto": {"lam": (*NOT_A_WEIGHT, "strong"), "personal_epochs": (*NOT_A_NUMBER_OF, "all")},
     "apfl": {"alpha": (*NOT_A_WEIGHT, 1.1, "half"), "adaptive": ("perhaps", 1), "mixing": ("epoch",)},
     "fedrep": {"head": (3, "no such layer"), "head_epochs": (*NOT_A_NUMBER_OF, "all"), "body_epochs": (*NOT_A_NUMBER_OF, "all")},
+    "fedper": {"personal_layers": (-1, 1.5, 2, "last")},
+    "fedbabu": {"head": (3, "no such layer"), "finetune": ("nothing",), "finetune_epochs": (*NOT_A_NUMBER_OF, "all")},
+    "fedrod": {"gamma": (*NOT_A_WEIGHT, "strong")},
+    "lgfedavg": {"shared_layers": (*NOT_A_NUMBER_OF, "last")},
+    "fedbn": {},
     "fedamp": {"lam": (*NOT_A_WEIGHT, "strong"), "alpha": NOT_POSITIVE, "sigma": NOT_POSITIVE, "unit": ("metre",)},
     "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",), "ties": ("last",)},
     "fedfew": {

@@ -14,13 +14,18 @@ from fedfew.methods.base import Method, Outcome, Reply
 from fedfew.methods.ditto import Ditto
 from fedfew.methods.fedamp import FedAMP
 from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.fedbabu import FedBABU
+from fedfew.methods.fedbn import FedBN
 from fedfew.methods.feddyn import FedDyn
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmtl import FedMTL
 from fedfew.methods.fednova import FedNova
+from fedfew.methods.fedper import FedPer
 from fedfew.methods.fedprox import FedProx
 from fedfew.methods.fedrep import FedRep
+from fedfew.methods.fedrod import FedRoD
 from fedfew.methods.ifca import IFCA
+from fedfew.methods.lgfedavg import LGFedAvg
 from fedfew.methods.local import LocalOnly
 from fedfew.methods.qfedavg import QFedAvg
 from fedfew.methods.scaffold import Scaffold
@@ -39,7 +44,12 @@ METHODS: dict[str, type[Method]] = {
         FedMTL,
         APFL,
         Ditto,
+        FedPer,
         FedRep,
+        FedBABU,
+        FedRoD,
+        LGFedAvg,
+        FedBN,
         FedAMP,
         IFCA,
         LocalOnly,
@@ -53,12 +63,17 @@ __all__ = [
     "Ditto",
     "FedAMP",
     "FedAvg",
+    "FedBABU",
+    "FedBN",
     "FedDyn",
     "FedFew",
     "FedMTL",
     "FedNova",
+    "FedPer",
     "FedProx",
     "FedRep",
+    "FedRoD",
+    "LGFedAvg",
     "LocalOnly",
     "Method",
     "Outcome",

@@ -28,5 +28,28 @@ def head_names(parameters: Mapping[str, Tensor], head: str | None = None) -> lis
     return names
 
 
+def linear_head(parameters: Mapping[str, Tensor], head: str | None = None) -> str:
+    """The name of the head, which must be a linear layer; ``parameters`` and ``head`` as for :func:`head_names`."""
+    names = head_names(parameters, head)
+    found = names[0].rpartition(".")[0]
+    kinds = {name.rpartition(".")[2]: parameters[name].ndim for name in names}
+    if any(name.rpartition(".")[0] != found for name in names) or kinds not in ({"weight": 2, "bias": 1}, {"weight": 2}):
+        raise ValueError(f"head: {head!r} must be a linear layer")
+    return found
+
+
+def last_layers(parameters: Mapping[str, Tensor], count: int) -> list[str]:
+    """The names of the last ``count`` layers (with a ``weight`` of two or more axes), and of all that comes after the first of
+    these; with more than there are, all names. In ``state_dict`` order."""
+    names = list(parameters)
+    layers = [name for name in names if name.rpartition(".")[2] == "weight" and parameters[name].ndim >= 2]
+    if count == 0 or not layers:
+        return []
+    if count >= len(layers):
+        return names
+    first = layers[-count].rpartition(".")[0]
+    return names[next(at for at, name in enumerate(names) if name.rpartition(".")[0] == first) :]
+
+
 def _is_linear_weight(name: str, tensor: Tensor) -> bool:
     return name.rpartition(".")[2] == "weight" and tensor.ndim == 2

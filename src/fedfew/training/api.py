@@ -19,7 +19,7 @@ from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.memory import allowance
 from fedfew.federation import Federation, Samples
-from fedfew.methods import Method
+from fedfew.methods import FedBN, Method
 from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
@@ -130,6 +130,8 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
         found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
     if config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
         found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
+    if isinstance(method, FedBN) and not state.own:
+        found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")
     return found
 
 

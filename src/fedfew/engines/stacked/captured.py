@@ -112,7 +112,7 @@ class CapturedTraining:
         return trained, space.mean_loss[objective][:clients]
 
     def _space(self, params: Tree, context: Tree, samples: Samples, clients: int, models: int, steps: int) -> Space:
-        shapes = [(path, t.shape[2:], t.dtype) for tree in (params, context) for path, t in named_leaves(tree)]
+        shapes = [tuple((path, t.shape[2:], t.dtype) for path, t in named_leaves(tree)) for tree in (params, context)]
         key = (models, samples.x.data_ptr(), samples.y.data_ptr(), *shapes)
         space = self._spaces.get(key)
         if space is None or not space.fits(clients, steps):

@@ -142,7 +142,7 @@ class Stacked(Engine):
         smoothing = self.training.label_smoothing if training else 0.0
         gradients, rest = self._gradients(objective, active, fixed, keyed, scaled, smoothing)
         moved = [3 + at for at, (path, _) in enumerate(named_leaves(active)) if self.trainable(path)]
-        names = [path for tree in (weights, context) for path, _ in named_leaves(tree)]
+        names = [tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context)]  # which is which matters
         return _Front(
             replicas, active, self._trained(active), moved, gradients, rest, (objective, training, self.module.training, *names)
         )

@@ -1,0 +1,69 @@
+"""FedBABU: the body is trained by all with a head that nobody moves; each client then fine-tunes the model for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedfew.local import Local
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.fedrep import whole
+from fedfew.models.split import head_names
+from fedfew.stack import Tree, WeightedMean, add, branch, named_leaves, stack, subtract, tree_map
+
+
+@dataclass(frozen=True)
+class FedBABU(Method):
+    """Rounds train and average the body alone; the head keeps its random initial values, the same at all clients (Oh, Kim and
+    Yun 2022, "FedBABU: Toward Enhanced Representation for Federated Image Classification", Algorithm 1). A client personalises by
+    fine-tuning: it starts from the body as received, never from its own trained one, with the initial head.
+
+    The paper fine-tunes once, when training has ended. Here a client does it in every round that it takes part in and keeps the
+    result, so that there is a personal model to serve at any time.
+    """
+
+    head: str | None = None
+    """The submodule that is the head, by name. None: the model's last linear layer."""
+    finetune: Literal["whole", "head", "body"] = "whole"
+    """What fine-tuning trains."""
+    finetune_epochs: int = 5
+    """τ_f: epochs of fine-tuning."""
+
+    name: ClassVar[str] = "fedbabu"
+    family: ClassVar[Family] = "personal parts"
+    summary: ClassVar[str] = "a shared body trained under a fixed random head; each client fine-tunes the model"
+    when: ClassVar[str] = "label skew, and new clients must become good after a few epochs of fine-tuning"
+    served: ClassVar[str] = "the client's fine-tuned model, from the body that it received in its last round"
+    adapted: ClassVar[str] = "the client's fine-tuned model (it is kept from round to round, so the two scores are the same)"
+
+    def check(self) -> None:
+        self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a submodule")
+        self.require(self.finetune in ("whole", "head", "body"), "finetune", "'whole', 'head' or 'body'")
+        self.require(is_whole(self.finetune_epochs), "finetune_epochs", "a whole number ≥ 1")
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        model = fresh(0)
+        names = head_names(dict(named_leaves(model)), self.head)
+        head: Tree = {name: model[name] for name in names}
+        body: Tree = {name: t for name, t in model.items() if name not in head}
+        own: Tree = {"head": head, "model": model}
+        return stack([body]), tree_map(lambda t: t.expand(clients, *t.shape).clone(), own)
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        head = tree_map(lambda t: t[:, None], branch(own, "head"))  # initial
+        body, losses = local.train(received, whole, context=head)
+        parts: dict[str, tuple[Tree, Tree]] = {"whole": (received | head, {}), "head": (head, received), "body": (received, head)}
+        tuned, fixed = parts[self.finetune]
+        tuned, _ = local.train(tuned, whole, context=fixed, epochs=self.finetune_epochs, first_epoch=local.engine.local_epochs)
+        model = tree_map(lambda t: t.expand(len(local), *t.shape[1:]), fixed) | tuned
+        kept: Tree = {"head": branch(own, "head"), "model": tree_map(lambda t: t[:, 0], model)}
+        return Outcome(Reply(subtract(body, received), losses, local.counts), kept, adapted=model)
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        return add(server, mean.mean())
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return tree_map(lambda t: t[:, None], branch(own, "model"))
+
+    def server_models(self, server: Tree) -> Tree:
+        return {}  # the head is at the clients

@@ -1,0 +1,70 @@
+"""FedRoD: a generic head trained as if all classes were equally frequent, and a personal head beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfew.local import Local, Loss, with_features
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.fedavg import FedAvg
+from fedfew.models.split import linear_head
+from fedfew.stack import Tree, branch, named_leaves, subtract, tensor, tree_map
+
+ABSENT = 1e-6  # the count of a class that a client has no sample of: with 0 its logarithm would not be finite
+
+
+@dataclass(frozen=True)
+class FedRoD(FedAvg):
+    """Body and generic head are trained as one model with the balanced softmax, log n_i,c added to the logits of class c, and
+    averaged as in FedAvg; a personal head P_i, which stays with the client, learns what to add to the generic logits to fit the
+    client's own data (Chen and Chao 2022, "On Bridging Generic and Personalized Federated Learning for Image Classification",
+    section 4). The personal head moves nothing but itself: features and generic logits are fixed for it. P_i starts at 0.
+    The head is the model's last linear layer.
+    """
+
+    gamma: float = 1.0
+    """γ: the generic head sees logits + γ·log n_i,c in training. 0: no balancing, so the generic model is FedAvg's."""
+
+    name: ClassVar[str] = "fedrod"
+    family: ClassVar[Family] = "personal parts"
+    summary: ClassVar[str] = "a generic model with a class-balanced loss, and a personal head that adds to its logits"
+    when: ClassVar[str] = "label skew, and both a good global model and personal ones are wanted from one run"
+    served: ClassVar[str] = "the global model as received, with the client's personal head added to the generic one"
+    adapted: ClassVar[str] = "the same after the client's local epochs"
+
+    def check(self) -> None:
+        self.require(is_number(self.gamma), "gamma", "a finite number ≥ 0")
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server, _ = super().init(fresh, clients)
+        model = dict(named_leaves(fresh(0)))
+        head = linear_head(model)
+        own = {name: t.new_zeros(clients, *t.shape) for name, t in model.items() if name.startswith(f"{head}.")}
+        return server, dict(own)
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        weight = next(t for name, t in named_leaves(own) if name.endswith("weight"))
+        counts = local.class_counts(weight.shape[1]).to(weight).clamp_min(ABSENT)
+        params: Tree = {"model": received, "personal": tree_map(lambda t: t[:, None], own)}
+        trained, losses = local.train(params, self.objective, context={"offset": self.gamma * counts.log()[:, None]})
+        model, personal = branch(trained, "model"), tree_map(lambda t: t[:, 0], branch(trained, "personal"))
+        return Outcome(Reply(subtract(model, received), losses, local.counts), personal, adapted=self.serve(model, personal))
+
+    def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """Balanced loss of the generic head + loss of both heads together, of which only the personal one is differentiated."""
+        personal = dict(named_leaves(branch(params, "personal")))
+        head = next(iter(personal)).rpartition(".")[0]
+        generic, features = with_features(loss, branch(params, "model"), head)
+        added = torch.nn.functional.linear(features.detach(), personal[f"{head}.weight"], personal.get(f"{head}.bias"))
+        value = loss.of(generic.detach() + added)
+        return loss.of(generic + tensor(context, "offset")) + value, value.detach()
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        """Both heads are linear in the same features, so their sum is one head."""
+        clients = len(next(iter(named_leaves(own)))[1])
+        model = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
+        return model | {name: tensor(model, name) + t[:, None] for name, t in named_leaves(own)}
