@@ -37,7 +37,10 @@ Serve = Literal["best", "mixture"]
 Keep = Literal["last", "best"]
 BestBy = Literal["loss", "accuracy"]
 ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
+Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "norm-bound"]
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
+
+AGGREGATOR_SETTINGS = {"trim": ("trimmed-mean",), "assumed_attackers": ("krum", "multi-krum"), "norm_bound": ("norm-bound",)}
 
 TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"
 
@@ -182,6 +185,31 @@ class TrainConfig(LocalTraining):
         allowed=one_of(*get_args(BatchNorm)),
         panel=TRAINING,
     )
+    aggregator: Aggregator = setting(
+        "mean",
+        "How the clients' updates become one: mean, or robust against false ones: median, trimmed-mean, geometric-median, krum, "
+        "multi-krum or norm-bound. All but mean keep a round's updates in memory.",
+        allowed=one_of(*get_args(Aggregator)),
+        panel=TRAINING,
+    )
+    trim: float = setting(
+        0.2,
+        "With aggregator=trimmed-mean: fraction of the weight that is left out at each end.",
+        allowed=(lambda value: 0 <= value < 0.5, "in [0, 0.5)"),
+        panel=TRAINING,
+    )
+    assumed_attackers: int = setting(
+        1,
+        "With aggregator=krum or multi-krum: clients per round that may send false updates.",
+        allowed=ZERO_OR_MORE,
+        panel=TRAINING,
+    )
+    norm_bound: float = setting(
+        1.0,
+        "With aggregator=norm-bound: longer updates are shortened to this many times the round's median length.",
+        allowed=POSITIVE,
+        panel=TRAINING,
+    )
     server_optimizer: ServerOptimizerName = setting(
         "none",
         "What the server does with a round's update: none (adds it), momentum (FedAvgM), adam, yogi or adagrad.",
@@ -262,6 +290,9 @@ class TrainConfig(LocalTraining):
     def without_effect(self) -> list[str]:
         """Settings that do nothing beside the others, one line each."""
         found = super().without_effect()
+        for name, rules in AGGREGATOR_SETTINGS.items():
+            if getattr(self, name) != defaults()[name] and self.aggregator not in rules:
+                found.append(f"{name} is {getattr(self, name):g}, but the aggregator is {self.aggregator}: it has no effect")
         if self.best_by != defaults()["best_by"] and not self.validates:
             found.append(f"best_by is {self.best_by}, but early_stopping is 0 and keep is last: it has no effect")
         return found
@@ -270,6 +301,15 @@ class TrainConfig(LocalTraining):
     def validates(self) -> bool:
         """Are the models scored on validation data, too?"""
         return self.early_stopping > 0 or self.keep == "best"
+
+    def check_aggregator(self, clients: int) -> None:
+        """Refuse a rule that cannot work with so many clients in the federation."""
+        a_round, needed = max(1, int(self.participation * clients + 0.5)), 2 * self.assumed_attackers + 3
+        if self.aggregator in AGGREGATOR_SETTINGS["assumed_attackers"] and a_round < needed:
+            raise ValueError(
+                f"assumed_attackers is {self.assumed_attackers}, for which {self.aggregator} needs at least {needed} clients per "
+                f"round, but there are {a_round}: lower it, or use another aggregator"
+            )
 
     @property
     def local(self) -> LocalTraining:

@@ -92,6 +92,19 @@ def test_a_forged_loss_is_capped_as_in_the_simulator(tmp_path):
     assert "the weight of client 1 is capped: by its losses it would have 100 %" in run.state.events[0]
 
 
+@pytest.mark.parametrize("rule", ["median", "norm-bound"])
+def test_a_robust_rule_is_the_same_as_in_the_simulator(rule, tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path, change=forged), aggregator=rule).run()
+    training = {name: SETTINGS[name] for name in ("rounds", "batch_size", "lr")} | {"aggregator": rule}
+    oracle = fedfew.train(FEDERATION, tiny, Attacked(fedfew.FedFew(), "forged-loss", (1,)), engine="sequential", **training)
+    same_as_simulated(run, oracle, tmp_path / "sites")
+
+
+def test_a_rule_without_effect_is_logged(tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path), aggregator="median", method="local", rounds=1).run()
+    assert "aggregator is median, but local averages no updates: it has no effect" in run.state.events
+
+
 def test_with_masks_it_is_capped_too(tmp_path):
     """The server sees losses, and decides on weights by them, before updates are masked."""
     run = server_loop(tmp_path, fake_network(tmp_path, change=forged), aggregation="masked", rounds=2).run()

@@ -211,6 +211,7 @@ def test_norms_are_clipped_at_the_site(tmp_path):
     [
         ({"method": "fedamp"}, "aggregation = 'masked' cannot be used with fedamp"),
         ({"compression": "int8"}, "compression must be none where aggregation is masked, not 'int8'"),
+        ({"aggregator": "median"}, "aggregator must be mean where aggregation is masked, not 'median'"),
         ({"clients": 2, "method": "fedavg"}, "clients must be ≥ 3 where aggregation is masked, not 2"),
         ({"mask_clip": 0.0}, "mask-clip must be a number from 1e-9 to 1e9, not 0.0"),
         ({"aggregation": "hidden"}, "aggregation must be plain or masked, not 'hidden'"),

@@ -90,8 +90,14 @@ class DeploymentConfig(TrainConfig):
             )
         method = self.make_method()
         method.check_against(self.clients)
+        self.check_aggregator(self.clients)
         if self.aggregation == "masked":
             check_method(method)
+            if self.aggregator != "mean":
+                raise ValueError(
+                    f"aggregator must be mean where aggregation is masked, not {self.aggregator!r}: a robust rule compares "
+                    "single updates, which masks hide"
+                )
             if self.compression != "none":
                 raise ValueError(f"compression must be none where aggregation is masked, not {self.compression!r}")
             if self.clients < MIN_CLIENTS:

@@ -28,6 +28,7 @@ from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.training.aggregation import Aggregation, PerClient, ServerStep
+from fedfew.training.api import aggregator_without_effect
 from fedfew.training.loop import DivergedError
 from fedfew.training.run import Run
 
@@ -72,7 +73,7 @@ class ServerLoop:
         self.server_state = state
         state.state.events += self._early_events
         self.dispatcher.admit_only(state.check_fits)
-        for event in state.events:
+        for event in [*state.events, *aggregator_without_effect(self.config, state.method)]:
             self._log_event(event)
         if not self.config.sites and self.dispatcher.network.registered_names():
             log.warning("sites is not set: any registered site can take the place of any client (sites='north,south' binds them)")

@@ -113,7 +113,7 @@ class Aggregation:
         self.samples[clients] = reply.samples.cpu()
         self.bytes_up += reply.bytes_each * len(clients)
         if reply.update:
-            self._mean = self._mean or RoundMean(reply.losses.shape[1], self._caps())
+            self._mean = self._mean or self._round_mean(reply.losses.shape[1])
             of = replace(reply, losses=self.bounded(reply.losses)), self.share[clients], clients
             log_weights = self.method.log_weights(*of).cpu().masked_fill(unusable, -torch.inf)
             self._mean.add(clients, log_weights, self.method.log_whole(*of), reply.update)
@@ -133,6 +133,9 @@ class Aggregation:
         """What is added to the log of these clients' weights [C] so that none is above its cap; they are all of the round."""
         most = self._caps()
         return torch.zeros(len(clients)) if most is None else log_factors(log_alpha, most[clients])
+
+    def _round_mean(self, models: int) -> RoundMean:
+        return RoundMean(models, self._caps(), self.optimizer.config)
 
     def _caps(self) -> Tensor | None:
         """The largest share of the weights per client; None: no limit."""
@@ -166,7 +169,7 @@ class Aggregation:
                     reply = Reply(branch(part, "update"), tensor(part, "losses"), tensor(part, "samples"))
                     self._noted.append((tensor(part, "clients").cpu(), reply))
                 elif part:
-                    self._mean = self._mean or RoundMean(len(tensor(branch(part, "mean"), "total")), self._caps())
+                    self._mean = self._mean or self._round_mean(int(tensor(branch(part, "rows"), "models")))
                     self._mean.merge(part)
         return everyones
 

@@ -69,6 +69,7 @@ def train(
     chosen = methods.make(method) if isinstance(method, str) else method
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
+    config.check_aggregator(len(federation))
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config, federation.train)
     validation.check(config, federation)
@@ -128,11 +129,18 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
     found = config.without_effect()
     if config.server_optimizer != "none" and not method.aggregates:
         found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
+    found += aggregator_without_effect(config, method)
     if config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
         found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
     if isinstance(method, FedBN) and not state.own:
         found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")
     return found
+
+
+def aggregator_without_effect(config: TrainConfig, method: Method) -> list[str]:
+    if config.aggregator == "mean" or method.aggregates:
+        return []
+    return [f"aggregator is {config.aggregator}, but {method.name} averages no updates: it has no effect"]
 
 
 def _documented(function: Callable[..., Run]) -> None:

@@ -1,25 +1,29 @@
-"""The weighted mean of a round's updates, added up a chunk of clients at a time, with no client above its cap."""
+"""The updates of a round combined to one per model: their weighted mean with no client above its cap, or a robust centre."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fedfew.stack import Tree, WeightedMean, branch, take, tensor
+from fedfew.config import TrainConfig
+from fedfew.stack import Tree, WeightedMean, branch, take, tensor, tree_map
+from fedfew.training import robust
 from fedfew.training.client_weights import log_factors
 
 
 class RoundMean:
-    """:meth:`add` updates with their weights, then :meth:`combine` them.
+    """:meth:`add` updates with their weights, a chunk of clients at a time, then :meth:`combine` them.
 
-    A share of the weights is known when all clients have replied. So the updates of clients that are above their cap among those
-    so far are kept until then: fewer than 1 / cap at a time, since every further client lowers the others' shares.
+    A mean is added up as updates come. A share of the weights is known when all clients have replied, so the updates of clients
+    that are above their cap among those so far are kept until then: fewer than 1 / cap at a time, since every further client
+    lowers the others' shares. A robust rule compares the updates of all clients: all are kept.
     """
 
-    def __init__(self, models: int, most: Tensor | None) -> None:
-        """most: the largest share of the weights per client [M]; None: no cap."""
+    def __init__(self, models: int, most: Tensor | None = None, config: TrainConfig | None = None) -> None:
+        """most: the largest share of the weights per client [M], None: no cap; config: the robust rule, if it has one."""
         self.most = most
         self.models = models
+        self.rule = None if config is None or config.aggregator == "mean" else config
         self._mean = WeightedMean(models)
         self._clients = torch.zeros(0, dtype=torch.int64)
         self._log_alpha = torch.zeros(0, dtype=torch.float64)
@@ -28,47 +32,57 @@ class RoundMean:
     def add(self, clients: Tensor, log_weights: Tensor, log_whole: Tensor | None, update: Tree) -> None:
         """log_weights ``[C, K]`` and log_whole ``[C]`` are a method's, of the updates ``[C, K or 1, …]`` of these clients."""
         log_weights = log_weights.to("cpu", torch.float64)
-        if self.most is None:
-            self._mean.add(log_weights, update, log_whole)
-            return
         log_alpha = log_weights.logsumexp(1) if log_whole is None else log_whole.to("cpu", torch.float64)
         self._clients = torch.cat([self._clients, clients.cpu()])
         self._log_alpha = torch.cat([self._log_alpha, log_alpha])
-        above = torch.isin(clients.cpu(), self._capped())
-        if bool(above.any()):
-            for row in above.nonzero()[:, 0].tolist():
+        waiting = torch.isin(clients.cpu(), self._waiting())
+        if bool(waiting.any()):
+            for row in waiting.nonzero()[:, 0].tolist():
                 one = slice(row, row + 1)
-                self._kept[int(clients[row])] = {"log_weights": log_weights[one], "update": take(update, one)}
-                if log_whole is not None:
-                    self._kept[int(clients[row])]["log_whole"] = log_alpha[one]
-            below = (~above).nonzero()[:, 0]
-            log_weights, update = log_weights[below], take(update, below)
-            log_whole = None if log_whole is None else log_alpha[below]
+                kept: Tree = {"log_weights": log_weights[one], "update": tree_map(torch.clone, take(update, one))}
+                self._kept[int(clients[row])] = kept if log_whole is None else kept | {"log_whole": log_alpha[one]}
+            added = (~waiting).nonzero()[:, 0]
+            log_weights, update = log_weights[added], take(update, added)
+            log_whole = None if log_whole is None else log_alpha[added]
         if len(log_weights):
             self._mean.add(log_weights, update, log_whole)
         self._release()
 
     def combine(self) -> WeightedMean:
-        """The weighted mean, of all that was added."""
-        if self.most is None:
-            return self._mean
+        """What all that was added amounts to."""
         self._release()
         factors = dict(zip(self._clients.tolist(), self._factors(), strict=True))
-        for client in sorted(self._kept):
-            self._add_kept(self._kept.pop(client), factors[client])
+        kept = [(self._kept[client], factors[client]) for client in sorted(self._kept)]
+        if self.rule is not None:
+            return self._centre(self.rule, kept)
+        for one, log_factor in kept:
+            self._add_kept(one, log_factor)
+        self._kept = {}
         return self._mean
 
-    def _capped(self) -> Tensor:
-        """Clients that would have more than their share."""
-        return self._clients[self._factors() != 0]
+    def _centre(self, rule: TrainConfig, kept: list[tuple[Tree, Tensor]]) -> WeightedMean:
+        """The robust centre, in place of a mean with the same sums of weights."""
+        log_weights = torch.cat([tensor(one, "log_weights").cpu() + log_factor for one, log_factor in kept])
+        wholes = [tensor(one, "log_whole").cpu() + log_factor for one, log_factor in kept if "log_whole" in one]
+        update = tree_map(lambda *parts: torch.cat(parts), *(branch(one, "update") for one, _ in kept))
+        centre = robust.centre(rule, log_weights, update)
+        mean = WeightedMean(self.models)
+        whole = torch.cat(wholes) if wholes else log_weights.flatten()
+        mean.add(log_weights.logsumexp(0)[None], tree_map(lambda t: t[None], centre), whole)
+        return mean
+
+    def _waiting(self) -> Tensor:
+        """Clients whose updates cannot be added yet."""
+        return self._clients if self.rule is not None else self._clients[self._factors() != 0]
 
     def _factors(self) -> Tensor:
-        assert self.most is not None, "there is no cap"
+        if self.most is None:
+            return torch.zeros_like(self._log_alpha)
         return log_factors(self._log_alpha, self.most[self._clients])
 
     def _release(self) -> None:
         """Add the kept updates of clients that are below their cap now."""
-        still = set(self._capped().tolist()) if self._kept else set()
+        still = set(self._waiting().tolist()) if self._kept else set()
         for client in sorted(set(self._kept) - still):
             self._add_kept(self._kept.pop(client), torch.zeros(()))
 
@@ -81,7 +95,7 @@ class RoundMean:
     def parts(self) -> Tree:
         """What another process needs to :meth:`merge` this with its own."""
         kept: Tree = {str(client): one for client, one in self._kept.items()}
-        rows: Tree = {"clients": self._clients, "log_alpha": self._log_alpha}
+        rows: Tree = {"models": torch.tensor(self.models), "clients": self._clients, "log_alpha": self._log_alpha}
         return {"mean": self._mean.parts(), "kept": kept, "rows": rows}
 
     def merge(self, parts: Tree) -> None:
