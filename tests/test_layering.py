@@ -15,7 +15,7 @@ SOURCE = Path(fedfew.__file__).parent
 EVERYBODY_MAY = {"util", "_version", "config"}
 # What each package (or module at the top level) may import, besides EVERYBODY_MAY. Imports within functions and for type
 # checkers alone count as well: they are dependencies for whoever reads the code.
-BOTTOM = {"stack", "scalarization", "random_streams"}
+BOTTOM = {"stack", "scalarization", "random_streams", "tasks", "targets"}
 CLIENTS = BOTTOM | {"federation", "local", "models"}
 TRAINING = CLIENTS | {"methods", "engines", "data"}
 EVALUATION = TRAINING | {"training"}
@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "stack": set(),
     "scalarization": set(),
     "random_streams": set(),
+    "tasks": set(),
+    "targets": {"tasks"},
     "federation": BOTTOM,
     "local": BOTTOM | {"federation"},
     "models": BOTTOM | {"federation"},

@@ -41,6 +41,11 @@ Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "krum
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
 AGGREGATOR_SETTINGS = {"trim": ("trimmed-mean",), "assumed_attackers": ("krum", "multi-krum"), "norm_bound": ("norm-bound",)}
+LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce")
+LOSS = (
+    lambda value: value == "auto" or value in LOSS_NAMES or not isinstance(value, str) or ":" in value,
+    f"auto, {', '.join(LOSS_NAMES)}, module:function, or in Python a function loss(outputs, targets)",
+)
 
 TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"
 
@@ -50,13 +55,14 @@ STRONG: dict[str, Any] = {"label_prior": "client", "server_optimizer": "momentum
 """What recipe="strong" sets, besides crop-flip augmentation for colour images."""
 
 
-def recipe_settings(recipe: str, colour_images: bool) -> dict[str, Any]:
-    """The settings of a recipe; "plain" has none."""
+def recipe_settings(recipe: str, colour_images: bool, classes: bool = True) -> dict[str, Any]:
+    """The settings of a recipe; "plain" has none. classes: False for other tasks, which have no label prior."""
     if recipe not in get_args(Recipe):
         raise ValueError(f"recipe must be plain or strong, not {recipe!r}")
     if recipe == "plain":
         return {}
-    return STRONG | ({"augment": "crop-flip"} if colour_images else {})
+    settings = STRONG | ({"augment": "crop-flip"} if colour_images else {})
+    return {name: value for name, value in settings.items() if classes or name != "label_prior"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,14 @@ class LocalTraining:
     )
     clip_gradient: float = setting(
         0.0, "Largest norm of the gradient of one model on one batch; 0: no limit.", allowed=NOT_NEGATIVE, panel=TRAINING
+    )
+    loss: str = setting(  # in Python a function as well
+        "auto",
+        "What clients minimise: cross-entropy (classes), mse, mae or huber (numbers), bce (several labels per sample), or "
+        "module:function for your own loss(outputs, targets), one value per sample (in Python the function itself). auto: "
+        "cross-entropy, mse or bce, whichever fits the data.",
+        allowed=LOSS,
+        panel=TRAINING,
     )
     label_smoothing: float = setting(
         0.0, "Share of a label that is spread evenly over all classes in training.", allowed=BELOW_ONE, panel=TRAINING
@@ -318,7 +332,16 @@ class TrainConfig(LocalTraining):
 
     def outcome(self) -> dict[str, Any]:
         """The settings that decide what comes out of a run, apart from the number of rounds, which may be raised later."""
-        return {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.metadata["outcome"] and f.name != "rounds"}
+        values = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.metadata["outcome"] and f.name != "rounds"}
+        return values | {"loss": loss_name(self.loss)}
+
+
+def loss_name(loss: Any) -> str:
+    """What a record calls a loss: its name, or module:name of a user's own function."""
+    if isinstance(loss, str):
+        return loss
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def defaults() -> dict[str, Any]:

@@ -13,6 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedfew import targets
+from fedfew.tasks import TaskName
+
 Pixels = Literal["symmetric", "unit"]
 HTML_ROWS = 30  # clients listed in a notebook
 
@@ -105,7 +108,7 @@ class Federation:
 
     train: Samples
     test: Samples
-    classes: int
+    classes: int  # outputs of a model: classes, or for other tasks targets or labels per sample
     ids: Tensor  # what a client's random numbers are drawn from: follows the client when clients are chosen or reordered
     name: str = "arrays"
     groups: Tensor | None = None  # the true group of each client, where the data was made with groups
@@ -115,6 +118,7 @@ class Federation:
     about: Mapping[str, Any] = field(default_factory=dict)  # its origin: source and its hash, partition, seed, rows skipped
     client_names: tuple[str, ...] = ()  # one per client; its id if not given
     preprocessing: Preprocessing | None = None  # fitted on the training samples; None for arrays
+    task: TaskName = "classification"  # what the targets are, see fedfew.tasks
 
     def __post_init__(self) -> None:
         if not self.class_names:
@@ -139,6 +143,7 @@ class Federation:
         groups: Sequence[int] | None = None,
         class_names: Sequence[str] | None = None,
         client_names: Sequence[str] | None = None,
+        task: TaskName | None = None,
     ) -> Federation:
         """A federation of ``len(train)`` clients, each ``(x, y)`` in numpy or torch.
 
@@ -146,14 +151,25 @@ class Federation:
         booleans are stored as float32, bytes as bytes (pixels; see :func:`as_input`), other integers as int64 (token ids).
         y: integer labels in ``range(classes)``, words, or one-hot rows. classes: the largest label + 1 unless given.
         class_names: one per class; words are numbered in this order, or alphabetically if it is not given.
+        task: "classification", "regression" (y holds numbers, [N] or [N, d]) or "multi-label" (0 or 1, [N, labels]). If not
+        given, numbers that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels per
+        sample, and all else is a classification. class_names are then the names of the targets or labels.
         """
         if len(train) == 0:
             raise ValueError("train is empty: a federation needs at least one client")
         if len(train) != len(test):
             raise ValueError(f"train has {len(train)} clients, but test has {len(test)}")
-        train, test, class_names = _numbered(train, test, class_names)
-        parts = {"train": [_checked(i, "train", *pair) for i, pair in enumerate(train)]}
-        parts["test"] = [_checked(i, "test", *pair) for i, pair in enumerate(test)]
+        targets.check_task(task)
+        given = [targets.as_array(y) for _, y in (*train, *test)]
+        task = task or targets.detected(given)
+        if task == "classification":
+            given, class_names = targets.numbered(given, class_names, len(train))
+        whole = {"train": train, "test": test}
+        ys = {"train": given[: len(train)], "test": given[len(train) :]}
+        parts = {
+            split: [_checked(i, split, x, y, task) for i, ((x, _), y) in enumerate(zip(pairs, ys[split], strict=True))]
+            for split, pairs in whole.items()
+        }
         first = parts["train"][0][0]
         for split, clients in parts.items():
             for i, (x, _) in enumerate(clients):
@@ -162,13 +178,18 @@ class Federation:
                         f"client {i}: {split} samples are {list(x.shape[1:])} of {x.dtype}, "
                         f"but client 0's training samples are {list(first.shape[1:])} of {first.dtype}"
                     )
-        if classes is None and class_names:
+        if task != "classification":
+            classes = parts["train"][0][1].shape[1] if classes is None else classes
+        elif classes is None and class_names:
             classes = len(class_names)
         elif classes is None:
             classes = 1 + max(int(y.max()) for pairs in parts.values() for _, y in pairs)
         for split, clients in parts.items():
             for i, (_, y) in enumerate(clients):
-                if int(y.min()) < 0 or int(y.max()) >= classes:
+                if task != "classification":
+                    if y.shape[1] != classes:
+                        raise ValueError(f"client {i}: {split} samples have {y.shape[1]} targets each, but {classes} are needed")
+                elif int(y.min()) < 0 or int(y.max()) >= classes:
                     raise ValueError(
                         f"client {i}: {split} labels run from {int(y.min())} to {int(y.max())}, "
                         f"but must lie in 0 … {classes - 1} ({classes} classes)"
@@ -182,6 +203,7 @@ class Federation:
             groups=None if groups is None else torch.as_tensor(groups),
             class_names=tuple(class_names or ()),
             client_names=tuple(client_names or ()),
+            task=task,
         )
 
     def __len__(self) -> int:
@@ -199,7 +221,15 @@ class Federation:
         sizes = ", ".join(
             f"{name} {sum(counts):,} ({min(counts):,} to {max(counts):,} per client)" for name, counts in self._counts().items()
         )
-        return f"<Federation {self.name!r}: {len(self)} clients, {self.classes} classes, samples {shape} {kind}; {sizes}>"
+        return f"<Federation {self.name!r}: {len(self)} clients, {self.what}, samples {shape} {kind}; {sizes}>"
+
+    @property
+    def what(self) -> str:
+        """What a model is to give, in words."""
+        if self.task == "classification":
+            return f"{self.classes} classes"
+        word = "target" if self.task == "regression" else "label"
+        return f"{self.classes} {word}{'' if self.classes == 1 else 's'} ({self.task})"
 
     def _repr_html_(self) -> str:
         """The samples per client and split as a small table, for notebooks."""
@@ -239,6 +269,8 @@ class Federation:
     def fingerprint(self) -> str:
         """A hash of the samples, labels and clients: identifies the data that a checkpoint belongs to."""
         digest = hashlib.sha256(str((self.classes, self.train.x.dtype, self.shape)).encode())
+        if self.task != "classification":
+            digest.update(self.task.encode())
         if self.train.pixels != "symmetric":
             digest.update(self.train.pixels.encode())
         splits = [self.train, self.test, *([] if self.val is None else [self.val])]
@@ -247,35 +279,7 @@ class Federation:
         return digest.hexdigest()
 
 
-def from_one_hot(labels: NDArray[Any]) -> NDArray[Any]:
-    """Rows of zeros with a single one as class numbers; anything else unchanged."""
-    if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "biuf":
-        return labels
-    if not bool((((labels == 0) | (labels == 1)).all(axis=1) & (labels.sum(axis=1) == 1)).all()):
-        return labels
-    return labels.argmax(axis=1)
-
-
-def _numbered(
-    train: Sequence[tuple[Any, Any]], test: Sequence[tuple[Any, Any]], class_names: Sequence[str] | None
-) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]], Sequence[str] | None]:
-    """One-hot labels and words as class numbers, and the class names."""
-    labels = [y.numpy(force=True) if isinstance(y, Tensor) else np.asarray(y) for _, y in (*train, *test)]
-    labels = [from_one_hot(y) for y in labels]
-    if any(y.dtype.kind in "UTO" for y in labels):
-        words = [[str(word) for word in y.reshape(-1).tolist()] for y in labels]
-        class_names = class_names or sorted({word for client in words for word in client})
-        number = {name: i for i, name in enumerate(class_names)}
-        for i, client in enumerate(words):
-            if not all(word in number for word in client):
-                where = f"client {i % len(train)}: {'train' if i < len(train) else 'test'}"
-                raise ValueError(f"{where} labels contain words that are not in class_names ({', '.join(class_names)})")
-        labels = [np.array([number[word] for word in client], dtype=np.int64) for client in words]
-    numbered = [(x, y) for (x, _), y in zip((*train, *test), labels, strict=True)]
-    return numbered[: len(train)], numbered[len(train) :], class_names
-
-
-def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+def _checked(client: int, split: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor]:
     """One client's samples as tensors of the stored types, or an error that names the client."""
     where = f"client {client}: {split}"
     try:
@@ -284,8 +288,7 @@ def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
     if len(x.shape) == 0 or len(x) == 0:
         raise ValueError(f"{where} has no samples")
-    if y.ndim != 1 or len(y) != len(x):
-        raise ValueError(f"{where} has {len(x)} samples but labels of shape {list(y.shape)}; one label per sample is needed")
+    y = targets.stored(where, y, task, len(x))
     if x.is_floating_point():
         x = x.to(torch.float32)
         if not x.isfinite().all():
@@ -295,6 +298,4 @@ def _checked(client: int, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         x = x.to(torch.float32)
     elif x.dtype != torch.uint8:
         x = x.to(torch.int64)
-    if y.is_floating_point() and not bool((y == y.round()).all()):
-        raise ValueError(f"{where} labels must be whole numbers")
-    return x, y.to(torch.int64)
+    return x, y

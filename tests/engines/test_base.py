@@ -118,7 +118,7 @@ def test_gradient_and_scores_are_those_of_all_samples(cls):
                 assert torch.allclose(gradient[name][i, k], parameter.grad, atol=1e-6), name
             assert loss[i, k].item() == pytest.approx(value.item(), rel=1e-5)
             assert scores.loss[i, k].item() == pytest.approx(value.item(), rel=1e-5)
-            assert scores.accuracy[i, k].item() == pytest.approx((logits.argmax(1) == y).float().mean().item())
+            assert scores.score[i, k].item() == pytest.approx((logits.argmax(1) == y).float().mean().item())
 
 
 @pytest.mark.parametrize("cls", ENGINES)
@@ -128,7 +128,7 @@ def test_shared_models_score_as_copies_do(cls):
     copies = tree_map(lambda t: t.expand(4, *t.shape[1:]), shared)
     one, other = engine.score(shared, FEDERATION.test), engine.score(copies, FEDERATION.test)
     assert torch.allclose(one.loss, other.loss, atol=1e-6)
-    assert torch.equal(one.accuracy, other.accuracy)
+    assert torch.equal(one.score, other.score)
 
 
 @pytest.mark.parametrize("cls", ENGINES)

@@ -49,6 +49,8 @@ OTHERWISE = {
     "warmup_rounds": 3,
     "step_factor": 0.5,
     "clip_gradient": 1.0,
+    "loss": "mse",
+    "task": "regression",
     "label_smoothing": 0.1,
     "class_weights": "balanced",
     "mixup": 0.2,

@@ -158,4 +158,4 @@ def _advice(
                 runs.append(observed(run, here))
                 method, model = make_method(with_k), find_model(settings.model)
                 costs[K] = cost(method, model, federation, settings.local_epochs, settings.batch_size)
-    return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation))
+    return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation), local.task)

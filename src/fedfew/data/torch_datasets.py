@@ -13,7 +13,7 @@ from fedfew.data.errors import DataError
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES
 from fedfew.data.readers.npz import channels_first
-from fedfew.federation import from_one_hot
+from fedfew.targets import from_one_hot
 
 INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
-from fedfew import random_streams
+from fedfew import random_streams, tasks
 from fedfew.config import LocalTraining
 from fedfew.engines import dropout, mixup
 from fedfew.engines.loss import shifted, with_client_terms
@@ -48,10 +47,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Mean loss and accuracy, ``[C, S]``: client i under candidate model s."""
+    """Mean loss and the task's score (accuracy, R², …), ``[C, S]``: client i under candidate model s."""
 
     loss: Tensor
-    accuracy: Tensor
+    score: Tensor
 
 
 def forward(module: nn.Module, weights: Tree, x: Tensor, through: Through | None = None) -> Tensor:
@@ -81,6 +80,7 @@ class Engine(ABC):
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         self.module = out_of_place(dropout.make_counted(module)).train()
         self.training = training
+        self.criterion = tasks.criterion(training.loss)
         self.seed = seed
         self.drops = any(isinstance(m, dropout.CountedDropout) for m in self.module.modules())
         self._mixes_samples = uses_batch_statistics(self.module)  # so clients must not share a batch in evaluation
@@ -144,7 +144,7 @@ class Engine(ABC):
         return self.score(params, samples).loss
 
     def score(self, params: Tree, samples: Samples) -> ModelScores:
-        """Loss and accuracy of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
+        """Loss and score of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
         self.module.eval()
         with torch.no_grad(), self._products(samples):
             if leaves(params)[0].shape[0] > 1:
@@ -154,7 +154,8 @@ class Engine(ABC):
             return self._score_shared(params, samples)
 
     def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:
-        """Scores ``[C, 1]`` of each client's mixture Σ_s weights[i, s]·p_s(y|x), and ``[C, S]`` of its single models."""
+        """Scores ``[C, 1]`` of each client's mixture of outputs, e.g. Σ_s weights[i, s]·p_s(y|x), and ``[C, S]`` of its single
+        models."""
         self.module.eval()
         with torch.no_grad(), self._products(samples):
             return self._score_mixture(params, samples, weights.log())
@@ -162,7 +163,7 @@ class Engine(ABC):
     def _score_mixture(self, params: Tree, samples: Samples, log_weights: Tensor) -> tuple[ModelScores, ModelScores]:
         clients, models = log_weights.shape
         shared = leaves(params)[0].shape[0] == 1 and not self._mixes_samples
-        total = torch.zeros(2, clients, models + 1, dtype=torch.float64, device=samples.y.device)
+        total = self._totals(samples, clients, models + 1)
         for i in [0] if shared else range(clients):
             rows, owner = _rows(samples) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
             own = tree_map(lambda t, i=i: t[i if len(t) > 1 else 0], params)
@@ -171,13 +172,12 @@ class Engine(ABC):
                 x, y = samples.inputs(at), samples.y[at]
                 prior = None if samples.log_prior is None else samples.log_prior[who]
                 each = [shifted(forward(self.module, tree_map(lambda t, s=s: t[s], own), x), prior) for s in range(models)]
-                log_p = torch.stack([logits.log_softmax(-1) for logits in each])  # [S, B, classes]
-                mixed = torch.logsumexp(log_p + log_weights[who].T[..., None], 0)
-                for s, scores in enumerate([*log_p, mixed]):
-                    total[0, :, s].index_add_(0, who, F.nll_loss(scores, y, reduction="none").double())
-                    total[1, :, s].index_add_(0, who, (scores.argmax(-1) == y).double())
-        loss, accuracy = (total / samples.count[:, None]).float()
-        return ModelScores(loss[:, models:], accuracy[:, models:]), ModelScores(loss[:, :models], accuracy[:, :models])
+                mixed = self.criterion.task.mixed(torch.stack(each), log_weights[who].T[..., None])
+                for s, outputs in enumerate([*each, mixed]):
+                    for of, term in zip(total, self.criterion.terms(outputs, y), strict=True):
+                        of[:, s].index_add_(0, who, term.double())
+        loss, score = self.criterion.scores(total / samples.count[:, None])
+        return ModelScores(loss[:, models:], score[:, models:]), ModelScores(loss[:, :models], score[:, :models])
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """Gradient of each client's mean training loss at ``params[C, K, …]``, and that loss ``[C, K]``."""
@@ -234,17 +234,22 @@ class Engine(ABC):
         """The same S models on everybody's samples: one pass over all rows, then a sum per client."""
         models = leaves(params)[0].shape[1]
         rows, owner = _rows(samples)
-        total = torch.zeros(2, len(samples.count), models, dtype=torch.float64, device=rows.device)
+        total = self._totals(samples, len(samples.count), models)
         size = 8 * EVALUATION_BATCH if rows.is_cuda else EVALUATION_BATCH
         for at, who in zip(rows.split(size), owner.split(size), strict=True):
             x, y = samples.inputs(at), samples.y[at]
             prior = None if samples.log_prior is None else samples.log_prior[who]
             for s in range(models):
-                logits = shifted(forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x), prior)
-                total[0, :, s].index_add_(0, who, F.cross_entropy(logits, y, reduction="none").double())
-                total[1, :, s].index_add_(0, who, correct(logits, y).double())
-        loss, accuracy = (total / samples.count[:, None]).float()
-        return ModelScores(loss, accuracy)
+                outputs = shifted(forward(self.module, tree_map(lambda t, s=s: t[0, s], params), x), prior)
+                for of, term in zip(total, self.criterion.terms(outputs, y), strict=True):
+                    of[:, s].index_add_(0, who, term.double())
+        return ModelScores(*self.criterion.scores(total / samples.count[:, None]))
+
+    def _totals(self, samples: Samples, clients: int, models: int) -> Tensor:
+        """Room for sums of the criterion's terms, [terms, C, S]."""
+        return torch.zeros(
+            self.criterion.number_of_terms(samples.y), clients, models, dtype=torch.float64, device=samples.y.device
+        )
 
     def trainable(self, path: str) -> bool:
         """Is the leaf at this path of a tree trained? All are but the module's buffers."""
@@ -270,7 +275,7 @@ class Engine(ABC):
 
         rows = torch.arange(min(len(samples.y), self.training.batch_size), device=samples.y.device)
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            F.cross_entropy(self.module(samples.inputs(rows)), samples.y[rows])
+            self.criterion.total(self.module(samples.inputs(rows)), samples.y[rows])
         return -(-kept // len(rows))
 
 
@@ -283,12 +288,6 @@ def out_of_place(module: nn.Module) -> nn.Module:
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]  # a plain attribute of PyTorch's activations
     return module
-
-
-def correct(logits: Tensor, y: Tensor) -> Tensor:
-    """For each sample: is the largest of its logits that of its label? Never where one of them is NaN."""
-    largest = logits.max(-1)
-    return (largest.indices == y) & ~largest.values.isnan()
 
 
 def evaluation_batches(rows: Tensor) -> tuple[Tensor, ...]:

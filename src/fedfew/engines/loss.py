@@ -1,4 +1,4 @@
-"""The training loss of one replica: cross-entropy as PyTorch's, with what the client's own data add to it.
+"""The training loss of one replica, with what the client's own data add to it where it is cross-entropy.
 
 A client may add its log label prior to the logits, and weigh classes. Both are constants of the client, so they travel with the
 context of an objective, which every engine hands to the replicas anyway.
@@ -14,6 +14,7 @@ from torch import Tensor
 from fedfew.federation import Samples
 from fedfew.local import Through
 from fedfew.stack import Tree, branch, tensor
+from fedfew.tasks import Criterion
 
 CONTEXT, LOG_PRIOR, CLASS_WEIGHTS = "__context__", "__log_prior__", "__class_weights__"  # of a context that carries them
 
@@ -59,6 +60,18 @@ def client_terms(context: Tree) -> tuple[Tree, ClientTerms]:
 
 def shifted(logits: Tensor, log_prior: Tensor | None) -> Tensor:
     return logits if log_prior is None else logits + log_prior
+
+
+def stacked_loss(
+    criterion: Criterion, outputs: Tensor, y: Tensor, weight: Tensor, class_weights: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """The mean loss of samples ``[B]`` that weigh unequally; with mixup weight is ``[B, 2]`` and y ``[B, 2, …]``."""
+    if criterion.is_cross_entropy:
+        return stacked_cross_entropy(outputs, y, weight, class_weights, smoothing)
+    if weight.ndim == 1:
+        return (criterion.losses(outputs, y) * weight).sum()
+    both = [(criterion.losses(outputs, y[:, of]) * weight[:, of]).sum() for of in range(weight.shape[1])]
+    return both[0] + both[1]
 
 
 def stacked_cross_entropy(

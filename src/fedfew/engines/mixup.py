@@ -54,13 +54,16 @@ def _lower_half(alpha: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mixed(x: Tensor, y: Tensor, weight: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A stack of batches mixed: inputs ``[R, B, …]``, and two labels per sample and what they weigh, ``[R, B, 2]``.
+    """A stack of batches mixed: inputs ``[R, B, …]``, two targets per sample ``[R, B, 2, …]`` and what they weigh ``[R, B, 2]``.
 
     weight: 0 for what only fills a batch up, which is nobody's partner; share: [R].
     """
     following = torch.arange(1, x.shape[1] + 1, device=x.device)
     partner = following.where(following < (weight > 0).sum(-1, keepdim=True), 0)
-    at = partner.reshape(*partner.shape, *[1] * (x.ndim - 2)).expand_as(x)
     by = share.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
     two = torch.stack([share, 1 - share], -1).to(weight.dtype)
-    return x * by + x.gather(1, at) * (1 - by), torch.stack([y, y.gather(1, partner)], -1), weight[..., None] * two[:, None]
+
+    def of_partners(t: Tensor) -> Tensor:
+        return t.gather(1, partner.reshape(*partner.shape, *[1] * (t.ndim - 2)).expand_as(t))
+
+    return x * by + of_partners(x) * (1 - by), torch.stack([y, of_partners(y)], 2), weight[..., None] * two[:, None]

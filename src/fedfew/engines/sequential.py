@@ -16,7 +16,7 @@ from torch.optim.sgd import sgd
 from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import BETAS, EPS, Engine, ModelScores, Pass, correct, evaluation_batches, forward
+from fedfew.engines.base import BETAS, EPS, Engine, ModelScores, Pass, evaluation_batches, forward
 from fedfew.engines.dropout import keyed
 from fedfew.engines.loss import BatchLoss, ClientTerms, client_terms, shifted
 from fedfew.federation import Samples
@@ -190,15 +190,21 @@ class Sequential(Engine):
             return shifted(forward(self.module, weights, inputs, through), terms.log_prior)
 
         def loss(logits: Tensor) -> Tensor:
-            weight = None if terms.class_weights is None else terms.class_weights.to(logits.dtype)
-            of = partial(F.cross_entropy, logits, weight=weight, label_smoothing=self.training.label_smoothing)
-            return of(labels) if share is None else share * of(labels) + (1 - share) * of(labels.roll(-1))
+            of = self._mean_loss(logits, terms)
+            return of(labels) if share is None else share * of(labels) + (1 - share) * of(labels.roll(-1, 0))
 
         each = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64, device=labels.device)
         if share is None:
             return BatchLoss(outputs, loss, labels, each)
         both = torch.stack([labels, labels.roll(-1, 0)], 1)
         return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([share, 1 - share]))
+
+    def _mean_loss(self, outputs: Tensor, terms: ClientTerms) -> Callable[[Tensor], Tensor]:
+        """The mean loss of these outputs as a function of the targets."""
+        if not self.criterion.is_cross_entropy:
+            return lambda y: self.criterion.losses(outputs, y).mean()
+        weight = None if terms.class_weights is None else terms.class_weights.to(outputs.dtype)
+        return partial(F.cross_entropy, outputs, weight=weight, label_smoothing=self.training.label_smoothing)
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         def differentiate(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
@@ -210,7 +216,7 @@ class Sequential(Engine):
             mean_loss = torch.zeros((), device=rows.device)
             for batch in evaluation_batches(rows):
                 logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
-                part = F.cross_entropy(logits, samples.y[batch], reduction="sum") / len(rows)
+                part = self.criterion.total(logits, samples.y[batch]) / len(rows)
                 part.backward()
                 mean_loss = mean_loss + part.detach()
             return tree_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, weights), mean_loss
@@ -222,16 +228,17 @@ class Sequential(Engine):
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
             prior = None if samples.log_prior is None else samples.log_prior[i]
-            total = torch.zeros(2, dtype=torch.float64, device=rows.device)
+            total = self._totals(samples, 1, 1)[:, 0, 0]
             for batch in evaluation_batches(rows):
                 logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
                 labels = samples.y[batch]
-                total[0] += F.cross_entropy(logits, labels, reduction="sum")
-                total[1] += correct(logits, labels).sum()
-            return {}, (total / len(rows)).float()
+                total[0] += self.criterion.total(logits, labels)
+                for at_term, statistic in enumerate(self.criterion.task.statistics(logits, labels), start=1):
+                    total[at_term] += statistic.sum()
+            return {}, torch.stack(self.criterion.scores(total / len(rows)))
 
         _, scores = self._for_each_replica(score, params, samples)
-        return ModelScores(loss=scores[..., 0], accuracy=scores[..., 1])
+        return ModelScores(loss=scores[..., 0], score=scores[..., 1])
 
 
 Work = Callable[[Sequential, int, int], tuple[Tree, Tensor]]

@@ -1,6 +1,7 @@
 """Scores of single clients, and what they add up to over clients and rounds.
 
-Everything but :func:`evaluate` is a pure function of numpy arrays. Formulas and choices: ``docs/scores.md``.
+Everything but :func:`evaluate` is a pure function of numpy arrays; those of a single client are in
+:mod:`fedfew.evaluation.client_metrics`. Formulas and choices: ``docs/scores.md``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from fedfew.engines.base import evaluation_batches, forward
+from fedfew.evaluation.client_metrics import ClientScores as ClientScores
+from fedfew.evaluation.client_metrics import client_scores as client_scores
+from fedfew.evaluation.client_metrics import multi_label_scores, regression_scores
 from fedfew.federation import Federation, Samples
 from fedfew.models.served import ServedModel
 from fedfew.stack import Tree, take, to
+from fedfew.tasks import Task
 from fedfew.training.history import History
 
 if TYPE_CHECKING:
@@ -106,92 +111,35 @@ def _first(where: NDArray[np.bool_]) -> int:
     return int(where.argmax())
 
 
-# -- of one client -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ClientScores:
-    """How well one model fits one client's test data."""
-
-    accuracy: float
-    loss: float  # mean cross-entropy
-    macro_f1: float
-    auc: float  # NaN where the client's labels are all of one class
-
-
-def client_scores(logits: ArrayLike, labels: ArrayLike, classes: int) -> ClientScores:
-    """Scores of one client from ``logits[N, classes]`` and ``labels[N]``.
-
-    A client seldom has all classes, so each macro mean says over which it is taken:
-    ``macro_f1``: those that occur among the labels *or* the predictions. A class predicted but absent counts as 0, for it is
-    always wrong; a class that is neither is no question that was asked.
-    ``auc``: those that have both positives and negatives among the labels; NaN if there is none. Samples are ranked by the
-    log-odds of the class, the same order as that of its probability, without the ties of probabilities rounded to 0 or 1.
-    """
-    scores, y = _checked(logits, labels, classes)
-    predicted = scores.argmax(1)
-    return ClientScores(
-        accuracy=float((predicted == y).mean()),
-        loss=float(_cross_entropy(scores, y)),
-        macro_f1=_macro_f1(y, predicted),
-        auc=_one_vs_rest_auc(y, _log_odds(scores)),
-    )
-
-
-def _checked(logits: ArrayLike, labels: ArrayLike, classes: int) -> tuple[Array, NDArray[np.int64]]:
-    scores, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
-    if scores.ndim != 2 or len(scores) == 0 or scores.shape[1] != classes:
-        raise ValueError(f"logits must have shape [N ≥ 1, {classes} classes], not {list(scores.shape)}")
-    if y.shape != (len(scores),):
-        raise ValueError(f"labels must have shape [{len(scores)}], one for each row of logits, not {list(y.shape)}")
-    if not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"labels must be whole numbers, not {y.dtype}")
-    if y.min() < 0 or y.max() >= classes:
-        raise ValueError(f"labels must lie in 0 … {classes - 1}, but run from {y.min()} to {y.max()}")
-    wrong, _ = np.nonzero(~np.isfinite(scores))
-    if len(wrong):
-        raise ValueError(f"logits must be finite, but those of sample {wrong[0]} are not")
-    return scores, y.astype(np.int64)
-
-
-def _cross_entropy(logits: Array, y: NDArray[np.int64]) -> np.float64:
-    shifted = logits - logits.max(1, keepdims=True)
-    of_label = shifted[np.arange(len(y)), y]
-    return np.mean(np.log(np.exp(shifted).sum(1)) - of_label)
-
-
-def _macro_f1(y: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(y, predicted, average="macro", zero_division=0.0))
-
-
-def _one_vs_rest_auc(y: NDArray[np.int64], rank_by: Array) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    present = np.unique(y)
-    if len(present) < 2:
-        return float("nan")
-    return float(np.mean([roc_auc_score(y == c, rank_by[:, c]) for c in present]))
-
-
-def _log_odds(logits: Array) -> Array:
-    """log p − log(1 − p) for every class: x_c − log Σ_{j≠c} exp x_j."""
-    shifted = logits - logits.max(1, keepdims=True)
-    rows, top = np.arange(len(logits)), logits.argmax(1)
-    odds = np.exp(shifted)
-    rest = odds.sum(1, keepdims=True) - odds  # ≥ 1 but for the largest, where all digits would cancel:
-    odds[rows, top] = 0.0
-    rest[rows, top] = odds.sum(1)
-    return shifted - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
-
-
 # -- of all clients of a run -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
+class RegressionScores:
+    """Of M clients, an array [M] each; NaN where a client's targets are all the same."""
+
+    r2: Array
+    loss: Array
+    mae: Array
+    rmse: Array
+    samples: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MultiLabelScores:
+    """Of M clients, an array [M] each."""
+
+    micro_f1: Array
+    loss: Array
+    macro_f1: Array
+    auc: Array
+    subset_accuracy: Array
+    samples: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Scores:
-    """The scores of M clients, an array [M] each."""
+    """The scores of M clients that have classes, an array [M] each."""
 
     accuracy: Array
     loss: Array
@@ -200,12 +148,14 @@ class Scores:
     samples: NDArray[np.int64]  # test samples of each client: to weigh by
 
 
-def evaluate(run: Run, federation: Federation) -> Scores:
-    """Test scores of what each client is served now (:meth:`Run.served_to`).
+def evaluate(run: Run, federation: Federation) -> Scores | RegressionScores | MultiLabelScores:
+    """Test scores of what each client is served now (:meth:`Run.served_to`), by the task of the run.
 
     Runs where ``federation`` lies (:meth:`Federation.to`).
     """
     expected = run.settings["federation"]
+    if federation.task != run.task.name:
+        raise ValueError(f"the task of the federation is {federation.task}, but the run was made for {run.task.name}")
     if len(federation) != expected["clients"] or federation.classes != expected["classes"]:
         raise ValueError(
             f"federation has {len(federation)} clients and {federation.classes} classes, "
@@ -213,25 +163,37 @@ def evaluate(run: Run, federation: Federation) -> Scores:
         )
     device = federation.test.y.device
     module = run.new_module().to(device).eval()
-    scores = []
+    scores: list[dict[str, float]] = []
     for i in range(len(federation)):
-        logits, y = _logits(module, run.served_to(i), federation.test, i)
+        outputs, y = _outputs(module, run.served_to(i), run.task, federation.test, i)
         try:
-            scores.append(client_scores(logits, y, federation.classes))
+            scores.append(_of_client(run, outputs, y, federation.classes))
         except ValueError as error:
             raise ValueError(f"client {i}: {error}") from error
-    columns = {name: np.array([getattr(s, name) for s in scores]) for name in ("accuracy", "loss", "macro_f1", "auc")}
-    return Scores(samples=federation.test.count.cpu().numpy(), **columns)
+    columns = {name: np.array([of[name] for of in scores]) for name in scores[0]}
+    kind: type[Any] = {"classification": Scores, "regression": RegressionScores, "multi-label": MultiLabelScores}[run.task.name]
+    made: Scores | RegressionScores | MultiLabelScores = kind(samples=federation.test.count.cpu().numpy(), **columns)
+    return made
 
 
-def _logits(module: nn.Module, served: Served, samples: Samples, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What a client's served model gives for its samples, in the batches that an engine scores, and their labels."""
+def _of_client(run: Run, outputs: Tensor, y: Tensor, classes: int) -> dict[str, float]:
+    if run.task.name == "classification":
+        found = vars(client_scores(outputs.numpy(), y.numpy(), classes))
+        return found if run.criterion.is_cross_entropy else found | {"loss": float(run.criterion.losses(outputs, y).mean())}
+    if not bool(outputs.isfinite().all()):
+        raise ValueError("outputs must be finite")
+    score = regression_scores if run.task.name == "regression" else multi_label_scores
+    return score(outputs.numpy(), y.numpy()) | {"loss": float(run.criterion.losses(outputs, y).double().mean())}
+
+
+def _outputs(module: nn.Module, served: Served, task: Task, samples: Samples, client: int) -> tuple[Tensor, Tensor]:
+    """What a client's served model gives for its samples, in the batches that an engine scores, and their targets."""
     rows, device = samples.rows(client), samples.y.device
     each = [_ModuleWith(module, to(take(served.models, s), device)) for s in range(len(served.weights))]
-    whole = ServedModel(each, served.weights, served.log_prior).to(device)
+    whole = ServedModel(each, served.weights, served.log_prior, task.name).to(device)
     with torch.no_grad():
         parts = [whole(samples.inputs(batch)) for batch in evaluation_batches(rows)]
-    return torch.cat(parts).cpu().numpy(), samples.y[rows].cpu().numpy()
+    return torch.cat(parts).cpu(), samples.y[rows].cpu()
 
 
 class _ModuleWith(nn.Module):
@@ -276,7 +238,7 @@ def weight_diagnostics(history: History) -> WeightDiagnostics:
 
 @dataclass(frozen=True)
 class RoundScore:
-    """Mean test accuracies over clients in one round, by its number."""
+    """Mean test scores (accuracy, R², …) over clients in one round, by its number."""
 
     round: int
     served: float
@@ -291,13 +253,13 @@ class LastAndBest:
 
 
 def last_and_best(history: History) -> LastAndBest:
-    """The last scored round, and those with the best mean served and the best mean adapted accuracy (the earliest of equals).
+    """The last scored round, and those with the best mean served and the best mean adapted score (the earliest of equals).
 
     The last round is an honest estimate. The best ones are chosen *on the test data*, so their scores are optimistic: a maximum
     over many noisy numbers, and more so the more rounds were scored. Report them as what they are, or not at all.
     """
     _require_rounds(history)
-    served, adapted = (_means(history[column]) for column in ("served_accuracy", "adapted_accuracy"))
+    served, adapted = (_means(history.scores(which)) for which in ("served", "adapted"))
 
     def at(position: int) -> RoundScore:
         return RoundScore(int(history["round"][position]), float(served[position]), float(adapted[position]))

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedfew import targets
 from fedfew.config import LabelPrior
 from fedfew.data import split
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.engines.augment import check as check_augment
-from fedfew.engines.base import correct, evaluation_batches
+from fedfew.engines.base import evaluation_batches
 from fedfew.engines.loss import shifted
 from fedfew.federation import Federation, Pixels, as_input
 from fedfew.local import best_model, cross_entropy
@@ -30,7 +30,8 @@ from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
-from fedfew.training import batch_norm_policy
+from fedfew.tasks import Criterion, LossFunction, TaskName, chosen, task_of_loss
+from fedfew.training import batch_norm_policy, task_settings
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.label_prior import log_frequencies
 
@@ -39,41 +40,72 @@ from fedfew.training.label_prior import log_frequencies
 class Fit:
     """How well one model fits some samples."""
 
-    loss: float  # mean cross-entropy
-    accuracy: float
+    loss: float  # mean, by default of cross-entropy
+    score: float  # the task's: accuracy, R² or micro-F1
+
+    @property
+    def accuracy(self) -> float:
+        """The score, by its name for classes."""
+        return self.score
 
 
 def fit(
-    models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric", log_prior: Tensor | None = None
+    models: Sequence[nn.Module],
+    x: Any,
+    y: Any,
+    *,
+    pixels: Pixels = "symmetric",
+    log_prior: Tensor | None = None,
+    task: TaskName | None = None,
+    loss: str | LossFunction = "auto",
 ) -> list[Fit]:
     """How well each of the models fits these samples.
 
     pixels: what bytes become on their way into a model, as in the federation that the models were trained on. log_prior: added to
-    the logits, for models that were trained with label priors.
+    the logits, for models that were trained with label priors. task, loss: as in training; by default what the targets show.
     """
-    inputs, labels = as_input(torch.as_tensor(x), pixels), torch.as_tensor(y).long()
+    criterion = _criterion(y, task, loss)
+    inputs = as_input(torch.as_tensor(x), pixels)
     if inputs.is_floating_point():
         inputs = inputs.to(torch.float32)
-    if len(inputs) == 0 or len(inputs) != len(labels):
-        raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(labels)}")
+    if len(inputs) == 0 or len(inputs) != len(y):
+        raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(y)}")
+    wanted = targets.stored("the data", torch.as_tensor(targets.as_array(y)), criterion.task.name, len(inputs))
     fits = []
     with torch.no_grad():
         for module in models:
             module.eval()
-            logits = shifted(torch.cat([module(part) for part in evaluation_batches(inputs)]), log_prior)
-            accuracy = correct(logits, labels).double().mean()
-            fits.append(Fit(float(F.cross_entropy(logits, labels)), float(accuracy)))
+            outputs = shifted(torch.cat([module(part) for part in evaluation_batches(inputs)]), log_prior)
+            means = torch.stack([term.double().mean() for term in criterion.terms(outputs, wanted)])
+            mean_loss, score = means[0], criterion.task.value(means[1:])
+            fits.append(Fit(float(mean_loss), float(score)))
     return fits
 
 
-def select(models: Sequence[nn.Module], x: Any, y: Any, *, pixels: Pixels = "symmetric", label_prior: LabelPrior = "none") -> int:
+def _criterion(y: Any, task: TaskName | None, loss: str | LossFunction | Criterion) -> Criterion:
+    targets.check_task(task)
+    return chosen(loss, task or task_of_loss(loss) or targets.detected([targets.as_array(y)]))
+
+
+def select(
+    models: Sequence[nn.Module],
+    x: Any,
+    y: Any,
+    *,
+    pixels: Pixels = "symmetric",
+    label_prior: LabelPrior = "none",
+    task: TaskName | None = None,
+    loss: str | LossFunction = "auto",
+) -> int:
     """Which of the models fits these samples best (least mean loss): how a client that never took part chooses.
 
-    label_prior: as the models were trained; "client" adds the log frequencies of these labels to the logits.
+    label_prior: as the models were trained; "client" adds the log frequencies of these labels to the logits. task, loss: as in
+    training; by default what the targets show.
     """
     if not models:
         raise ValueError("models is empty: there is nothing to choose from")
-    return _best(fit(models, x, y, pixels=pixels, log_prior=_prior(models[0], x, y, pixels, label_prior)))
+    prior = _prior(models[0], x, y, pixels, label_prior)
+    return _best(fit(models, x, y, pixels=pixels, log_prior=prior, task=task, loss=loss))
 
 
 def _prior(model: nn.Module, x: Any, y: Any, pixels: Pixels, label_prior: LabelPrior, strength: float = 1.0) -> Tensor | None:
@@ -126,6 +158,8 @@ def join(
     label_prior: LabelPrior = "none",
     seed: int = 0,
     on_epoch: Callable[[int, Fit], None] | None = None,
+    task: TaskName | None = None,
+    loss: str | LossFunction = "auto",
 ) -> Joined:
     """Choose the model that fits these samples best and, where ``training`` is given, go on training it.
 
@@ -133,18 +167,21 @@ def join(
     sample (a patient's, say); all samples of a group are on one side. training: as many epochs of it as it says; each begins with
     fresh momentum, as a client's round does. Unless ``keep_adapted``, a model that this made worse is not used. on_epoch: called
     after every epoch with its number and the fit to the samples held out. label_prior: as the models were trained; "client" adds
-    the log frequencies of the labels that the model is chosen by to the logits, times ``training.prior_strength``.
+    the log frequencies of the labels that the model is chosen by to the logits, times ``training.prior_strength``. task, loss: as
+    in training; by default what the targets show.
     """
     if not models:
         raise ValueError("models is empty: there is nothing to choose from")
     x, y = np.asarray(x), np.asarray(y)
-    at, out = hold_out(y, validation, groups, seed)
+    criterion = _criterion(y, task, loss)
+    of_task: dict[str, Any] = {"task": criterion.task.name, "loss": criterion}
+    at, out = hold_out(y if criterion.task.name == "classification" else np.zeros(len(y)), validation, groups, seed)
     strength = 1.0 if training is None else training.prior_strength
     prior = _prior(models[0], x[at], y[at], pixels, label_prior, strength)
-    fits = fit(models, x[at], y[at], pixels=pixels, log_prior=prior)
+    fits = fit(models, x[at], y[at], pixels=pixels, log_prior=prior, **of_task)
     best = _best(fits)
     module = models[best]
-    before = fit([module], x[out], y[out], pixels=pixels, log_prior=prior)[0] if len(out) else None
+    before = fit([module], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0] if len(out) else None
     plain = Joined(best, fits, len(at), len(out), before, None, module, False, prior)
     if training is None:
         return plain
@@ -152,9 +189,11 @@ def join(
         raise ValueError("validation is 0, but without samples held out nobody could tell what adapting does: hold some out")
 
     def score(trained: nn.Module) -> Fit:
-        return fit([trained], x[out], y[out], pixels=pixels, log_prior=prior)[0]
+        return fit([trained], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0]
 
-    here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])])
+    training = replace(training, loss=criterion)
+    task_settings.check(training, criterion)
+    here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])], task=criterion.task.name)
     own = replace(here.train, pixels=pixels, log_prior=None if prior is None else prior[None])
     trained = _adapted(module, replace(here, train=own), training, seed, score, on_epoch)
     joined = replace(plain, after=score(trained))
@@ -165,7 +204,8 @@ def join(
 
 
 def hold_out(y: NDArray[Any], share: float, groups: Any = None, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to choose and train on, and rows held out, both in ascending order; at least one a side."""
+    """Rows to choose and train on, and rows held out, both in ascending order; at least one a side. y: classes, each of which is
+    held out in proportion."""
     if not 0 <= share < 1:
         raise ValueError(f"validation must be a share in [0, 1), not {share}")
     rows = np.arange(len(y))

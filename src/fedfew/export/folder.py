@@ -157,7 +157,7 @@ def _scores(run: Run) -> dict[str, Any]:
     kept = ("clients", "mean", "std", "min", "max")
     scores: dict[str, Any] = {"round": int(run.scored("round"))}
     for score in ("served", "adapted"):
-        summary = asdict(summarise(run.scored(f"{score}_accuracy")))
+        summary = asdict(summarise(run.scores(score)))
         scores[score] = {name: summary[name] for name in kept} if summary["clients"] else None
     return scores
 

@@ -258,7 +258,7 @@ class ServerLoop:
         line = f"round {number} of {self.config.rounds}: {len(aggregation.answered)} clients, loss {aggregation.loss:.4f}, "
         line += f"{seconds:.1f} s"
         if scored:
-            served = self._state.state.history.last("served_accuracy")
+            served = self._state.state.history.last_scores("served")
             known = served[served == served]
             line += f", served {100 * known.mean():.1f} %" if len(known) else ""
         log.info(line)

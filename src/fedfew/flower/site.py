@@ -249,7 +249,7 @@ class Site:
 
 
 def _as_values(scores: ServedScores) -> dict[str, Any]:
-    return {"choice": int(scores.choice[0]), "accuracy": float(scores.accuracy[0]), "loss": float(scores.loss[0])}
+    return {"choice": int(scores.choice[0]), "accuracy": float(scores.score[0]), "loss": float(scores.loss[0])}
 
 
 def _run(message: SiteMessage) -> str:

@@ -7,18 +7,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedfew.tasks import CLASSIFICATION, TASKS
+
 
 class ServedModel(nn.Module):
-    """One model with a label prior: its logits + log prior. Several: the log-probabilities of their weighted mixture.
+    """One model with a label prior: its logits + log prior. Several: what their weighted mixture gives.
 
+    That is log-probabilities of classes, mean outputs for a regression, and log-odds of mean probabilities for several labels.
     weights: of the models, one number each, adding up to one; log_prior: ``[classes]``, or None for none.
     """
 
     log_weights: Tensor
     log_prior: Tensor | None
 
-    def __init__(self, models: Sequence[nn.Module], weights: Tensor | None = None, log_prior: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        weights: Tensor | None = None,
+        log_prior: Tensor | None = None,
+        task: str = CLASSIFICATION.name,
+    ) -> None:
         super().__init__()
+        self.task = task
         self.models = nn.ModuleList(models)
         weights = torch.full((len(models),), 1 / len(models)) if weights is None else torch.as_tensor(weights).float()
         self.register_buffer("log_weights", weights.log())
@@ -28,8 +38,8 @@ class ServedModel(nn.Module):
         logits = [self._shifted(model(x)) for model in self.models]
         if len(logits) == 1:
             return logits[0]
-        each = torch.stack([one.log_softmax(-1) for one in logits])
-        return torch.logsumexp(each + self.log_weights.view(-1, *[1] * (each.ndim - 1)), 0)
+        each = torch.stack(logits)
+        return TASKS[self.task].mixed(each, self.log_weights.view(-1, *[1] * (each.ndim - 1)))
 
     def _shifted(self, logits: Tensor) -> Tensor:
         return logits if self.log_prior is None else logits + self.log_prior

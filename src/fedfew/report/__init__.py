@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfew.evaluation.metrics import Summary, last_and_best, summarise, weight_diagnostics
+from fedfew.tasks import recorded_task
 
 if TYPE_CHECKING:
     from fedfew.training.history import History
@@ -42,9 +43,15 @@ class AcrossSeeds:
 
 
 def last_scores(run: Run) -> dict[str, Summary]:
-    """Served and adapted accuracy over clients, in the round whose models are used: the last scored one, or the best kept."""
+    """Served and adapted scores (the task's: accuracy, R², …) over clients, in the round whose models are used: the last scored one, or
+    the best kept."""
     samples = run.settings["federation"]["test_samples"]
-    return {score: summarise(run.scored(f"{score}_accuracy"), samples) for score in SCORES}
+    return {score: summarise(run.scores(score), samples) for score in SCORES}
+
+
+def score_name(run: Run) -> str:
+    """What the run's scores are: accuracy, R², …"""
+    return recorded_task(run.settings).score
 
 
 def score_values(run: Run) -> dict[str, dict[str, Any]]:
@@ -71,7 +78,7 @@ def seconds(run: Run) -> float:
 
 def mean_curve(history: History, score: str) -> Any:
     """The mean over clients in every scored round, [S]."""
-    return np.array([summarise(row).mean for row in history[f"{score}_accuracy"]])
+    return np.array([summarise(row).mean for row in history.scores(score)])
 
 
 def html(run: Run | str | Path) -> str:
@@ -91,8 +98,9 @@ def describe(run: Run) -> dict[str, Any]:
     if not len(run.history):  # stopped in its first round
         return about
     history = run.history
-    rows = zip(*(run.scored(name).tolist() for name in ("choice", "served_accuracy", "adapted_accuracy")), strict=True)
+    rows = zip(run.scored("choice").tolist(), *(run.scores(score).tolist() for score in SCORES), strict=True)
     return about | {
+        "score": score_name(run),
         "scores": score_values(run),
         "last_and_best": asdict(last_and_best(history)),
         "weights": last_weights(history),

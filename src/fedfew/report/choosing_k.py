@@ -24,10 +24,11 @@ def table(advice: Advice, title: str) -> Table:
         "Per number of models in use: the best run that uses so many, on samples held out from the clients' training data. "
         "worse: than the best of all, ± its standard error (paired by client). Costs: of one client in one round with that K."
     )
-    columns = ("models in use", "loss", "worse ± SE", "accuracy, %", "trained with", "runs", "MB up", "MB down", "steps")
+    score = f"{advice.task.score}, %"
+    columns = ("models in use", "loss", "worse ± SE", score, "trained with", "runs", "MB up", "MB down", "steps")
     shown = empty(title, *columns, caption=caption)
     for at, (count, run) in enumerate(zip(d.counts, d.runs, strict=True)):
-        cells = [f"{d.mean[at]:.4f}", f"{d.worse[at]:.4f} ± {d.error[at]:.4f}", f"{100 * run.accuracy.mean():.1f}"]
+        cells = [f"{d.mean[at]:.4f}", f"{d.worse[at]:.4f} ± {d.error[at]:.4f}", f"{100 * np.nanmean(run.score):.1f}"]
         cells += [f"K = {run.models}, seed {run.seed}", str(advice.using(count))]
         cost = advice.costs.get(count)
         cells += (

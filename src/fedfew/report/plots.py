@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedfew.report import SCORES, AcrossSeeds, across_seeds, mean_curve
+from fedfew.report import SCORES, AcrossSeeds, across_seeds, mean_curve, score_name
 from fedfew.util.printable import for_plot, shortened
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def demo(runs: Mapping[str, Run], groups: Sequence[int], path: Path, highlight: 
     """Learning curves of all runs above; the weights of the one to highlight, over rounds, below."""
     with written(path, width=9.6, height=6.6) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=(1, 1.08), hspace=0.04)
-        _curve_panels(above, {label: run.history for label, run in runs.items()})
+        _curve_panels(above, {label: run.history for label, run in runs.items()}, score_name(runs[highlight]))
         title = f"{highlight}: how much each client counts for each model (w), and in all (α)"
         below.suptitle(title, x=0.01, ha="left", fontsize=10)
         _weight_panels(below, runs[highlight].history, groups, group_names)
@@ -59,7 +59,7 @@ def run(finished: Run, path: Path, groups: Sequence[int] | None = None) -> Path:
     with_weights = {"alpha", "w"} <= set(history.columns)
     with written(path, width=9.6, height=7.0 if with_weights else 3.6) as figure:
         parts = figure.subfigures(2 if with_weights else 1, 1, squeeze=False)[:, 0]
-        _client_panels(parts[0], history)
+        _client_panels(parts[0], history, score_name(finished))
         parts[0].suptitle(_run_title(finished), x=0.01, ha="left", fontsize=10)
         if with_weights:
             parts[1].suptitle("How much each client counts for each model (w), and in all (α)", x=0.01, ha="left", fontsize=10)
@@ -71,13 +71,14 @@ def comparison(runs: Mapping[str, Sequence[Run]], path: Path, title: str) -> Pat
     """One line per method, the best served mean on top: both scores' means with their spread over seeds, and the worst client."""
     rows = {label: across_seeds(row) for label, row in runs.items()}
     order = sorted(rows, key=lambda label: rows[label]["served"].mean)
+    called = score_name(next(iter(runs.values()))[0])
     with written(path, width=8.6, height=1.5 + 0.36 * len(runs)) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         for axis, column, name in zip(axes, ("mean", "worst"), ("mean over clients", "worst client"), strict=True):
             for score in SCORES:
                 dots(axis, [rows[label][score] for label in order], column, score)
             axis.set_title(name)
-            axis.set_xlabel("test accuracy, %")
+            axis.set_xlabel(f"test {called}, %")
             axis.set_yticks(range(len(order)), order)
             axis.set_ylim(-0.6, len(order) - 0.4)
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
@@ -125,30 +126,30 @@ def written(*paths: Path, width: float, height: float) -> Iterator[Any]:
             figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _curve_panels(figure: Any, histories: Mapping[str, History]) -> None:
-    """Served and adapted accuracy side by side, one line per method."""
+def _curve_panels(figure: Any, histories: Mapping[str, History], called: str) -> None:
+    """Served and adapted scores side by side, one line per method. called: the score's name."""
     axes = figure.subplots(1, 2, sharey=True)
     for axis, score in zip(axes, SCORES, strict=True):
         for (label, history), (colour, dashes) in zip(histories.items(), STYLES, strict=True):
             axis.plot(history.round, 100 * mean_curve(history, score), color=colour, ls=dashes, lw=1.8, label=label)
         axis.set_title(f"{score}: {MEANING[score]}")
         rounds_axis(axis)
-    axes[0].set_ylabel("test accuracy,\nmean over clients, %")
+    axes[0].set_ylabel(f"test {called},\nmean over clients, %")
     axes[0].legend(loc="lower right", reverse=True)
 
 
-def _client_panels(figure: Any, history: History) -> None:
-    """Mean over clients, and between worst and best client."""
+def _client_panels(figure: Any, history: History, called: str) -> None:
+    """Mean over clients, and between worst and best client. called: the score's name."""
     axes = figure.subplots(1, 2, sharey=True)
     for axis, score in zip(axes, SCORES, strict=True):
-        values = 100 * history[f"{score}_accuracy"]
+        values = 100 * history.scores(score)
         axis.fill_between(
             history.round, np.nanmin(values, 1), np.nanmax(values, 1), color="#d9d9d9", lw=0, label="worst to best client"
         )
         axis.plot(history.round, 100 * mean_curve(history, score), color=STYLES[-1][0], lw=1.8, label="mean over clients")
         axis.set_title(f"{score}: {MEANING[score]}")
         rounds_axis(axis)
-    axes[0].set_ylabel("test accuracy, %")
+    axes[0].set_ylabel(f"test {called}, %")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import SCORES, across_seeds, last_scores, last_weights, seconds
+from fedfew.report import SCORES, across_seeds, last_scores, last_weights, score_name, seconds
 from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     title = f"{run.settings['method']['name']}, {at}: test scores over clients, %"
     weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
-    scores = {f"{name} accuracy": summary for name, summary in last_scores(run).items()}
+    scores = {f"{name} {score_name(run)}": summary for name, summary in last_scores(run).items()}
     scores |= {
         f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
     }
@@ -97,8 +97,8 @@ WEIGHTS = {"entropy": "entropy of w", "largest": "maximum of w", "alpha_cv": "va
 def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
     """Client by client: true group and training samples (where known), the model used, both scores."""
     known = {name: about[key] for name, key in (("group", "groups"), ("samples", "train")) if key in about}
-    table = empty("clients (accuracy in %)", "client", *known, "model", *SCORES)
-    last = {score: run.scored(f"{score}_accuracy") for score in SCORES}
+    table = empty(f"clients ({score_name(run)} in %)", "client", *known, "model", *SCORES)
+    last = {score: run.scores(score) for score in SCORES}
     for i, model in enumerate(run.scored("choice").tolist()):
         table.add_row(
             name_cell(run.data.client_name(i)),
@@ -118,7 +118,8 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
         "served: the model as the server would hand it over now. adapted: after the round's local training. Last round, mean "
         f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training a run."
     )
-    table = empty(f"{title}: test accuracy, %", "method", "score", *columns, "seconds", caption=caption)
+    called = score_name(next(iter(runs.values()))[0])
+    table = empty(f"{title}: test {called}, %", "method", "score", *columns, "seconds", caption=caption)
     rows = {label: across_seeds(row) for label, row in runs.items()}
     best = {(s, c): max(getattr(row[s], c) for row in rows.values()) for s in SCORES for c in ("mean", "worst")}
     for label, row in rows.items():

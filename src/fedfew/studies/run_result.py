@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
-    from fedfew.evaluation.metrics import Scores
+    from fedfew.evaluation.metrics import MultiLabelScores, RegressionScores, Scores
     from fedfew.federation import Federation
     from fedfew.training.run import Run
     from fedfew.training.settings import Settings
@@ -28,7 +28,7 @@ def run_result(
     """All three, as plain values. about: what the runner knows (code, started, seconds)."""
     from fedfew.evaluation.metrics import evaluate
 
-    scores = evaluate(run, federation)
+    scores = _classes(evaluate(run, federation))
     rounds = _rounds(run)
     return {
         "run": _run(run, federation, settings, cost, scores, _in_use(run, rounds), notes) | about,
@@ -47,7 +47,7 @@ def _run(
     federation: Federation,
     settings: Settings,
     cost: Cost,
-    scores: Scores,
+    scores: dict[str, Any],
     last: dict[str, Any],
     notes: Sequence[str],
 ) -> dict[str, Any]:
@@ -77,26 +77,33 @@ def _run(
         "seconds_per_round": _number(run.history.seconds.mean()),
         **over_clients,
         **_single(run),
-        "macro_f1": _mean(scores.macro_f1),
-        "auc": _mean(scores.auc),
+        "macro_f1": _mean(scores["macro_f1"]),
+        "auc": _mean(scores["auc"]),
         **{name: last[name] for name in ("g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down")},
         "cost": json.dumps(asdict(cost)),
         "notes": "; ".join([*notes, *run.state.events]) or None,
     }
 
 
+def _classes(scores: Scores | RegressionScores | MultiLabelScores) -> dict[str, Any]:
+    """Macro-F1 and AUC of each client, where the task has them."""
+    missing = np.full(len(scores.samples), np.nan)
+    return {name: getattr(scores, name, missing) for name in ("macro_f1", "auc")}
+
+
 def _single(run: Run) -> dict[str, float | None]:
     """The accuracy of each client's best single model, where it is served a mixture."""
-    if "single_accuracy" not in run.history.columns:
+    if run.history.score_column("single") not in run.history.columns:
         return {"single_mean": None, "single_min": None}
-    single = run.scored("single_accuracy")
+    single = run.scores("single")
     return {"single_mean": _number(single.mean()), "single_min": _number(single.min())}
 
 
-def _clients(run: Run, federation: Federation, scores: Scores) -> list[dict[str, Any]]:
+def _clients(run: Run, federation: Federation, scores: dict[str, Any]) -> list[dict[str, Any]]:
     history = run.history
-    columns: dict[str, Any] = {f"{s}_{what}": run.scored(f"{s}_{what}") for s in SCORES for what in ("accuracy", "loss")}
-    columns |= {"macro_f1": scores.macro_f1, "auc": scores.auc}
+    columns: dict[str, Any] = {f"{s}_accuracy": run.scores(s) for s in SCORES}
+    columns |= {f"{s}_loss": run.scored(f"{s}_loss") for s in SCORES}
+    columns |= scores
     if "alpha" in history.columns:
         columns["alpha"] = run.scored("alpha")
     w = run.scored("w") if "w" in history.columns else None
@@ -122,7 +129,7 @@ def _rounds(run: Run) -> list[dict[str, Any]]:
 
     history, samples = run.history, run.settings["federation"]["test_samples"]
     weights = asdict(weight_diagnostics(history))
-    accuracies = {score: history[f"{score}_accuracy"] for score in SCORES}
+    accuracies = {score: history.scores(score) for score in SCORES}
     real: dict[str, Any] = {name: weights[name] for name in ("entropy", "largest", "alpha_cv")}
     real |= {"g": history["g"] if "g" in history.columns else None, "seconds": history["seconds"]}
     whole = {name: history[name] for name in ("round", "bytes_up", "bytes_down")} | {"models_in_use": weights["models_in_use"]}
@@ -139,7 +146,7 @@ def _rounds(run: Run) -> list[dict[str, Any]]:
 
 def mean_served(run: Run) -> tuple[float | None, float | None]:
     """Accuracy and loss of the served models on the samples that the run was scored on, mean over clients."""
-    return _mean(run.scored("served_accuracy")), _mean(run.scored("served_loss"))
+    return _mean(run.scores("served")), _mean(run.scored("served_loss"))
 
 
 def _number(value: Any) -> float | None:

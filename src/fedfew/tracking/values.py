@@ -47,7 +47,7 @@ def scored_values(history: History) -> dict[str, float]:
     newest = History.from_arrays({name: history.last(name)[None] for name in history.columns})
     values = {name: float(history.last(name)) for name in ("seconds", "bytes_up", "bytes_down", "left_out")}
     for score in SCORES:
-        summary = summarise(history.last(f"{score}_accuracy"))
+        summary = summarise(history.last_scores(score))
         values |= {f"{score}/{name}": getattr(summary, name) for name in SUMMARY}
         values[f"{score}/loss"] = summarise(history.last(f"{score}_loss"), higher_is_better=False).mean
     values |= {f"weights/{name}": value for name, value in last_weights(newest).items()}

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
+from fedfew.tasks import recorded_task
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import LOSS_BOUND, bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
@@ -27,7 +28,7 @@ MOST = 0.9  # of the weight of a model: a client with more than this gets a line
 
 
 class PerClient:
-    """What is known of each of M clients by name (choice, accuracy, loss, …), NaN where there is nothing yet."""
+    """What is known of each of M clients by name (choice, score, loss, …), NaN where there is nothing yet."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -254,15 +255,18 @@ class Aggregation:
             if value.ndim:
                 columns[name] = torch.full((len(self.share), *value.shape[1:]), torch.nan)
                 columns[name][answered] = value.cpu().float()
+        called = recorded_task(state.settings).column
+        single = {f"single_{called}": served["single_score"]} if "single_score" in served.columns else {}
         state.history.append(
             round=state.round,
-            served_accuracy=served["accuracy"],
+            **{f"served_{called}": served["score"]},
             served_loss=served["loss"],
-            adapted_accuracy=self.adapted["accuracy"],
+            **{f"adapted_{called}": self.adapted["score"]},
             adapted_loss=self.adapted["loss"],
             choice=served["choice"],
-            **{name: column for name, column in served.columns.items() if name in ("single_accuracy", "mixture")},
-            **({} if validated is None else {f"validation_{name}": validated[name] for name in ("accuracy", "loss")}),
+            **single,
+            **({"mixture": served["mixture"]} if "mixture" in served.columns else {}),
+            **({} if validated is None else {f"validation_{called}": validated["score"], "validation_loss": validated["loss"]}),
             losses=self.losses,
             seconds=seconds,
             bytes_up=self.bytes_up,

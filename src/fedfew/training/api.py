@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedfew import engines, methods, models, random_streams
+from fedfew import engines, methods, models, random_streams, tasks
 from fedfew._version import __version__
 from fedfew.config import Recipe, TrainConfig, recipe_settings
 from fedfew.engines import Engine
@@ -24,7 +24,7 @@ from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
 from fedfew.stack import Tree, leaves, named_leaves
-from fedfew.training import batch_norm_policy, checkpoint, distributed, validation
+from fedfew.training import batch_norm_policy, checkpoint, distributed, task_settings, validation
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
@@ -65,7 +65,9 @@ def train(
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
     """
     colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
-    config = TrainConfig.of(config, recipe_settings(recipe, colour) | settings)
+    config = TrainConfig.of(config, recipe_settings(recipe, colour, federation.task == "classification") | settings)
+    criterion = tasks.chosen(config.loss, federation.task)
+    task_settings.check(config, criterion)
     chosen = methods.make(method) if isinstance(method, str) else method
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
@@ -78,6 +80,7 @@ def train(
     device = distributed.device_of(group, device_named(config.device))
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
     group.check_same(identity | {"rounds": config.rounds})
+    config = replace(config, loss=criterion)
     place = None if folder is None else Path(folder)
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
@@ -104,7 +107,7 @@ def train(
         state.settings = identity | computed | versions
         optimizer = ServerOptimizer(config, engine.trainable, chosen.notes)
         loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, _listed(on_round), group)
-        loop.events += [*events, *_without_effect(config, chosen, state)]
+        loop.events += [*events, *task_settings.notes(federation, criterion, recipe), *_without_effect(config, chosen, state)]
         if engine.why:
             loop.events.append(f"engine: {engine.name}, {engine.why}")
         if config.precision == "bf16" and device.type == "cpu":
@@ -163,6 +166,7 @@ def _about(federation: Federation) -> dict[str, Any]:
         "name": federation.name,
         "clients": len(federation),
         "classes": federation.classes,
+        "task": federation.task,
         "shape": list(federation.shape),
         "vocabulary": federation.vocabulary,
         "test_samples": federation.test.count.tolist(),

@@ -24,6 +24,7 @@ class History:
     adapted_loss        [S, M]       its test loss
     validation_accuracy [S, M]       of the model served, on the client's validation data (with early_stopping or keep="best")
     validation_loss     [S, M]       its loss there
+    served_score, …     [S, M]       in place of accuracy, where the task is not classification: R² or micro-F1
     choice              [S, M]       which of the candidates served a client uses
     losses              [S, M, K]    losses that the clients reported (NaN: did not take part, or left out)
     seconds             [S]          seconds of training a round, mean since the last scored round (scoring not counted)
@@ -59,6 +60,17 @@ class History:
     def last(self, name: str) -> Array:
         """The newest entry of a column."""
         return self._columns[name][-1]
+
+    def scores(self, which: str) -> Array:
+        """``which`` is served, adapted or single: the task's score of every client over rounds [S, M], whatever it is."""
+        return self[self.score_column(which)]
+
+    def last_scores(self, which: str) -> Array:
+        """The newest of them, [M]."""
+        return self.last(self.score_column(which))
+
+    def score_column(self, which: str) -> str:
+        return f"{which}_score" if "served_score" in self._columns else f"{which}_accuracy"
 
     def __getattr__(self, name: str) -> Array:
         if name.startswith("_") or name not in self._columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew import random_streams
@@ -42,7 +44,7 @@ class Progress:
     round: int
     rounds: int
     loss: float  # mean over clients of the least loss they reported
-    served: float | None  # mean test accuracies of the last scored round
+    served: float | None  # mean test scores (accuracy, R², …) of the last scored round
     adapted: float | None
     seconds: float  # since this call of train began
     events: list[str]  # what happened in this round that is worth a line
@@ -260,8 +262,7 @@ class RoundLoop:
             history = self.state.history
             served, adapted = None, None
             if len(history):
-                served = float(history.last("served_accuracy").mean())
-                adapted = float(np.nanmean(history.last("adapted_accuracy")))
+                served, adapted = (_mean(history.last_scores(which)) for which in ("served", "adapted"))
             settings = self.state.settings
             about = (self.state.round, rounds, loss, served, adapted, seconds, events, history, settings, stopped)
             answers = [call(Progress(*about)) for call in self.on_round]
@@ -293,7 +294,13 @@ class RoundLoop:
     def _result(self) -> Run:
         self._note_choice()
         state = self.state
-        return Run(state.on("cpu"), self.factory, self.method)
+        return Run(state.on("cpu"), self.factory, self.method, self.engine.criterion)
+
+
+def _mean(scores: NDArray[Any]) -> float:
+    """Over the clients that have a score."""
+    known = scores[~np.isnan(scores)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:

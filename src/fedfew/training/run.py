@@ -17,6 +17,7 @@ from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
+from fedfew.tasks import Criterion, Task, chosen, recorded_task
 from fedfew.training import checkpoint
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
@@ -37,12 +38,24 @@ class Served:
 class Run(Predictor):
     """A finished (or interrupted) training run."""
 
-    def __init__(self, state: State, factory: ModelFactory, method: Method) -> None:
+    def __init__(self, state: State, factory: ModelFactory, method: Method, criterion: Criterion | None = None) -> None:
         self.newest = state  # what training goes on from
         self.state = state.in_use()
         self.state.history.client_names = state.data.client_names
         self.method = method
         self._factory = factory
+        self._criterion = criterion
+
+    @property
+    def task(self) -> Task:
+        """What the targets are: classification, regression or multi-label."""
+        return recorded_task(self.settings)
+
+    @property
+    def criterion(self) -> Criterion:
+        """The loss that was minimised, with its task. Of a run that was read from a folder, a loss of the user's own is not
+        known."""
+        return self._criterion or chosen(self.settings.get("loss", "auto"), self.task.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: the state and an untrained module, for factories are often functions within functions."""
@@ -98,6 +111,10 @@ class Run(Predictor):
         rounds = self.history["round"].tolist()
         return self.history[column][rounds.index(self.round_in_use) if self.round_in_use in rounds else -1]
 
+    def scores(self, which: str) -> Any:
+        """Served, adapted or single scores (the task's: accuracy, R², …) of the clients in that round, [M]."""
+        return self.scored(self.history.score_column(which))
+
     @property
     def models(self) -> list[nn.Module]:
         """The server's K models, in evaluation mode; empty for a method that keeps none there."""
@@ -126,7 +143,7 @@ class Run(Predictor):
         modules = self._modules(parts.models)
         if len(modules) == 1 and parts.log_prior is None:
             return modules[0]
-        return ServedModel(modules, parts.weights, parts.log_prior).eval()
+        return ServedModel(modules, parts.weights, parts.log_prior, self.task.name).eval()
 
     @property
     def serves_server_models(self) -> bool:
@@ -157,8 +174,8 @@ class Run(Predictor):
         prior = tensor(self.state.priors, "log_prior")[client] if self.state.priors else None
         if self.state.mixture is not None:
             return Served(candidates, self.state.mixture[client], prior)
-        chosen = int(self.choice[client])
-        return Served(take(candidates, slice(chosen, chosen + 1)), torch.ones(1), prior)
+        at = int(self.choice[client])
+        return Served(take(candidates, slice(at, at + 1)), torch.ones(1), prior)
 
     def save(self, folder: str | Path) -> Path:
         """Write the run to a folder; :func:`fedfew.load` reads it back."""

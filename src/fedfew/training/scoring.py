@@ -22,9 +22,9 @@ class ServedScores:
     """Of C clients, on the CPU: which candidate fits each best, and the test scores of what it uses."""
 
     choice: Tensor  # [C]
-    accuracy: Tensor  # [C]: of the chosen model or, with serve="mixture", of the mixture
+    score: Tensor  # [C]: accuracy, R², … of the chosen model or, with serve="mixture", of the mixture
     loss: Tensor
-    single_accuracy: Tensor | None = None  # [C]: of the chosen model alone, where a mixture is served
+    single_score: Tensor | None = None  # [C]: of the chosen model alone, where a mixture is served
     mixture: Tensor | None = None  # [C, S]: the candidates' weights in it
 
 
@@ -34,10 +34,10 @@ def score(engine: Engine, candidates: Tree, own_data: Samples, test: Samples, co
     at = torch.arange(len(choice)), choice
     if mixture is None or mixture.shape[1] == 1:
         scores = engine.score(candidates, test)
-        accuracy, loss = scores.accuracy.cpu()[at], scores.loss.cpu()[at]
-        return ServedScores(choice, accuracy, loss, None if mixture is None else accuracy, mixture)
+        value, loss = scores.score.cpu()[at], scores.loss.cpu()[at]
+        return ServedScores(choice, value, loss, None if mixture is None else value, mixture)
     mixed, single = engine.score_mixture(candidates, test, mixture.to(test.y.device))
-    return ServedScores(choice, mixed.accuracy[:, 0].cpu(), mixed.loss[:, 0].cpu(), single.accuracy.cpu()[at], mixture)
+    return ServedScores(choice, mixed.score[:, 0].cpu(), mixed.loss[:, 0].cpu(), single.score.cpu()[at], mixture)
 
 
 def choose(engine: Engine, candidates: Tree, own_data: Samples, config: TrainConfig) -> tuple[Tensor, Tensor | None]:

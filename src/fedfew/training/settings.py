@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 DATA, TASK = "Data", "What to train"
 Scale = Literal["client", "global", "none"]
 VocabularyFrom = Literal["train", "all"]
+DataTask = Literal["auto", "classification", "regression", "multi-label"]
+LOSS_TASKS = {
+    "cross-entropy": "classification",
+    "mse": "regression",
+    "mae": "regression",
+    "huber": "regression",
+    "bce": "multi-label",
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,12 @@ class Settings(TrainConfig):
     sample: int | None = setting(None, "Keep only so many rows, drawn by --data-seed: for quick tries.", panel=DATA)
     data_dir: str | None = setting(
         None, "Folder searched for data before any network; else $FEDFEW_DATA.", panel=DATA, outcome=False
+    )
+    task: DataTask = setting(
+        "auto",
+        "What the labels are: classification, regression (numbers) or multi-label. auto: what --loss is for, else what they show.",
+        allowed=one_of(*get_args(DataTask)),
+        panel=DATA,
     )
     model: str = setting("mlp", "A model's name, or module:factory for a module of your own (found from here).", panel=TASK)
     recipe: Recipe = setting(
@@ -132,8 +146,15 @@ def resolve(flags: Mapping[str, Any], method_flags: Mapping[str, str | None], *f
     own = _method_settings(name, values.pop("method_settings", {}) | loose)
     own |= _from_flags(name, method_flags)
     dataset = values.get("dataset", Settings.dataset)
-    recommended = RECOMMENDED.get(dataset, {}) | recipe_settings(values.get("recipe", "plain"), dataset in COLOUR_IMAGES)
+    classes = task_named(values.get("task", "auto"), values.get("loss", "auto")) in (None, "classification")
+    recipe = recipe_settings(values.get("recipe", "plain"), dataset in COLOUR_IMAGES, classes)
+    recommended = RECOMMENDED.get(dataset, {}) | recipe
     return Settings(**(recommended | values), method_settings=own)
+
+
+def task_named(task: str, loss: str) -> str | None:
+    """The task that the settings name, themselves or by the loss; None: what the labels show."""
+    return LOSS_TASKS.get(loss) if task == "auto" else task
 
 
 def _over(values: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
@@ -235,6 +256,7 @@ def data_keywords(settings: Settings) -> dict[str, Any]:
         "seed": settings.data_seed,
         "on_bad": "skip" if settings.skip_bad else "raise",
         "group": settings.group or None,
+        "task": task_named(settings.task, settings.loss),
         "input": columns[0] if columns is not None and len(columns) == 1 else columns,
     }
     same = {name: getattr(settings, name) for name in OF_THE_DATA if name not in ("dataset", "data_seed", "skip_bad")}
@@ -243,23 +265,28 @@ def data_keywords(settings: Settings) -> dict[str, Any]:
 
 def find_model(name: str) -> str | Callable[[], nn.Module]:
     """A model's name as it is, or the factory that ``module:factory`` names."""
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        return name
+    return find_function(name, "model") if ":" in name else name
+
+
+def find_function(name: str, setting: str) -> Callable[..., Any]:
+    """What ``module:function`` names, imported from here. setting: which one names it, for messages."""
+    module_name, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ImportError(f"model is {name!r}, but the module {module_name} cannot be imported: {error}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise unknown(f"factory in {module_name} called", attribute, [n for n, v in vars(module).items() if callable(v)])
-    made: Callable[[], nn.Module] = factory
-    return made
+        raise ImportError(f"{setting} is {name!r}, but the module {module_name} cannot be imported: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        what = "factory" if setting == "model" else "function"
+        raise unknown(f"{what} in {module_name} called", attribute, [n for n, v in vars(module).items() if callable(v)])
+    found: Callable[..., Any] = function
+    return found
 
 
 def training_arguments(settings: Settings) -> dict[str, Any]:
     """The keyword arguments of :func:`fedfew.train` but for folder, resume and on_round."""
     plain = {f.name: getattr(settings, f.name) for f in fields(TrainConfig)}
-    return plain | {"model": find_model(settings.model), "method": make_method(settings)}
+    loss = find_function(settings.loss, "loss") if ":" in settings.loss else settings.loss
+    return plain | {"model": find_model(settings.model), "method": make_method(settings), "loss": loss}

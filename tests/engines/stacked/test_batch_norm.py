@@ -100,7 +100,7 @@ def assert_engines_agree(cls, factory):
     (one, a, losses_a), (other, b, losses_b) = (trained(c, factory, DATA, epochs=2, momentum=0.5) for c in (cls, Sequential))
     assert_close(a, b)
     torch.testing.assert_close(losses_a, losses_b, rtol=1e-6, atol=1e-6)
-    for score in ("loss", "accuracy"):
+    for score in ("loss", "score"):
         torch.testing.assert_close(getattr(one.score(a, DATA.test), score), getattr(other.score(a, DATA.test), score))
     (gradient_a, at_a), (gradient_b, at_b) = one.gradient(a, DATA.train), other.gradient(a, DATA.train)
     assert_close(gradient_a, gradient_b)
@@ -175,7 +175,7 @@ def test_a_last_sample_joins_the_evaluation_batch_before(monkeypatch):
         for score, (_, at_gradient) in zip(scores, gradients, strict=True):
             assert score.loss[i, 1].item() == pytest.approx(loss, rel=1e-5)
             assert at_gradient[i, 1].item() == pytest.approx(loss, rel=1e-5)
-            assert score.accuracy[i, 1].item() == pytest.approx(accuracy)
+            assert score.score[i, 1].item() == pytest.approx(accuracy)
 
 
 class Reshaping(nn.Module):

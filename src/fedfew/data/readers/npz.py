@@ -15,7 +15,7 @@ from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
 from fedfew.data.labels import class_numbers
 from fedfew.data.raw import ColumnChoice, RawData, split_codes
-from fedfew.federation import from_one_hot
+from fedfew.targets import from_one_hot
 
 NEEDED = "x and y (or x_train, y_train, x_test, y_test) are needed"
 

@@ -60,7 +60,7 @@ def batches_of(
     weight = (valid / b)[:, None].expand(order.shape)
     share = b[:, ::batch_size] / count
     few = rows.numel() * samples.x.shape[1:].numel() <= AT_ONCE and samples.x.device == rows.device
-    every = (samples.inputs(rows), samples.y.take(rows)) if few else None
+    every = (samples.inputs(rows), samples.y[rows]) if few else None
     for step, begin in enumerate(range(0, samples.longest, batch_size)):
         active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
         if active == 0:
@@ -70,7 +70,7 @@ def batches_of(
         weighs = weight[:active, :, window]
         if any(alone):
             weighs = weighs.where((batch[:active, window] == step)[:, None], 0.0)
-        x, y = (t[:active, :, window].contiguous() for t in every) if every else (samples.inputs(at), samples.y.take(at))
+        x, y = (t[:active, :, window].contiguous() for t in every) if every else (samples.inputs(at), samples.y[at])
         yield Batch(
             clients=active,
             x=x,

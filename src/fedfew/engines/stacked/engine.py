@@ -13,7 +13,6 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
@@ -27,11 +26,10 @@ from fedfew.engines.base import (
     ModelScores,
     Pass,
     UnsupportedModuleError,
-    correct,
     forward,
 )
 from fedfew.engines.dropout import keyed
-from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_cross_entropy, with_client_terms
+from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss, with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed
 from fedfew.engines.stacked import kernels, optimizer
@@ -234,7 +232,7 @@ class Stacked(Engine):
                 return shifted(forward(self.module, candidate, x, through), terms.log_prior)
 
             def of(logits: Tensor) -> Tensor:
-                return stacked_cross_entropy(logits, y, weight, terms.class_weights, smoothing)
+                return stacked_loss(self.criterion, logits, y, weight, terms.class_weights, smoothing)
 
             of_rows = weight if weight.ndim == 1 else weight.sum(-1)
             with weighted_rows(of_rows), nullcontext() if key is None else keyed(key):
@@ -280,7 +278,7 @@ class Stacked(Engine):
 
     def _score(self, params: Tree, samples: Samples) -> ModelScores:
         parts = [self._score_together(*part) for part in self._that_fit(params, samples)]
-        return ModelScores(torch.cat([part.loss for part in parts]), torch.cat([part.accuracy for part in parts]))
+        return ModelScores(torch.cat([part.loss for part in parts]), torch.cat([part.score for part in parts]))
 
     def _that_fit(self, params: Tree, samples: Samples) -> Iterator[tuple[Tree, Samples]]:
         """As many clients at a time as memory takes: a batch is larger than in training."""
@@ -297,7 +295,7 @@ class Stacked(Engine):
         rank, sizes = by_size(samples)
         ranked = tree_map(lambda t: t[rank], params)
         prior = None if samples.log_prior is None else samples.log_prior[rank][:, None, None]  # [C, 1, 1, classes]
-        total = torch.zeros(2, clients, models, dtype=torch.float64, device=rank.device)
+        total = self._totals(samples, clients, models)
 
         def logits_of(weights: Tree, x: Tensor, weight: Tensor) -> Tensor:
             with weighted_rows(weight):
@@ -309,13 +307,12 @@ class Stacked(Engine):
             with self._or_unsupported():
                 logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
             logits = shifted(logits, None if prior is None else prior[:a])
-            y = batch.y.expand(-1, models, -1)
+            y = batch.y.expand(-1, models, *batch.y.shape[2:])
             weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
-            loss = F.cross_entropy(logits.flatten(0, 2), y.flatten(), reduction="none").view_as(y)
-            total[0, :a] += (loss * weight).sum(-1, dtype=torch.float64)
-            total[1, :a] += (correct(logits, y) * weight).sum(-1, dtype=torch.float64)
-        loss, accuracy = total.float()
-        return ModelScores(unranked(loss, rank), unranked(accuracy, rank))
+            for of, term in zip(total, self.criterion.terms(logits, y), strict=True):
+                of[:a] += (term * weight).sum(-1, dtype=torch.float64)
+        loss, score = self.criterion.scores(total)
+        return ModelScores(unranked(loss, rank), unranked(score, rank))
 
 
 def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.evaluation.choosing_k.measured import Observed, Regret
+from fedfew.tasks import CLASSIFICATION, Task
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
@@ -62,6 +63,7 @@ class Advice:
     regret: Regret
     costs: Mapping[int, Cost]  # by K
     clients: int
+    task: Task = CLASSIFICATION
 
     @property
     def ks(self) -> list[int]:
@@ -159,7 +161,7 @@ class Advice:
                     "validation_loss": float(d.mean[at]),
                     "worse": float(d.worse[at]),
                     "standard_error": float(d.error[at]),
-                    "validation_accuracy": float(run.accuracy.mean()),
+                    f"validation_{self.task.column}": float(np.nanmean(run.score)),
                     "trained_with": {"models": run.models, "seed": run.seed},
                     "runs": self.using(count),
                 }

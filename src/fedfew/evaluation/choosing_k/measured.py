@@ -61,7 +61,7 @@ class Observed:
     models: int
     seed: int
     validation: Array  # loss on held-out samples
-    accuracy: Array  # on the same
+    score: Array  # accuracy, R², … on the same
     training: Array  # loss on the training samples, in evaluation mode
     in_use: int  # models that at least one client uses
 
@@ -75,7 +75,7 @@ def observed(run: Run, federation: Federation) -> Observed:
         models=run.method.settings().get("models", 1),
         seed=run.settings["seed"],
         validation=run.scored("served_loss").astype(np.float64),
-        accuracy=run.scored("served_accuracy").astype(np.float64),
+        score=run.scores("served").astype(np.float64),
         training=training,
         in_use=len(torch.unique(choice)),
     )
@@ -140,6 +140,6 @@ def _candidates(run: Run, clients: torch.Tensor) -> Tree:
 def _losses(run: Run, candidates: Tree, samples: Samples) -> Array:
     """Mean loss [C, S], where the samples lie."""
     device, s = samples.y.device, run.settings
-    training = LocalTraining.taken_from(s)
+    training = LocalTraining.taken_from(s, loss=run.criterion)
     engine = engines.Sequential(run.model_of(0).to(device), training, s["seed"])
     return engine.losses(to(candidates, device), samples).cpu().numpy().astype(np.float64)

@@ -1,0 +1,100 @@
+"""Targets as they are given (class numbers, words, one-hot rows, numbers, several labels) as they are stored, and their task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.tasks import TaskName
+
+Array = NDArray[Any]
+
+
+def check_task(task: str | None) -> None:
+    if task is not None and task not in get_args(TaskName):
+        raise ValueError(f"task must be {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}, not {task!r}")
+
+
+def from_one_hot(labels: Array) -> Array:
+    """Rows of zeros with a single one as class numbers; anything else unchanged."""
+    return labels.argmax(axis=1) if _is_one_hot(labels) else labels
+
+
+def detected(targets: Sequence[Array]) -> TaskName:
+    """The task of the clients' targets, where it is not given: what they cannot be otherwise.
+
+    Numbers that are not all whole are a regression; rows of 0 and 1 that are not all one-hot are several labels per sample. All
+    else is a classification, as are whole numbers, which may be classes or amounts: for amounts the task must be given.
+    """
+    if all(y.dtype.kind in "biuf" and y.ndim == 2 and y.shape[1] > 1 for y in targets):
+        if all(_is_one_hot(y) for y in targets):
+            return "classification"
+        if all(_is_binary(y) for y in targets):
+            return "multi-label"
+        if all(_is_whole(y) for y in targets):
+            raise ValueError(
+                f"targets are {targets[0].shape[1]} whole numbers per sample, which may be amounts or classes: give "
+                "task='regression', or one label per sample"
+            )
+        return "regression"
+    numbers = [y for y in targets if y.dtype.kind == "f" and (y.ndim == 1 or y.ndim == 2)]
+    return "regression" if len(numbers) == len(targets) and not all(_is_whole(y) for y in numbers) else "classification"
+
+
+def stored(where: str, y: Tensor, task: TaskName, samples: int) -> Tensor:
+    """The targets of one client as they are stored: int64 [N] or float32 [N, d]. where: names the client in messages."""
+    if task == "classification":
+        if y.ndim != 1 or len(y) != samples:
+            raise ValueError(f"{where} has {samples} samples but labels of shape {list(y.shape)}; one label per sample is needed")
+        if y.is_floating_point() and not bool((y == y.round()).all()):
+            raise ValueError(f"{where} labels must be whole numbers; for numbers of any kind give task='regression'")
+        return y.to(torch.int64)
+    if y.ndim not in (1, 2) or len(y) != samples or (y.ndim == 2 and y.shape[1] == 0):
+        wanted = f"[{samples}] or [{samples}, d]"
+        raise ValueError(f"{where} has {samples} samples but targets of shape {list(y.shape)}; {wanted} is needed")
+    y = (y if y.ndim == 2 else y[:, None]).to(torch.float32)
+    if not bool(y.isfinite().all()):
+        raise ValueError(f"{where} target of sample {int((~y.isfinite().all(1)).nonzero()[0])} is NaN or infinite")
+    if task == "multi-label" and not bool(((y == 0) | (y == 1)).all()):
+        raise ValueError(f"{where} targets must be 0 or 1, one column per label, for task='multi-label'")
+    return y
+
+
+def as_array(y: Any) -> Array:
+    return y.numpy(force=True) if isinstance(y, Tensor) else np.asarray(y)
+
+
+def numbered(labels: list[Array], class_names: Sequence[str] | None, clients: int) -> tuple[list[Array], Sequence[str] | None]:
+    """One-hot labels and words as class numbers, and the class names. clients: how many, whose training labels come first."""
+    labels = [from_one_hot(y) for y in labels]
+    if not any(y.dtype.kind in "UTO" for y in labels):
+        return labels, class_names
+    words = [[str(word) for word in y.reshape(-1).tolist()] for y in labels]
+    class_names = class_names or sorted({word for client in words for word in client})
+    number = {name: i for i, name in enumerate(class_names)}
+    for i, client in enumerate(words):
+        if not all(word in number for word in client):
+            where = f"client {i % clients}: {'train' if i < clients else 'test'}"
+            raise ValueError(f"{where} labels contain words that are not in class_names ({', '.join(class_names)})")
+    return [np.array([number[word] for word in client], dtype=np.int64) for client in words], class_names
+
+
+def _is_binary(y: Array) -> bool:
+    return bool(((y == 0) | (y == 1)).all())
+
+
+def _is_one_hot(y: Array) -> bool:
+    if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf":
+        return False
+    return _is_binary(y) and bool((y.sum(axis=1) == 1).all())
+
+
+def _is_whole(y: Array) -> bool:
+    """Are all numbers whole, but for those that are missing?"""
+    known = y[np.isfinite(y)] if y.dtype.kind == "f" else y
+    return bool((known == np.round(known)).all()) if y.dtype.kind == "f" else True

@@ -1,0 +1,206 @@
+"""What a federation's targets are, and what follows from it: the loss, the score, and how outputs of several models are mixed.
+
+=================  ==========================  ====================  ==================================================
+task               targets of N samples        losses                score (higher is better)
+=================  ==========================  ====================  ==================================================
+classification     class numbers [N], int64    cross-entropy         accuracy
+regression         numbers [N, d], float32     mse, mae, huber       R² of each target, mean over targets
+multi-label        0 or 1 [N, d], float32      bce                   micro-F1: a label is predicted where its output > 0
+=================  ==========================  ====================  ==================================================
+
+A model gives one output per class, target or label: ``[N, d]``. Scores are at most 1 and are shown in per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedfew.config import loss_name
+
+TaskName = Literal["classification", "regression", "multi-label"]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""loss(outputs [N, d], targets) → one value per sample, [N] or [N, …] (whose mean is taken)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the targets are. ``statistics`` are taken per sample; from their means over a client's samples follows its score."""
+
+    name: TaskName
+    loss: str  # by default
+    score: str  # its name
+    statistics: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    value: Callable[[Tensor], Tensor]  # means of the statistics [n, …] → score […]
+    mixed: Callable[[Tensor, Tensor], Tensor]  # outputs [S, …, d] and log weights that fit them → outputs […, d]
+
+    @property
+    def column(self) -> str:
+        """What scores are called in the history: served_accuracy, or served_score."""
+        return "accuracy" if self.name == "classification" else "score"
+
+
+def correct(outputs: Tensor, y: Tensor) -> Tensor:
+    """For each sample: is the largest of its outputs that of its label? Never where one of them is NaN."""
+    largest = outputs.max(-1)
+    return (largest.indices == y) & ~largest.values.isnan()
+
+
+def _squares(outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """Per target (y − output)², y and y²; in double precision, for a variance is a small difference of large numbers."""
+    y = y.double()
+    return (*(y - outputs).square().unbind(-1), *y.unbind(-1), *y.square().unbind(-1))
+
+
+def _r2(means: Tensor) -> Tensor:
+    """Mean over targets of 1 − mean squared error / variance; NaN where a target has the same value in all samples."""
+    error, mean, square = means.chunk(3)
+    variance = square - mean.square()
+    return (1 - error / variance).where(variance > 1e-12 * square, torch.nan).mean(0)
+
+
+def _hits(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels predicted rightly, and labels predicted plus labels that are there."""
+    predicted, there = outputs > 0, y > 0.5
+    return (predicted & there).sum(-1), predicted.sum(-1) + there.sum(-1)
+
+
+def _micro_f1(means: Tensor) -> Tensor:
+    """2·hits / (predicted + there); 1 where no label is there and none predicted."""
+    hits, either = means
+    return torch.where(either > 0, 2 * hits / either, 1.0)
+
+
+def _mixed_probabilities(outputs: Tensor, log_weights: Tensor) -> Tensor:
+    return torch.logsumexp(outputs.log_softmax(-1) + log_weights, 0)
+
+
+def _mixed_values(outputs: Tensor, log_weights: Tensor) -> Tensor:
+    return (outputs * log_weights.exp()).sum(0)
+
+
+def _mixed_odds(outputs: Tensor, log_weights: Tensor) -> Tensor:
+    """The log-odds of the mean probability of each label."""
+    yes, no = (torch.logsumexp(F.logsigmoid(signed) + log_weights, 0) for signed in (outputs, -outputs))
+    return yes - no
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            "classification",
+            "cross-entropy",
+            "accuracy",
+            lambda outputs, y: (correct(outputs, y),),
+            lambda means: means[0],
+            _mixed_probabilities,
+        ),
+        Task("regression", "mse", "R²", _squares, _r2, _mixed_values),
+        Task("multi-label", "bce", "micro-F1", _hits, _micro_f1, _mixed_odds),
+    )
+}
+CLASSIFICATION = TASKS["classification"]
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def _of_numbers(loss: Callable[..., Tensor]) -> LossFunction:
+    return lambda outputs, y: loss(outputs, y.to(outputs.dtype), reduction="none")
+
+
+LOSSES: dict[str, tuple[TaskName, LossFunction]] = {
+    "cross-entropy": ("classification", _cross_entropy),
+    "mse": ("regression", _of_numbers(F.mse_loss)),
+    "mae": ("regression", _of_numbers(F.l1_loss)),
+    "huber": ("regression", _of_numbers(F.huber_loss)),
+    "bce": ("multi-label", _of_numbers(F.binary_cross_entropy_with_logits)),
+}
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A task with the loss that is minimised in it."""
+
+    task: Task
+    name: str  # of the loss; of a function of the user's own module:name
+    function: LossFunction
+
+    @property
+    def is_cross_entropy(self) -> bool:
+        return self.name == "cross-entropy"
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss per sample, for outputs ``[…, d]`` of samples ``[…]``."""
+        each = outputs.shape[:-1]
+        rows = outputs.flatten(0, -2)
+        losses = self.function(rows, y.reshape(len(rows), *y.shape[len(each) :]))
+        if losses.ndim == 0 or len(losses) != len(rows):
+            raise ValueError(
+                f"loss: {self.name} must return one value per sample, here of shape [{len(rows)}], but returned "
+                f"{'a single number' if losses.ndim == 0 else list(losses.shape)}: leave out the mean (reduction='none')"
+            )
+        return (losses.flatten(1).mean(1) if losses.ndim > 1 else losses).reshape(each)
+
+    def total(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The sum of the losses of samples [B]."""
+        if self.is_cross_entropy:
+            return F.cross_entropy(outputs, y, reduction="sum")
+        return self.losses(outputs, y).sum()
+
+    def terms(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Per sample the loss and the statistics of the score: to be averaged over samples, then see :meth:`scores`."""
+        return self.losses(outputs, y), *self.task.statistics(outputs, y)
+
+    def number_of_terms(self, y: Tensor) -> int:
+        statistics = {"classification": 1, "regression": 3 * y.shape[-1], "multi-label": 2}
+        return 1 + statistics[self.task.name]
+
+    def scores(self, means: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and score […] from the means of the terms [n, …]."""
+        return means[0].float(), self.task.value(means[1:]).float()
+
+
+def criterion(loss: str | Criterion) -> Criterion:
+    """The criterion of a loss that is known by name; one that is a criterion already as it is."""
+    if isinstance(loss, Criterion):
+        return loss
+    name = CLASSIFICATION.loss if loss == "auto" else loss
+    task, function = LOSSES[name]
+    return Criterion(TASKS[task], name, function)
+
+
+def chosen(loss: str | LossFunction | Criterion, task: str) -> Criterion:
+    """The criterion of a setting ``loss`` for targets of this task: auto is the task's own."""
+    if isinstance(loss, Criterion):
+        return loss
+    if not isinstance(loss, str):
+        return Criterion(TASKS[task], loss_name(loss), loss)
+    if loss == "auto":
+        return criterion(TASKS[task].loss)
+    if loss not in LOSSES:
+        raise ValueError(f"loss is {loss!r}, which is not known by name: give the function itself")
+    if LOSSES[loss][0] != task:
+        fitting = " or ".join(repr(name) for name, (of, _) in LOSSES.items() if of == task)
+        raise ValueError(
+            f"loss is {loss!r}, which is for {LOSSES[loss][0]}, but the task of these targets is {task}: use loss={fitting}, "
+            f"or make the federation with task={LOSSES[loss][0]!r}"
+        )
+    return criterion(loss)
+
+
+def task_of_loss(loss: Any) -> TaskName | None:
+    """The task that a loss is for; None where it does not tell."""
+    return LOSSES[loss][0] if isinstance(loss, str) and loss in LOSSES else None
+
+
+def recorded_task(settings: Mapping[str, Any]) -> Task:
+    """The task of a run, from its settings; runs made before there were several are classifications."""
+    return TASKS[(settings.get("federation") or {}).get("task", CLASSIFICATION.name)]

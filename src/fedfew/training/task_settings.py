@@ -1,0 +1,42 @@
+"""Which settings make sense for which task, and what there is to say about it."""
+
+from __future__ import annotations
+
+from fedfew.config import LocalTraining, Recipe
+from fedfew.federation import Federation
+from fedfew.tasks import Criterion
+
+WIDE = 10.0  # standard deviation of targets from which a line says so
+
+
+def check(training: LocalTraining, criterion: Criterion) -> None:
+    """Refuse settings that have no meaning for this task or loss."""
+    task = criterion.task.name
+    if training.label_prior != "none" and task != "classification":
+        raise ValueError(
+            f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none'"
+        )
+    for name, off in (("label_smoothing", 0.0), ("class_weights", "none")):
+        value = getattr(training, name)
+        if value != off and not criterion.is_cross_entropy:
+            raise ValueError(
+                f"{name} is {value!r}, which is part of cross-entropy, but the loss is {criterion.name}: use {off!r}"
+            )
+
+
+def notes(federation: Federation, criterion: Criterion, recipe: Recipe) -> list[str]:
+    """What a run says about its task, one line each; nothing for a classification by cross-entropy."""
+    task = criterion.task
+    if criterion.is_cross_entropy:
+        return []
+    lines = [f"task: {federation.what}; loss {criterion.name}, score {task.score} (higher is better, 1 at most)"]
+    if recipe == "strong" and task.name != "classification":
+        lines.append(f"recipe: strong without label_prior, which is for classes, but the task is {task.name}")
+    if task.name == "regression":
+        spread = float(federation.train.y.std(0, correction=0).max())
+        if spread > WIDE:
+            lines.append(
+                f"targets: their standard deviation is {spread:.3g}. mu and temperature are in units of the loss, and lr must "
+                "fit it: standardise the targets, or lower lr and raise mu and temperature"
+            )
+    return lines
