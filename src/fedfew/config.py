@@ -162,6 +162,10 @@ class LocalTraining:
             return float(self.lr * self.step_factor ** ((2 * done >= self.rounds) + (4 * done >= 3 * self.rounds)))
         return self.lr
 
+    def with_loss(self, loss: Any) -> Self:
+        """The same with another loss; a function, or a criterion of fedfew.tasks, may stand for its name."""
+        return replace(self, loss=loss)
+
     def without_effect(self) -> list[str]:
         """Settings that do nothing beside the others, one line each."""
         found = []

@@ -201,6 +201,17 @@ def task_of_loss(loss: Any) -> TaskName | None:
     return LOSSES[loss][0] if isinstance(loss, str) and loss in LOSSES else None
 
 
+def outputs_in_words(settings: Mapping[str, Any]) -> str:
+    """What a run's models give: 10 classes, 1 target, 5 labels."""
+    number = int(settings["federation"]["classes"])
+    one, several = {
+        "classification": ("class", "classes"),
+        "regression": ("target", "targets"),
+        "multi-label": ("label", "labels"),
+    }[recorded_task(settings).name]
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def recorded_task(settings: Mapping[str, Any]) -> Task:
     """The task of a run, from its settings; runs made before there were several are classifications."""
     return TASKS[(settings.get("federation") or {}).get("task", CLASSIFICATION.name)]

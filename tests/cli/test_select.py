@@ -43,6 +43,7 @@ def test_adapting_reports_before_and_after_and_writes_the_model(exported: str) -
         "optimizer": "sgd",
         "momentum": 0.0,
         "weight_decay": 0.0,
+        "loss": "auto",
         "clip_gradient": 0.0,
         "label_smoothing": 0.0,
         "class_weights": "none",

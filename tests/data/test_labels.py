@@ -26,7 +26,7 @@ def test_missing_and_impossible_labels(tmp_path: Path) -> None:
         two(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("x,label\n1,0.5\n2,1.5\n3,1\n")
     with pytest.raises(DataError, match=r"c\.csv, row 1: the label is not a class"):
-        two(tmp_path / "c.csv")
+        two(tmp_path / "c.csv", task="classification")
 
 
 def test_one_class_only(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_a_given_split_of_arrays_is_kept() -> None:
         ([arrays(0), (np.zeros((8, 5), np.float32), np.arange(8) % 2)], r"client 1 has samples of shape \[5\], the first \[4\]"),
         ([(np.zeros((8, 5)), np.arange(7) % 2)], "client 0 has 8 samples but 7 labels"),
         ([(np.array([["a", "b"]] * 4), np.arange(4) % 2)], "the samples are no numbers"),
-        ((np.zeros((4, 2)), np.zeros((4, 3))), r"labels of shape \[4, 3\] cannot be used"),
+        ((np.zeros((4, 2)), np.zeros((4, 3, 2))), r"labels of shape \[4, 3, 2\] cannot be used"),
         ([[1, 2, 3]], "int cannot be loaded"),
     ],
 )

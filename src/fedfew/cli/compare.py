@@ -188,7 +188,7 @@ def _worst(run: Run) -> dict[str, Any]:
     from fedfew.report import SCORES
     from fedfew.report.tables import worst_client
 
-    found = {score: worst_client(run, run.scored(f"{score}_accuracy")) for score in SCORES}
+    found = {score: worst_client(run, run.scores(score)) for score in SCORES}
     return {"worst_client": found} if run.data.client_names else {}
 
 

@@ -22,7 +22,12 @@ LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: c
 
 
 def write_labels(folder: Path, federation: Federation) -> None:
-    """How many training samples of each label every client has, ``train[M, classes]``: compressed, since there may be many."""
+    """How many training samples of each label every client has, ``train[M, classes]``: compressed, since there may be many.
+
+    Nothing for a regression, which has no labels.
+    """
+    if federation.task == "regression":
+        return
     import numpy as np
     import torch
 
@@ -31,7 +36,10 @@ def write_labels(folder: Path, federation: Federation) -> None:
     owner = torch.arange(len(count)).repeat_interleave(count)
     first_of_owner = (count.cumsum(0) - count)[owner]
     rows = start[owner] + torch.arange(len(owner)) - first_of_owner
-    counts = torch.bincount(owner * classes + y[rows], minlength=len(count) * classes).reshape(-1, classes)
+    if federation.task == "classification":
+        counts = torch.bincount(owner * classes + y[rows], minlength=len(count) * classes).reshape(-1, classes)
+    else:
+        counts = torch.zeros(len(count), classes).index_add_(0, owner, y[rows])
     file = io.BytesIO()
     np.savez_compressed(file, train=counts.numpy().astype(np.uint32))
     write_atomically(folder / LABELS, file.getvalue())

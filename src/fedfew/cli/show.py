@@ -74,11 +74,13 @@ def _require_rounds(run: Run) -> None:
 def _settings(run: Run) -> Table:
     from rich.table import Table
 
+    from fedfew.tasks import outputs_in_words
+
     grid = Table.grid(padding=(0, 2))
     method = dict(run.settings["method"])
     grid.add_row("method", f"[bold]{_plain(method.pop('name'))}[/bold]")
     data = run.settings["federation"]
-    grid.add_row("data", f"{_plain(data['name'])}: {data['clients']} clients, {data['classes']} classes")
+    grid.add_row("data", f"{_plain(data['name'])}: {data['clients']} clients, {outputs_in_words(run.settings)}")
     grid.add_row("round", f"{run.round} of {run.settings['rounds']}")
     rest = {name: value for name, value in run.settings.items() if name not in ("method", "federation", "rounds")}
     grid.add_row("settings", _listed(rest))

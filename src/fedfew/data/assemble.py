@@ -61,6 +61,7 @@ def assemble(
         about=about,
         client_names=tuple(client_names),
         preprocessing=encoder.preprocessing,
+        task=data.task,
     )
 
 
@@ -108,6 +109,8 @@ class _Shift:
     def __init__(self, spec: PartitionSpec, seed: int, data: DecodedData) -> None:
         self.spec = spec
         self.permutations: list[Indices] = []
+        if spec.shift == "label-permutation" and data.task != "classification":
+            raise DataError(f"partition {spec} permutes classes, but the task is {data.task}")
         if spec.shift == "label-permutation":
             self.permutations = _permutations(len(data.class_names), spec.groups, np.random.default_rng([seed, 2]))
         if spec.shift == "rotation":

@@ -11,8 +11,9 @@ from fedfew.data import images, text
 from fedfew.data.decoded import DecodedData, Features, Ints, Words
 from fedfew.data.errors import BadRows, DataError, OnBad
 from fedfew.data.images import Size
-from fedfew.data.labels import number_labels
+from fedfew.data.labels import read_targets
 from fedfew.data.raw import RawData
+from fedfew.tasks import TaskName
 
 
 def decode(
@@ -24,19 +25,21 @@ def decode(
     on_bad: OnBad = "raise",
     only: Ints | None = None,
     name: str = "rows",
+    task: TaskName | None = None,
 ) -> DecodedData:
     """All rows, or only those with the given row numbers, as arrays.
 
     size: images are resized to it; if not given, all images must have the size of the first.
     classes: how many there are, if labels are numbered from 0 but the files hold no class names.
+    task: what the labels are; if not given, what they show.
     """
     if len(raw) == 0:
         raise DataError(f"{name} has no rows")
     bad = BadRows(on_bad)
-    y, class_names = number_labels(raw, classes, bad)
+    y, class_names, task, noted = read_targets(raw, classes, task, bad)
     wanted = np.arange(len(raw)) if only is None else np.sort(only)
     rows = np.array([row for row in wanted.tolist() if row not in bad.found], dtype=np.int64)
-    notes: tuple[str, ...] = raw.notes
+    notes: tuple[str, ...] = raw.notes + noted
     x: NDArray[Any] | Words | Features
     details: dict[str, Any] = {}
     if raw.kind == "image":
@@ -53,6 +56,8 @@ def decode(
         x, rows = _array(raw, rows, bad)
     if raw.used:
         details["columns"] = {"used": list(raw.used), "left_out": raw.left_out}
+    if task != "classification":
+        details["task"] = task
     if len(rows) == 0:
         raise DataError(f"no row of {name} can be used: {'; '.join(bad.messages[:3])}")
     columns = {name: column.take(rows) for name, column in raw.columns.items()}

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.tasks import TaskName
+
 Ints = NDArray[np.int64]
 MISSING = "(missing)"  # the value of a column in rows that have none
 
@@ -71,8 +73,8 @@ class DecodedData:
 
     # Images: bytes [N, C, H, W]; arrays: float32 [N, …] or token ids int64 [N, …]; texts: Words; tables: Features.
     x: NDArray[Any] | Words | Features
-    y: Ints
-    class_names: tuple[str, ...]
+    y: NDArray[Any]  # class numbers int64 [N], or for other tasks float32 [N, d]
+    class_names: tuple[str, ...]  # of classes, targets or labels
     columns: dict[str, Column]
     row: Ints  # row of the source that each sample came from
     total: int  # rows in the source, unusable ones included
@@ -84,6 +86,11 @@ class DecodedData:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def task(self) -> TaskName:
+        task: TaskName = self.details.get("task", "classification")
+        return task
 
     def take(self, rows: Ints) -> DecodedData:
         return DecodedData(

@@ -57,7 +57,7 @@ def find(name_or_path: str | Path, data_dir: str | Path | None, choice: ColumnCh
 
 
 def _named(source: Source, folder: Path | None, choice: ColumnChoice, settings: dict[str, object]) -> Found:
-    chosen = ColumnChoice(choice.input or source.input, choice.label or source.label, choice.excluded)
+    chosen = ColumnChoice(choice.input or source.input, choice.label or source.label, choice.excluded, choice.labels)
     if folder is not None:
         own = [folder] if folder.name in source.folder_names else []
         for place in [*(folder / name for name in source.folder_names), *own]:

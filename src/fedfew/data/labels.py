@@ -1,8 +1,9 @@
-"""Labels to class numbers 0 … C−1."""
+"""Labels to class numbers 0 … C−1, or for other tasks to numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,69 @@ from numpy.typing import NDArray
 from fedfew.data.decoded import Ints
 from fedfew.data.errors import BadRows, DataError
 from fedfew.data.raw import RawData
+from fedfew.targets import detected, from_one_hot
+from fedfew.tasks import TaskName
+
+
+def read_targets(
+    raw: RawData, classes: int | None, task: TaskName | None, bad: BadRows
+) -> tuple[NDArray[Any], tuple[str, ...], TaskName, tuple[str, ...]]:
+    """Targets (class numbers [N] or numbers [N, d]), the names of classes, targets or labels, the task, and what to note.
+
+    task: what the labels are, if the user says so; else what they show.
+    """
+    rows = [label for label in raw.labels if isinstance(label, (list, tuple))]
+    if rows and len({len(row) for row in rows}) > 1:
+        raise DataError("the labels have different numbers of values per sample")
+    found, notes = _shown(raw, bool(rows)) if task is None else (task, ())
+    if found == "classification":
+        if rows:
+            numbers = from_one_hot(np.array(raw.labels))
+            if numbers.ndim != 1:
+                raise DataError(
+                    f"labels of shape {list(numbers.shape)} cannot be used: one class or one-hot row per sample is needed"
+                )
+            raw = replace(raw, labels=numbers.tolist())
+        y, names = number_labels(raw, classes, bad)
+        return y, names, "classification", ()
+    return *_numbers(raw, found, bad), found, notes
+
+
+def _shown(raw: RawData, several: bool) -> tuple[TaskName, tuple[str, ...]]:
+    """The task that the labels show, with a line about it where it is not a classification."""
+    if raw.label_names is not None:
+        return "classification", ()
+    if several:
+        try:
+            found = detected([np.array([[np.nan if v is None else v for v in row] for row in raw.labels])])
+        except (ValueError, TypeError) as error:
+            raise DataError(f"the labels cannot be read: {error}") from error
+        what = "the labels are several numbers per sample"
+    else:
+        known = [label for label in raw.labels if not _is_missing(label, False)]
+        numbers = all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in known)
+        found = "regression" if known and numbers and not all(float(v).is_integer() for v in known) else "classification"
+        what = "the labels are numbers that are not all whole"
+    return found, () if found == "classification" else (f"{what}: the task is {found} (task=… says otherwise)",)
+
+
+def _numbers(raw: RawData, task: TaskName, bad: BadRows) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Targets [N, d], 0 in unusable rows, and their names."""
+    width = max(len(label) if isinstance(label, (list, tuple)) else 1 for label in raw.labels)
+    y = np.zeros((len(raw.labels), width), dtype=np.float32)
+    for row, label in enumerate(raw.labels):
+        values = label if isinstance(label, (list, tuple)) else [label]
+        try:
+            numbers = [np.nan if _is_missing(value, False) else float(value) for value in values]
+        except (TypeError, ValueError):
+            raise DataError(f"{raw.where(row)}: the label is no number, but the task is {task}") from None
+        if not np.isfinite(numbers).all():
+            bad.add(row, f"{raw.where(row)}: the label is missing")
+        elif task == "multi-label" and not set(numbers) <= {0.0, 1.0}:
+            raise DataError(f"{raw.where(row)}: the labels must be 0 or 1, one per label, for task='multi-label'")
+        else:
+            y[row] = numbers
+    return y, raw.target_names if len(raw.target_names) == width else tuple(map(str, range(width)))
 
 
 def number_labels(raw: RawData, classes: int | None, bad: BadRows) -> tuple[Ints, tuple[str, ...]]:
@@ -36,7 +100,9 @@ def number_labels(raw: RawData, classes: int | None, bad: BadRows) -> tuple[Ints
         return y, names
     for row, label in enumerate(labels):
         if row not in missing and isinstance(label, float) and not label.is_integer():
-            raise DataError(f"{raw.where(row)}: the label is not a class: whole numbers or words are needed")
+            raise DataError(
+                f"{raw.where(row)}: the label is not a class: whole numbers or words are needed (task='regression' for numbers)"
+            )
     present = dict.fromkeys(label for row, label in enumerate(labels) if row not in missing)
     spelled = {label: _name(label) for label in present}
     numeric = all(isinstance(label, (int, float)) for label in spelled)

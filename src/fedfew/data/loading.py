@@ -19,6 +19,8 @@ from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
 from fedfew.federation import Federation, Pixels
+from fedfew.targets import check_task
+from fedfew.tasks import TaskName
 
 TEST_SHARE = 0.25
 
@@ -37,13 +39,14 @@ def load(
     group: str | None = None,
     at_least: int | None = None,
     input: str | Sequence[str] | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     client: str | None = None,
     size: int | Size | None = None,
     pixels: Pixels | None = None,
     scale: Scale = "client",
     vocabulary_from: VocabularyFrom = "train",
     on_bad: OnBad = "raise",
+    task: TaskName | None = None,
 ) -> Federation:
     """A data set partitioned among clients, with each client's samples split into training and test (and validation).
 
@@ -63,21 +66,30 @@ def load(
     at_least: samples that every client must have for a random partition to be accepted. Default: what the split needs, or the
         partition's own rule.
     client: the column that names the client of each row; the same as partition="by:column".
-    input, label: columns, if they are not recognised by their names. size: images are resized to so many pixels per side, or to
-        (channels, height, width). pixels: "symmetric" gives models values in −1 … 1, "unit" in 0 … 1.
+    input, label: columns, if they are not recognised by their names; several labels per sample, or several targets, are a list of
+        columns. size: images are resized to so many pixels per side, or to (channels, height, width). pixels: "symmetric" gives
+        models values in −1 … 1, "unit" in 0 … 1.
     scale: numbers of tables are standardised by the mean and standard deviation of each client's training rows ("client"), of all
         clients' ("global"), or not at all ("none").
     vocabulary_from: texts that the vocabulary is built from: training texts, or "all" as in the published experiments.
     on_bad: for rows that cannot be used, "raise" reports the first one, "skip" leaves them out and reports how many.
+    task: what the labels are: "classification", "regression" (numbers) or "multi-label" (0 or 1 per label). If not given, numbers
+        that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels, all else are classes.
     """
     _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
+    check_task(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
         given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
-        return _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
+        found = _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
+        if task not in (None, found.task):
+            raise ValueError(f"task={task!r}: {data} is a prepared federation with the task {found.task}")
+        return found
     spec = _partition_spec(partition, client)
     choice = column_choice(partition, client, group, label, input)
-    read, defaults = reading.read(data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad)
+    read, defaults = reading.read(data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad, task=task)
     _check_classes(read, defaults.name)
+    if stratify and read.task != "classification":
+        raise ValueError(f"stratify is for classes, but the task is {read.task}")
     if clients is None and (spec is None or spec.column is None):
         clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
     spec = spec or PartitionSpec.parse(defaults.partition)
@@ -129,13 +141,18 @@ def load(
 
 
 def column_choice(
-    partition: str | None, client: str | None, group: str | None, label: str | None, input: str | Sequence[str] | None
+    partition: str | None,
+    client: str | None,
+    group: str | None,
+    label: str | Sequence[str] | None,
+    input: str | Sequence[str] | None,
 ) -> ColumnChoice:
     """The columns that settings of :func:`load` name."""
     spec = _partition_spec(partition, client)
     return ColumnChoice(
         input=input if input is None or isinstance(input, str) else tuple(input),
-        label=None if label is None else (label,),
+        label=(label,) if isinstance(label, str) else None,
+        labels=None if label is None or isinstance(label, str) else tuple(label),
         excluded=tuple(column for column in (spec and spec.column, group) if column and column != "none"),
     )
 
@@ -173,7 +190,7 @@ def _load_prepared(path: str | Path, given: Mapping[str, object]) -> Federation:
 
 
 def _check_classes(data: DecodedData, name: str) -> None:
-    if len(np.unique(data.y)) < 2:
+    if len(np.unique(data.y, axis=0)) < 2:
         raise DataError(f"all {len(data)} rows of {name} have the same label, two or more are needed (label=… names a column)")
 
 

@@ -88,6 +88,10 @@ class PartitionSpec:
             return self._by_column(data, clients, rng)
         if clients is None:
             raise ValueError(f"partition {self} needs clients=…")
+        if self.kind in ("dirichlet", "dirichlet-published", "pathological") and data.task != "classification":
+            raise DataError(
+                f"partition {self} splits classes among clients, but the task is {data.task}: use iid, quantity or by"
+            )
         labels, inverse = data.y, None
         if units is not None:
             _, first, inverse = np.unique(units, return_index=True, return_inverse=True)

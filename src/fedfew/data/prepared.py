@@ -11,6 +11,7 @@ from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
 from fedfew.federation import Federation, Samples
+from fedfew.targets import check_task
 
 FORMAT = 1
 SUFFIX = ".fed"
@@ -37,6 +38,7 @@ def write(federation: Federation, path: str | Path) -> Path:
         "format": FORMAT,
         "name": federation.name,
         "classes": federation.classes,
+        "task": federation.task,
         "class_names": list(federation.class_names),
         "vocabulary": federation.vocabulary,
         "pixels": federation.train.pixels,
@@ -82,6 +84,7 @@ def _federation(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> Fede
         about=about["about"],
         client_names=tuple(about.get("client_names", ())),  # files of earlier versions have none
         preprocessing=None if fitted is None else from_document(tensorfile.from_text_tensor(fitted)),
+        task=about.get("task", "classification"),
     )
 
 
@@ -95,6 +98,8 @@ def _check(federation: Federation) -> None:
     """Raise ValueError for values with which training would fail, or would use other samples than the client's."""
     if type(federation.classes) is not int or federation.classes < 1:
         raise ValueError(f"classes is {federation.classes!r}")
+    check_task(federation.task)
+    classes = federation.task == "classification"
     if federation.train.pixels not in ("symmetric", "unit"):
         raise ValueError(f"pixels is {federation.train.pixels!r}")
     clients = len(federation.ids)
@@ -103,16 +108,23 @@ def _check(federation: Federation) -> None:
         if samples is None:
             continue
         rows = len(samples.y)
-        if samples.y.shape != (rows,) or len(samples.x) != rows or samples.x.shape[1:] != federation.train.x.shape[1:]:
+        if (
+            samples.y.shape != ((rows,) if classes else (rows, federation.classes))
+            or len(samples.x) != rows
+            or samples.x.shape[1:] != federation.train.x.shape[1:]
+        ):
             raise ValueError(f"{name} has samples {list(samples.x.shape)} and labels {list(samples.y.shape)}")
-        for part in (samples.y, samples.start, samples.count, federation.ids):
+        for part in (*([samples.y] if classes else []), samples.start, samples.count, federation.ids):
             if part.dtype != torch.int64:
                 raise ValueError(f"{name} has numbers of type {part.dtype}, not int64")
         if samples.start.shape != (clients,) or samples.count.shape != (clients,):
             raise ValueError(f"{name} has {len(samples.start)} starts and {len(samples.count)} counts for {clients} clients")
         if int(samples.count.min()) < 1 or int(samples.start.min()) < 0 or int((samples.start + samples.count).max()) > rows:
             raise ValueError(f"starts and counts of {name} are outside its {rows} samples")
-        if int(samples.y.min()) < 0 or int(samples.y.max()) >= federation.classes:
+        if not classes:
+            if samples.y.dtype != torch.float32 or not bool(samples.y.isfinite().all()):
+                raise ValueError(f"targets of {name} are not all finite numbers of type float32")
+        elif int(samples.y.min()) < 0 or int(samples.y.max()) >= federation.classes:
             raise ValueError(f"labels of {name} are outside 0 … {federation.classes - 1}")
         _check_samples(name, samples.x, federation.vocabulary)
 

@@ -25,6 +25,7 @@ class ColumnChoice:
     input: str | tuple[str, ...] | None = None
     label: tuple[str, ...] | None = None  # the first of these that exists
     excluded: tuple[str, ...] = ()  # never features: the columns to partition or group by
+    labels: tuple[str, ...] | None = None  # all of these: several targets or labels per sample
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class RawData:
     array: NDArray[Any] | None = None
     features: Features | None = None
     label_names: tuple[str, ...] | None = None  # class names, if ``labels`` are class numbers
+    target_names: tuple[str, ...] = ()  # the columns that ``labels`` come from
     columns: dict[str, Column] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # columns that are not used, and why
     used: tuple[str, ...] = ()  # columns that are

@@ -18,6 +18,7 @@ from fedfew.data.images import Size
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.sources import Source
 from fedfew.federation import Pixels
+from fedfew.tasks import TaskName
 
 CLIENTS = 20
 PARTITION = "dirichlet:0.5"
@@ -63,37 +64,44 @@ def read(
     sample: int | None,
     seed: int,
     on_bad: OnBad,
+    task: TaskName | None = None,
 ) -> tuple[DecodedData, Defaults]:
     """The decoded rows and the data set's defaults.
 
-    data: a name, a path or an object. sample: only so many rows, drawn by the seed.
+    data: a name, a path or an object. sample: only so many rows, drawn by the seed. task: what the labels are, if given.
     """
     if sample is not None and sample < 2:
         raise ValueError(f"sample must be ≥ 2, not {sample}")
     if isinstance(data, str) and data == "digits":
+        if task not in (None, "classification"):
+            raise ValueError(f"task={task!r}: the digits have classes, use task='classification'")
         digits = digit_data()
         chosen = digits if sample is None else digits.sampled(_sampled_rows(digits.total, sample, seed))
         return chosen, Defaults("digits", partition="rotation")
     by_name = isinstance(data, (str, Path))
     found = finding.find(data, data_dir, choice, {"size": size}) if by_name else objects.find(data, choice)
-    decoded = _cached_or_decoded(found, _image_size(size, found.source), sample, seed, on_bad)
+    decoded = _cached_or_decoded(found, _image_size(size, found.source), sample, seed, on_bad, task)
     if decoded.skipped and on_bad == "raise":
         raise DataError(f'{decoded.skipped[0]} (on_bad="skip" leaves such rows out)')
     return decoded, Defaults.of(found)
 
 
-def _cached_or_decoded(found: Found, size: Size | None, sample: int | None, seed: int, on_bad: OnBad) -> DecodedData:
+def _cached_or_decoded(
+    found: Found, size: Size | None, sample: int | None, seed: int, on_bad: OnBad, task: TaskName | None
+) -> DecodedData:
+    key = found.key if task is None else cache.hash_of([found.key, task])
+
     def decoded() -> DecodedData:
         raw = found.read()
         only = None if sample is None else _sampled_rows(len(raw), sample, seed)
         classes = found.source.classes if found.source else None
-        return decode(raw, found.key, size=size, classes=classes, on_bad=on_bad, only=only, name=found.name)
+        return decode(raw, found.key, size=size, classes=classes, on_bad=on_bad, only=only, name=found.name, task=task)
 
     if not found.cached:
         return decoded()
     if sample is None:
-        return cache.get_or_make(found.key, found.name, decoded)
-    whole = cache.stored(found.key, found.name)
+        return cache.get_or_make(key, found.name, decoded)
+    whole = cache.stored(key, found.name)
     if whole is None:  # a sample is decoded quickly, and is not stored in the place of the whole
         return decoded()
     return whole.sampled(_sampled_rows(whole.total, sample, seed))

@@ -13,7 +13,6 @@ from fedfew.data.errors import DataError
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES
 from fedfew.data.readers.npz import channels_first
-from fedfew.targets import from_one_hot
 
 INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")
 
@@ -91,14 +90,15 @@ def _array(value: Any) -> NDArray[Any]:
 
 
 def labels_of(labels: Any) -> list[Any]:
-    """Labels as a list of Python values, one-hot rows as class numbers."""
+    """Labels as a list of Python values; rows of several values (one-hot or not) as lists."""
     if isinstance(labels, list) and labels and hasattr(labels[0], "tolist"):
         labels = np.stack([_array(label) for label in labels])
     array = labels.numpy(force=True) if hasattr(labels, "detach") else np.asarray(labels)
-    array = from_one_hot(array)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1:
-        raise DataError(f"labels of shape {list(array.shape)} cannot be used: one class or one-hot row per sample is needed")
+    if array.ndim not in (1, 2):
+        raise DataError(
+            f"labels of shape {list(array.shape)} cannot be used: one label or one row of labels per sample is needed"
+        )
     values: list[Any] = array.tolist()
     return values

@@ -191,7 +191,7 @@ def join(
     def score(trained: nn.Module) -> Fit:
         return fit([trained], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0]
 
-    training = replace(training, loss=criterion)
+    training = training.with_loss(criterion)
     task_settings.check(training, criterion)
     here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])], task=criterion.task.name)
     own = replace(here.train, pixels=pixels, log_prior=None if prior is None else prior[None])

@@ -61,16 +61,24 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
     title = f"{run.settings['method']['name']}, {at}: test scores over clients, %"
     weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
+    title += "; MAE and RMSE in units of the target" if "mae" in final else ""
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
     scores = {f"{name} {score_name(run)}": summary for name, summary in last_scores(run).items()}
     scores |= {
         f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
     }
-    values = {f"{score} accuracy": run.scored(f"{score}_accuracy") for score in SCORES}
+    values = {f"{score} {score_name(run)}": run.scores(score) for score in SCORES}
     values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
     for name, summary in scores.items():
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"
         table.add_row(name, plus_minus(summary.mean, summary.std), worst, percent(summary.worst_tenth), f"{summary.jain:.3f}")
+    for name, numbers in final.items():
+        if name in ERRORS:
+            errors = np.array(numbers, dtype=float)
+            summary = summarise(errors, higher_is_better=False)
+            worst = f"{summary.max:.4g}{_in_brackets(worst_client(run, -errors))}"
+            cells = (f"{summary.mean:.4g} ± {summary.std:.4g}", worst, f"{summary.worst_tenth:.4g}", f"{summary.jain:.3f}")
+            table.add_row(f"served {ERRORS[name]}", *cells)
     return table
 
 
@@ -90,7 +98,8 @@ def _in_brackets(*names: str | None) -> str:
     return f" ({', '.join(found[:2])}{', …' if len(found) > 2 else ''})" if found else ""
 
 
-FINAL = {"macro_f1": "macro-F1", "auc": "AUC"}
+FINAL = {"macro_f1": "macro-F1", "auc": "AUC", "subset_accuracy": "subset accuracy"}
+ERRORS = {"mae": "MAE", "rmse": "RMSE"}  # in units of the target; lower is better
 WEIGHTS = {"entropy": "entropy of w", "largest": "maximum of w", "alpha_cv": "variation of α", "models_in_use": "models in use"}
 
 
@@ -126,7 +135,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
         for score in SCORES:
             values = {column: getattr(row[score], column) for column in columns.values()}
             cells = [_marked(percent(value), best.get((score, column)) == value) for column, value in values.items()]
-            cells[-1] += _in_brackets(*(worst_client(run, run.scored(f"{score}_accuracy")) for run in runs[label]))
+            cells[-1] += _in_brackets(*(worst_client(run, run.scores(score)) for run in runs[label]))
             first = score == SCORES[0]
             table.add_row(label if first else "", score, *cells, _mean_seconds(runs[label]) if first else "")
     return table

@@ -80,7 +80,7 @@ def train(
     device = distributed.device_of(group, device_named(config.device))
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
     group.check_same(identity | {"rounds": config.rounds})
-    config = replace(config, loss=criterion)
+    config = config.with_loss(criterion)
     place = None if folder is None else Path(folder)
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints

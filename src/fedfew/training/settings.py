@@ -83,7 +83,7 @@ class Settings(TrainConfig):
     )
     task: DataTask = setting(
         "auto",
-        "What the labels are: classification, regression (numbers) or multi-label. auto: what --loss is for, else what they show.",
+        "What the labels are: classification, regression (numbers) or multi-label. auto: by --loss, else by what they are.",
         allowed=one_of(*get_args(DataTask)),
         panel=DATA,
     )
@@ -246,7 +246,10 @@ def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         federation = data.load(settings.dataset, **data_keywords(settings))
-    return federation, [*(str(warning.message) for warning in warned), *federation.about.get("notes", [])]
+    notes = [*(str(warning.message) for warning in warned), *federation.about.get("notes", [])]
+    if settings.recipe == "strong" and federation.task != "classification":
+        notes.append(f"recipe strong without a label prior, which is for classes: the task is {federation.task}")
+    return federation, notes
 
 
 def data_keywords(settings: Settings) -> dict[str, Any]:

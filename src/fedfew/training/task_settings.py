@@ -14,7 +14,8 @@ def check(training: LocalTraining, criterion: Criterion) -> None:
     task = criterion.task.name
     if training.label_prior != "none" and task != "classification":
         raise ValueError(
-            f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none'"
+            f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none' "
+            "(where recipe strong set it on the command line: give --loss, and it is left out)"
         )
     for name, off in (("label_smoothing", 0.0), ("class_weights", "none")):
         value = getattr(training, name)

@@ -81,8 +81,18 @@ def test_one_hot_labels(tmp_path: Path) -> None:
     (_, y) = read_arrays(tmp_path / "a.npz").splits["all"]
     assert y.tolist() == [2, 0, 1, 1, 0, 2]
     np.savez(tmp_path / "a.npz", x=np.ones((6, 2)), y=np.ones((6, 3)))
-    with pytest.raises(DataError, match=r"x has shape \[6, 2\] and y \[6, 3\]; one label per sample"):
+    assert read_arrays(tmp_path / "a.npz").splits["all"][1].shape == (6, 3)  # several labels per sample
+    np.savez(tmp_path / "a.npz", x=np.ones((6, 2)), y=np.ones((6, 3, 2)))
+    with pytest.raises(DataError, match=r"x has shape \[6, 2\] and y \[6, 3, 2\]; one label per sample"):
         read_arrays(tmp_path / "a.npz")
+
+
+def test_rows_that_are_one_hot_in_one_split_only_are_labels_of_a_multi_label_task(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "a.npz", x_train=np.ones((2, 2)), y_train=np.array([[1, 1], [0, 1]]), x_test=np.ones((2, 2)), y_test=np.eye(2)
+    )
+    splits = read_arrays(tmp_path / "a.npz").splits
+    assert splits["train"][1].shape == splits["test"][1].shape == (2, 2)
 
 
 def test_arrays_that_are_not_used_are_named(tmp_path: Path) -> None:

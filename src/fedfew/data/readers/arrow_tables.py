@@ -75,20 +75,23 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
     def where(row: int) -> str:
         return f"{part_of(row).name}, row {row - starts[bisect_right(starts, row) - 1] + 1}"
 
-    label = _label_column(table.column_names, choice, file)
+    targets = _label_columns(table.column_names, choice, file)
+    label = targets[0]
     given_split = _given_split(table, parts, choice)
-    purpose = {name: "client or group" for name in choice.excluded if name in table.column_names} | {label: "the label"}
+    purpose = {name: "client or group" for name in choice.excluded if name in table.column_names}
+    purpose |= dict.fromkeys(targets, "the label")
     if given_split is not None and SPLIT_COLUMN in table.column_names:
         purpose[SPLIT_COLUMN] = "the split"
-    single = _image_or_text_column(table, choice, label, file)
+    single = _image_or_text_column(table, choice, targets, file)
     chosen = None if single else _feature_columns(table, choice, purpose, file)
     used = (single,) if single else chosen.used if chosen else ()
     left_out = (
         chosen.left_out if chosen else {n: purpose.get(n, f"the input is {single}") for n in table.column_names if n != single}
     )
-    others = [n for n in table.column_names if n != label and n not in used and _is_plain(table.schema.field(n).type)]
+    others = [n for n in table.column_names if n not in targets and n not in used and _is_plain(table.schema.field(n).type)]
     common: dict[str, Any] = {
-        "labels": table[label].to_pylist(),
+        "labels": _rows(table, targets),
+        "target_names": targets,
         "where": where,
         "label_names": hub_features(parts[0].table).get(label),
         "columns": {name: table_columns.coded(table[name]) for name in others},
@@ -168,16 +171,27 @@ def hub_features(table: pa.Table) -> dict[str, tuple[str, ...]]:
     return {name: tuple(map(str, f["names"])) for name, f in features.items() if isinstance(f, dict) and "names" in f}
 
 
-def _label_column(there: list[str], choice: ColumnChoice, file: str) -> str:
+def _rows(table: pa.Table, targets: tuple[str, ...]) -> list[Any]:
+    """The labels: one value per row, or with several columns a list of them."""
+    columns = [table[name].to_pylist() for name in targets]
+    return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
+
+
+def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[str, ...]:
+    if choice.labels:
+        missing = [name for name in choice.labels if name not in there]
+        if missing:
+            raise DataError(f"{file} has no label column {missing[0]!r}; columns: {', '.join(there)}")
+        return choice.labels
     wanted = choice.label or LABEL_NAMES
     for name in wanted:
         if name in there:
-            return name
+            return (name,)
     asked = f"no label column {choice.label[0]!r}" if choice.label else "no column that is recognised as the label"
     raise DataError(f"{file} has {asked}; columns: {', '.join(there)}. Name one with label=…")
 
 
-def _image_or_text_column(table: pa.Table, choice: ColumnChoice, label: str, file: str) -> str | None:
+def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[str, ...], file: str) -> str | None:
     """The column of images or texts; None if features are numbers and categories."""
     import pyarrow.types as types
 
@@ -188,7 +202,7 @@ def _image_or_text_column(table: pa.Table, choice: ColumnChoice, label: str, fil
                 raise DataError(f"{file} has no input column {name!r}; columns: {', '.join(there)}")
     if isinstance(choice.input, tuple):
         return None
-    rest = [name for name in there if name != label and name not in choice.excluded]
+    rest = [name for name in there if name not in targets and name not in choice.excluded]
     candidates = rest if choice.input is None else [choice.input]
     kind = {name: table.schema.field(name).type for name in candidates}
     pictures = [n for n in candidates if types.is_struct(kind[n]) or types.is_binary(kind[n]) or types.is_large_binary(kind[n])]

@@ -51,13 +51,16 @@ def read_arrays(path: Path) -> Arrays:
         raise DataError(f"{path} holds {sorted(arrays)}, but {NEEDED}")
     splits = {}
     for split, suffix in present.items():
-        x, y = arrays[f"x{suffix}"], from_one_hot(arrays[f"y{suffix}"])
+        x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
         y = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
-        if x.ndim == 0 or len(x) == 0 or y.shape != (len(x),):
+        if x.ndim == 0 or len(x) == 0 or y.ndim not in (1, 2) or len(y) != len(x):
             raise DataError(
-                f"{path}: x{suffix} has shape {list(x.shape)} and y{suffix} {list(y.shape)}; one label per sample is needed"
+                f"{path}: x{suffix} has shape {list(x.shape)} and y{suffix} {list(y.shape)}; one label per sample is needed, or "
+                "one row of labels"
             )
         splits[split] = (channels_first(x), y)
+    if all(from_one_hot(y).ndim == 1 for _, y in splits.values()):
+        splits = {split: (x, from_one_hot(y)) for split, (x, y) in splits.items()}
     names = arrays.get("class_names")
     rows = len(splits["all"][1]) if "all" in splits else None
     used = {f"{axis}{suffix}" for axis in "xy" for suffix in present.values()} | {"class_names"}

@@ -14,6 +14,7 @@ from fedfew.report.page import labels, pack, series
 from fedfew.report.page.binning import arranged, thinned
 from fedfew.report.page.record import Record, SideFiles
 from fedfew.report.page.reproduction import how_to_repeat
+from fedfew.tasks import outputs_in_words, recorded_task
 from fedfew.util.printable import printable
 
 EVENTS = 200  # the newest so many are listed
@@ -46,6 +47,8 @@ def _about(record: Record, files: SideFiles) -> dict[str, Any]:
         "data": data["name"],
         "clients": data["clients"],
         "classes": data["classes"],
+        "what": outputs_in_words(settings),
+        "score": recorded_task(settings).score,
         "model": settings["model"],
         "round": record.round,
         "rounds": settings["rounds"],
@@ -56,7 +59,7 @@ def _about(record: Record, files: SideFiles) -> dict[str, Any]:
 
 
 def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
-    choice, served = (record.row(name, record.in_use) for name in ("choice", "served_accuracy"))
+    choice, served = record.row("choice", record.in_use), series.scores(record, "served", record.in_use)
     models = _models(record)
     names, groups = _groups(files, len(choice))
     rows = arranged(choice, groups, served)
@@ -67,11 +70,11 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
     document: dict[str, Any] = {
         "rounds": [int(record.row("round", position)) for position in at.tolist()],
         "scores": {
-            score: series.summary_values(summarise(record.row(f"{score}_accuracy", record.in_use), weigh)) for score in SCORES
+            score: series.summary_values(summarise(series.scores(record, score, record.in_use), weigh)) for score in SCORES
         },
         "final": {
             name: series.summary_values(summarise(np.array(files.final[name], dtype=float)))
-            for name in ("macro_f1", "auc")
+            for name in series.FINAL
             if name in files.final
         },
         "curves": curves,
@@ -123,7 +126,9 @@ def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
         why["choice"] = f"With {method} a client has nothing to choose{served}."
     if not {"alpha", "w"} <= record.columns:
         why["weights"] = f"{method} keeps no weights α and w: they are FedFew's, which weighs clients and models by their losses."
-    if files.labels is None:
+    if files.labels is None and recorded_task(record.settings).name == "regression":
+        why["labels"] = "The targets are numbers: there are no labels to count."
+    elif files.labels is None:
         why["labels"] = (
             "The run was made by sites that keep their labels to themselves."
             if record.sites

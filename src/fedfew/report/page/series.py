@@ -15,12 +15,30 @@ from fedfew.report import SCORES
 from fedfew.report.page import pack
 from fedfew.report.page.binning import Rows
 from fedfew.report.page.record import Record
+from fedfew.tasks import recorded_task
 from fedfew.training.history import History
 
 Array = NDArray[Any]
 OF_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain")
 OF_ROUNDS = ("seconds", "bytes_up", "bytes_down", "left_out", "g")
 OF_WEIGHTS = ("entropy", "largest", "alpha_cv", "models_in_use")
+
+
+FINAL = ("macro_f1", "auc", "subset_accuracy")  # shares of 1 that are computed when a run has ended, where the task has them
+
+
+def score_column(record: Record, score: str) -> str:
+    """The column of the task's score: served_accuracy, or served_score where the task is no classification."""
+    return f"{score}_{recorded_task(record.settings).column}"
+
+
+def scores(record: Record, score: str, at: int) -> Array:
+    return record.row(score_column(record, score), at)
+
+
+def _packed_scores(record: Record, values: Array) -> pack.Packed:
+    """R² may be negative, of which a code of few bytes knows nothing."""
+    return pack.floats(values) if recorded_task(record.settings).name == "regression" else pack.fractions(values)
 
 
 def short(value: float | None, digits: int = 6) -> float | None:
@@ -39,7 +57,7 @@ def curves(record: Record, at: Array) -> dict[str, Any]:
     values |= {name: [] for name in (*single, "present")}
     for position in at.tolist():
         for score in SCORES:
-            over_clients = summarise(record.row(f"{score}_accuracy", position))
+            over_clients = summarise(scores(record, score, position))
             for name in OF_CLIENTS:
                 values[score][name].append(short(getattr(over_clients, name), 5))
         for name in single:
@@ -67,7 +85,7 @@ def maps(record: Record, at: Array, rows: Rows, models: int) -> dict[str, pack.P
     def over_rounds(name: str) -> Array:
         return np.stack([rows.mean(record.row(name, position)) for position in at.tolist()])
 
-    made = {score: pack.fractions(over_rounds(f"{score}_accuracy")) for score in SCORES}
+    made = {score: _packed_scores(record, over_rounds(score_column(record, score))) for score in SCORES}
     if models > 1:
         chosen = [rows.most_frequent(record.row("choice", position), models) for position in at.tolist()]
         made["choice"] = pack.whole(np.stack(chosen))
@@ -98,13 +116,13 @@ def switches(record: Record, at: Array) -> tuple[Array, Array]:
 def clients(record: Record, about: Mapping[str, Any], final: Mapping[str, Any], groups: Array) -> dict[str, Any]:
     """What is known of every client after the scored round whose models are used, binned or not."""
     last = record.in_use
-    columns: dict[str, Any] = {score: pack.fractions(record.row(f"{score}_accuracy", last)) for score in SCORES}
+    columns: dict[str, Any] = {score: _packed_scores(record, scores(record, score, last)) for score in SCORES}
     columns["choice"] = pack.whole(record.row("choice", last))
     columns["group"] = pack.whole(groups)
     for name in ("train", "test"):
         if name in about:
             columns[name] = pack.whole(about[name])
-    for name in ("macro_f1", "auc"):
+    for name in FINAL:
         if name in final:
             columns[name] = pack.fractions(np.array(final[name], dtype=float))
     if "alpha" in record.columns:

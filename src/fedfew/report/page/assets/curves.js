@@ -1,4 +1,4 @@
-// Learning curves, and every client's accuracy sorted.
+// Learning curves, and every client's score sorted.
 
 function showCurves(doc) {
   const scores = ["served", "adapted"];
@@ -8,7 +8,7 @@ function showCurves(doc) {
     const c = doc.curves[score];
     const part = figure(score, "tall");
     lineChart(part, {
-      label: `Learning curve, ${score} accuracy`,
+      label: `Learning curve, ${score} ${doc.run.score}`,
       x: doc.rounds, y, format: (v) => `${plain(100 * v)} %`,
       series: [{ values: c.mean, look: score, low: c.min, high: c.max }, { values: c.worst_tenth, look: `${score} tenth` }],
       tell: (i) => `round ${grouped(doc.rounds[i])}: mean ${percent(c.mean[i])}, worst tenth ${percent(c.worst_tenth[i])}, worst ${percent(c.min[i])}, best ${percent(c.max[i])}`,
@@ -46,7 +46,7 @@ function showClients(doc) {
     place.root.append(line);
   });
   pointing(part.host, {
-    label: `Accuracy of every client, sorted. ${rest} Arrow keys move over clients, Enter opens one.`,
+    label: `Test ${doc.run.score} of every client, sorted. ${rest} Arrow keys move over clients, Enter opens one.`,
     kind: "chart",
     at: (event) => {
       const box = part.host.getBoundingClientRect();

@@ -1,4 +1,4 @@
-// How evenly accuracy is spread over clients.
+// How evenly scores are spread over clients.
 
 function showFairness(doc) {
   const over = (title, name, format, options = {}) => {
@@ -17,9 +17,12 @@ function showFairness(doc) {
       over("Jain's index", "jain", (v) => plain(v, 3), { words: (v) => plain(v, 4) }),
       over("Standard deviation over clients, points", "std", points, { floor: 0 }),
       over("Mean of the worst tenth", "worst_tenth", (v) => `${points(v)} %`, { words: (v) => percent(v) }),
-      lorenz(doc)),
+      ...(worstScore(doc) < 0 ? [] : [lorenz(doc)])),
     legend([["served", "served"], ["adapted", "adapted"], ["soft", "all alike"]]));
 }
+
+/** Below 0 (R² may be) there are no shares to draw. */
+const worstScore = (doc) => Math.min(...["served", "adapted"].map((score) => doc.scores[score].min ?? 0));
 
 /** Which share of all correct answers the worse-off share of the clients has. */
 function lorenz(doc) {
@@ -36,7 +39,7 @@ function lorenz(doc) {
   };
   const [s, a] = [shares(doc.clients.served), shares(doc.clients.adapted)];
   const x = Array.from({ length: steps + 1 }, (_, i) => (100 * i) / steps);
-  const part = figure("Share of all accuracy that the worse-off clients have, now", "mid");
+  const part = figure(`Share of all ${doc.run.score} that the worse-off clients have, now`, "mid");
   lineChart(part, {
     label: "Lorenz curve", x, xLabel: "% of clients, worst first", y: [0, 1], format: (v) => `${plain(100 * v)} %`,
     series: [{ values: x.map((v) => v / 100), look: "soft" }, { values: s, look: "served" }, { values: a, look: "adapted" }],

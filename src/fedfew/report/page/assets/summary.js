@@ -11,7 +11,8 @@ function worstClient(values) {
 function showSummary(doc) {
   const { run, scores } = doc;
   byId("title").textContent = doc.title;
-  byId("subtitle").textContent = [many(run.clients, "client"), many(run.classes, "class", "classes"), `model ${run.model}`,
+  document.querySelectorAll(".score-name").forEach((node) => (node.textContent = run.score || "accuracy"));
+  byId("subtitle").textContent = [many(run.clients, "client"), run.what, `model ${run.model}`,
     `round ${grouped(run.round)} of ${grouped(run.rounds)}`, run.folder && `folder ${run.folder}`, run.sites && "made between real sites"]
     .filter(Boolean).join(" · ");
   const body = bodyOf("summary");
@@ -38,11 +39,11 @@ function showSummary(doc) {
   body.replaceChildren(el("dl", { class: "tiles" }, tiles), scoreTable(doc), words || "", thinning(doc) || "", events(doc));
 }
 
-function scoreTable({ scores, final }) {
+function scoreTable({ run, scores, final }) {
   const row = (name, s) => [name, `${percent(s.mean)} ± ${known(s.std) ? (100 * s.std).toFixed(1) : "–"}`, percent(s.min), percent(s.worst_tenth),
     percent(s.max), plain(s.jain, 4)];
-  const rows = ["served", "adapted"].map((score) => row(`${score} accuracy`, scores[score]));
-  const more = { macro_f1: "served macro-F1", auc: "served AUC" };
+  const rows = ["served", "adapted"].map((score) => row(`${score} ${run.score}`, scores[score]));
+  const more = { macro_f1: "served macro-F1", auc: "served AUC", subset_accuracy: "served subset accuracy" };
   for (const [name, words] of Object.entries(more)) if (final[name]) rows.push(row(words, final[name]));
   return table(["over clients, last scored round", "mean ± std", "worst", "worst tenth", "best", "Jain"], rows, "numbers");
 }

@@ -1,0 +1,196 @@
+"""Regression and several labels per sample from start to end: engines, methods, settings, scores, selection."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import r2_score
+from torch import Tensor, nn
+
+import fedfew
+from fedfew.engines import LocalTraining
+from fedfew.evaluation.metrics import MultiLabelScores, RegressionScores, evaluate
+from fedfew.federation import Federation
+from fedfew.methods import METHODS
+from tests.methods.small import assert_same, differ, tensors
+from tests.methods.small import train as short_run
+
+SIZES = (9, 17, 12, 24)
+
+
+@cache
+def data(task: str, d: int = 2, seed: int = 0) -> Federation:
+    """Clients in two groups, whose targets depend on the features in opposite ways."""
+    rng = np.random.default_rng(seed)
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    slopes = rng.normal(size=(4, d))
+    for client, size in enumerate(SIZES):
+        for part, n in zip(parts, (size, 8), strict=True):
+            x = rng.normal(size=(n, 4)).astype(np.float32)
+            y = (x @ slopes) * (-1) ** client + 0.1 * rng.normal(size=(n, d))
+            part.append((x, y if task == "regression" else (y > 0.2).astype(int)))
+    return Federation.from_arrays(*parts, task=task)  # type: ignore[arg-type]  # one of the known ones
+
+
+def net(outputs: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+
+def own_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs - y).abs().pow(1.5).mean(1)
+
+
+def train(task: str, method: Any = None, **more: Any) -> fedfew.Run:
+    return short_run(method or fedfew.FedFew(models=2), data(task), more.pop("model", net), **more)
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("regression", {"mixup": 0.3, "optimizer": "adam"}),
+    ("regression", {"serve": "mixture", "loss": "huber"}),
+    ("regression", {"loss": own_loss}),
+    ("multi-label", {"serve": "mixture", "mixup": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("task", "changes"), CASES)
+def test_all_engines_end_alike(task: str, changes: dict[str, Any]) -> None:
+    plain, *others = (train(task, engine=e, rounds=2, **changes) for e in ("sequential", "stacked", "threaded"))
+    for other in others:
+        assert_same(tensors(plain), tensors(other), 2e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains(name: str) -> None:
+    run = train("regression", METHODS[name](), rounds=1)
+    assert np.isfinite(run.history.scores("served")).all()
+    assert run.history.columns[1:3] == ["served_score", "served_loss"]
+
+
+def test_losses_and_mixup_change_the_outcome() -> None:
+    runs = [train("regression", rounds=1, **changes) for changes in ({}, {"loss": "mae"}, {"loss": "huber"}, {"mixup": 0.3})]
+    assert all(differ(tensors(a), tensors(b)) for i, a in enumerate(runs) for b in runs[:i])
+
+
+@pytest.mark.parametrize("serve", ["best", "mixture"])
+def test_the_scores_are_those_of_the_models_served(serve: str) -> None:
+    run, here = train("regression", serve=serve, rounds=2), data("regression")
+    scores = evaluate(run, here)
+    assert isinstance(scores, RegressionScores)
+    for i in range(len(here)):
+        x, y = here.test.of(i)
+        with torch.no_grad():
+            outputs = run.model_of(i)(x)
+        assert run.history.last_scores("served")[i] == pytest.approx(r2_score(y, outputs), abs=1e-5)
+        assert scores.r2[i] == pytest.approx(r2_score(y, outputs), abs=1e-5)
+        assert run.history.last("served_loss")[i] == pytest.approx(float((outputs - y).square().mean()), rel=1e-5)
+        assert scores.rmse[i] == pytest.approx(float((outputs - y).square().mean().sqrt()), rel=1e-5)
+
+
+def test_a_mixture_for_a_regression_is_the_weighted_mean_of_outputs() -> None:
+    run = train("regression", serve="mixture", temperature=0.3)
+    x, _ = data("regression").test.of(0)
+    served = run.served_to(0)
+    with torch.no_grad():
+        by_hand = sum(w * model(x) for w, model in zip(served.weights, run.models, strict=True))
+        torch.testing.assert_close(run.model_of(0)(x), by_hand)
+
+
+def test_several_labels_end_to_end() -> None:
+    here = data("multi-label")
+    run = fedfew.train(here, "linear", fedfew.FedFew(models=2), rounds=40, lr=0.5, batch_size=8, engine="stacked", device="cpu")
+    scores = evaluate(run, here)
+    assert isinstance(scores, MultiLabelScores)
+    np.testing.assert_allclose(scores.micro_f1, run.history.last_scores("served"), atol=1e-6)
+    assert scores.micro_f1.mean() > 0.8  # one model per group; a single model cannot do better than guess
+    assert run.choice.tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
+    with pytest.raises(ValueError, match="the task of the federation is regression, but the run was made for multi-label"):
+        evaluate(run, data("regression"))
+
+
+def test_regression_end_to_end_finds_the_groups_and_survives_a_folder(tmp_path: Path) -> None:
+    here, events = data("regression", d=1), []
+    run = fedfew.train(
+        here,
+        "linear",
+        fedfew.FedFew(models=2),
+        rounds=30,
+        lr=0.1,
+        batch_size=8,
+        device="cpu",
+        recipe="strong",
+        server_average=0.5,
+        folder=tmp_path / "run",
+        on_round=lambda progress: events.extend(progress.events),
+    )
+    assert run.history.last_scores("served").mean() > 0.9
+    assert run.choice.tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
+    assert run.settings["label_prior"] == "none"
+    assert events[:2] == [
+        "task: 1 target (regression); loss mse, score R² (higher is better, 1 at most)",
+        "recipe: strong without label_prior, which is for classes, but the task is regression",
+    ]
+    again = fedfew.load(tmp_path / "run")
+    assert (again.task.score, again.criterion.name) == ("R²", "mse")
+    np.testing.assert_array_equal(evaluate(again, here).r2, evaluate(run, here).r2)  # type: ignore[union-attr]
+
+
+def test_a_loss_of_ones_own_is_recorded_by_name_and_not_read_back(tmp_path: Path) -> None:
+    run = train("regression", loss=own_loss, folder=tmp_path / "run")
+    assert run.settings["loss"] == "tests.training.test_tasks:own_loss"
+    assert run.criterion.function is own_loss
+    with pytest.raises(ValueError, match="which is not known by name"):
+        fedfew.load(tmp_path / "run", net).criterion  # noqa: B018  # asking is enough
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        (
+            "regression",
+            {"label_prior": "client"},
+            "label_prior is 'client', which adds log frequencies of classes, but the task is",
+        ),
+        ("regression", {"label_smoothing": 0.1}, "label_smoothing is 0.1, which is part of cross-entropy, but the loss is mse"),
+        ("multi-label", {"class_weights": "balanced"}, "class_weights is 'balanced', which is part of cross-entropy"),
+        ("multi-label", {"loss": "mse"}, "loss is 'mse', which is for regression, but the task of these targets is multi-label"),
+        ("regression", {"loss": "l2"}, "loss must be auto, cross-entropy, mse, mae, huber, bce, module:function, or in Python"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(task: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(task, **changes)
+
+
+def test_targets_of_a_wide_range_are_noted() -> None:
+    events: list[str] = []
+    x = np.ones((4, 4), np.float32)
+    wide = Federation.from_arrays([(x, [0.5, 100.0, -100.0, 0.0])], [(x, [0.0, 1.0, 2.0, 3.0])])
+    fedfew.train(
+        wide, "linear", "fedavg", rounds=1, lr=1e-4, device="cpu", on_round=lambda progress: events.extend(progress.events)
+    )
+    assert "targets: their standard deviation is 70.7." in events[1]
+
+
+def test_select_and_join_follow_the_task() -> None:
+    good, bad = nn.Linear(1, 1), nn.Linear(1, 1)
+    with torch.no_grad():
+        for module, slope in ((good, 2.0), (bad, -2.0)):
+            module.weight.fill_(slope)
+            module.bias.zero_()
+    x = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+    y = 2.0 * x[:, 0] + 0.5
+    assert fedfew.select([bad, good], x, y) == 1
+    assert fedfew.select([bad, good], x, np.round(y), loss="mae") == 1
+    training = LocalTraining(lr=0.2, batch_size=5, local_epochs=5)
+    joined = fedfew.join([bad, good], x, y, training=training)
+    assert joined.model == 1
+    assert joined.before is not None
+    assert joined.after is not None
+    assert joined.before.loss == pytest.approx(0.25)  # all residuals are 0.5
+    assert joined.after.loss < 0.01
+    assert joined.after.score > joined.before.score
