@@ -16,7 +16,7 @@ from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
 from fedfew.data.readers import csv_file, npz
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
-from fedfew.federation import from_one_hot
+from fedfew.targets import from_one_hot
 
 if TYPE_CHECKING:
     import pyarrow as pa

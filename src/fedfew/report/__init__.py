@@ -43,8 +43,8 @@ class AcrossSeeds:
 
 
 def last_scores(run: Run) -> dict[str, Summary]:
-    """Served and adapted scores (the task's: accuracy, R², …) over clients, in the round whose models are used: the last scored one, or
-    the best kept."""
+    """Served and adapted scores (the task's: accuracy, R², …) over clients, in the round whose models are used: the last scored
+    one, or the best kept."""
     samples = run.settings["federation"]["test_samples"]
     return {score: summarise(run.scores(score), samples) for score in SCORES}
 

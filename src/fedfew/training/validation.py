@@ -21,7 +21,7 @@ def check(config: TrainConfig, federation: Federation) -> None:
 
 def best_row(history: History, config: TrainConfig) -> int:
     """The position of the best scored round in the history, the earliest of several equal ones."""
-    values = history[f"validation_{config.best_by}"].astype(float)
+    values = (history["validation_loss"] if config.best_by == "loss" else history.scores("validation")).astype(float)
     means = np.array([row[np.isfinite(row)].mean() if np.isfinite(row).any() else np.nan for row in values])
     return int(np.nanargmin(means if config.best_by == "loss" else -means)) if np.isfinite(means).any() else len(means) - 1
 
