@@ -268,7 +268,7 @@ class TrainConfig(LocalTraining):
     )
     best_by: BestBy = setting(
         "loss",
-        "What early-stopping and keep=best compare: the mean validation loss or accuracy (the score of other tasks) over clients.",
+        "What early-stopping and keep=best compare: the mean validation loss or accuracy (other tasks: score) over clients.",
         allowed=one_of(*get_args(BestBy)),
         panel=TRAINING,
     )
