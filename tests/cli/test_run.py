@@ -191,7 +191,11 @@ def test_resume_with_more_rounds_goes_on_and_is_remembered() -> None:
 
 def test_resume_names_the_newest_run_when_none_is_given() -> None:
     call("run", *SMALL, "--models", "2")
+    for later in ("notes", "compare-digits/fedavg-0/round-000001"):
+        Path("runs", later).mkdir(parents=True)
+        Path("runs", later.split("/")[0], "config.yaml").write_text("a: 1")
     assert "the newest is runs/digits-fedfew-0" in refused("run", "--resume")
+    assert "the newest is runs/compare-digits" in refused("compare", "--resume")
 
 
 def test_a_run_made_from_python_is_resumed_with_the_same_flags() -> None:

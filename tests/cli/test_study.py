@@ -92,6 +92,7 @@ def test_a_dry_run_lists_the_runs_and_makes_none(here):
     lines = [line for line in out.splitlines() if "(published, seed" in line]
     assert len(lines) == 6
     assert "iid / FedAvg (published, seed 0)" in lines[0]
+    assert out.index("6 runs: 4 to make") > out.index(lines[-1])  # the summary comes last
     assert all(len(begun(here / "studies", path.name)) for path in (here / "studies" / "runs").iterdir())
     again = call("run", "tiny.yaml", "--dry-run").stdout
     for status in ("done", "failed before", "no data"):

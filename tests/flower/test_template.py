@@ -35,7 +35,7 @@ def test_without_flower_the_error_names_what_to_install(monkeypatch):
         monkeypatch.delitem(__import__("sys").modules, f"fedfew.flower.{module}", raising=False)
         monkeypatch.delattr(fedfew.flower, module, raising=False)
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedfew\[flower\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[flower\]'"):
         fedfew.flower.client_app  # noqa: B018  # the access is the test
     with pytest.raises(AttributeError, match="has no attribute 'clientapp'"):
         fedfew.flower.clientapp  # noqa: B018

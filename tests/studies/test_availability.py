@@ -63,8 +63,8 @@ def test_so_is_a_hub_that_answers_or_its_cache(tmp_path, monkeypatch):
     assert missing("femnist", "hub:somebody/something") == {}
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE forbids" in missing("femnist")["femnist"]
-    monkeypatch.setattr("fedfew.data.hub.find_spec", lambda name: None)
-    assert "pip install 'fedfew[hub]'" in missing("hub:somebody/something")["hub:somebody/something"]
+    monkeypatch.setattr("fedfew.data.hub._installed", lambda: False)
+    assert "[hub]'" in missing("hub:somebody/something")["hub:somebody/something"]
 
 
 def test_files_of_the_users_own(tmp_path):

@@ -171,7 +171,7 @@ def test_a_missing_package_names_its_extra(tool: str, package: str, monkeypatch:
     monkeypatch.setitem(sys.modules, package, None)
     for module in [name for name in sys.modules if name.startswith(("mlflow.", f"fedfew.tracking.{tool}"))]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(ImportError, match=rf"pip install 'fedfew\[{tool}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install .*\[{tool}\]'"):
         tracking.open(f"{tool}:x")
 
 

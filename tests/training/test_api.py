@@ -80,3 +80,12 @@ def test_bad_settings_are_named(settings, message):
 def test_no_gpu():
     with pytest.raises(ValueError, match="no CUDA GPU"):
         train(device="cuda")
+
+
+def test_data_given_to_load_are_answered_with_what_loads_data(tmp_path):
+    (tmp_path / "patients.csv").write_text("age,label\n30,1\n")
+    for given, named in ((FEDERATION, "a Federation was given"), (tmp_path / "patients.csv", "patients.csv is a file")):
+        with pytest.raises(
+            TypeError, match=rf"reads the folder of a run, but .*{named}\. Data are loaded with fedfew\.data\.load"
+        ):
+            fedfew.load(given)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, export, flags, flower_certs, flower_gate
+from fedfew.util.extras import install_command
 
 app = typer.Typer(help="Federations on a network, with Flower: init, check, certs, gate, export.", no_args_is_help=True)
 
@@ -33,9 +34,10 @@ def init(
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for path in paths:
         console.print(f"written  {path}")
-    console.print(f"\nTry it: flwr run {folder} local --stream --federation-config num-supernodes=4 (needs fedfew[simulation])")
+    console.print(f"\nTry it: flwr run {folder} local --stream --federation-config num-supernodes=4 ")
+    console.print(f"That needs: {install_command('simulation')}", markup=False, soft_wrap=True)
     if not _has_flower():
-        console.print("Flower is not installed here yet: pip install 'fedfew[flower]'", style="yellow")
+        console.print(f"Flower is not installed here yet: {install_command('flower')}", style="yellow", markup=False)
 
 
 @app.command()
@@ -56,7 +58,7 @@ def check(
         from fedfew.flower.site import Site
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"a site needs the package {error.name}, which is not installed: pip install 'fedfew[flower]'"
+            f"a site needs the package {error.name}, which is not installed: {install_command('flower')}"
         ) from error
     from fedfew.report import tables
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedfew.cli import errors, flags
+from fedfew.util.extras import install_command
 
 if TYPE_CHECKING:
     from fedfew.flower.certs import File
@@ -42,7 +43,7 @@ def certs(
     try:
         from fedfew.flower import certs as certificates
     except ImportError as error:
-        raise ImportError("keys and certificates need the package cryptography: pip install 'fedfew[flower]'") from error
+        raise ImportError(f"keys and certificates need the package cryptography: {install_command('flower')}") from error
 
     files = certificates.write(
         folder, host or [], site or [], server_days=server_days, ca_days=ca_days, renew_server=renew_server

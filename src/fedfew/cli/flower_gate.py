@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedfew.cli import errors
+from fedfew.util.extras import install_command
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,7 +32,7 @@ def gate(
     try:
         from fedfew.flower import gate as proxy
     except ImportError as error:
-        raise ImportError("the gate needs Flower's packages: pip install 'fedfew[flower]'") from error
+        raise ImportError(f"the gate needs Flower's packages: {install_command('flower')}") from error
 
     typer.echo(f"listening on {host}:{port}, forwarding to {superlink}", err=True)
     proxy.serve(folder, superlink, host, port)

@@ -46,7 +46,7 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
     from fedfew.training.checkpoint import checkpoints
 
     if folder is None:
-        newest = sorted(RUNS.glob(f"*/{CONFIG}"), key=lambda p: p.stat().st_mtime)
+        newest = sorted((p for p in RUNS.glob(f"*/{CONFIG}") if _holds(p.parent, command)), key=lambda p: p.stat().st_mtime)
         hint = f"; the newest is {newest[-1].parent}" if newest else ""
         raise ValueError(f"--resume needs --folder, where the run to go on with lies{hint}")
     if (folder / CONFIG).exists():
@@ -54,6 +54,13 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
     if checkpoints(folder):  # made from Python: the flags must say the rest, and train() checks them
         return {}
     raise ValueError(f"there is no run in {folder} to go on with; start one with 'fedfew {command} --folder {folder}'")
+
+
+def _holds(folder: Path, command: str) -> bool:
+    """Whether there is something in a folder that this command can go on with: a run, or for compare and others runs below."""
+    from fedfew.training.checkpoint import checkpoints
+
+    return any(checkpoints(place) for place in ([folder] if command == "run" else folder.iterdir()) if place.is_dir())
 
 
 def _recorded_method(folder: Path) -> dict[str, Any]:

@@ -130,10 +130,11 @@ def run(
         return
     options = Options(tuple(protocol or ()), seeds, scale, tuple(only or ()), sample, device, data_dir)
     prepared = execution.prepare(study, options, folder, workers=workers, retry_failed=retry_failed)
-    study_output.print_plan(prepared, console)
     if dry_run:
         study_output.print_runs(prepared, console)
+        study_output.print_plan(prepared, console)
         return
+    study_output.print_plan(prepared, console)
     report = study_output.run_with_display(prepared, console, keep_models, 60 * time_limit or None)
     results, _ = execution.collect_results(folder, study.name)
     study_output.print_results(study, results, prepared.folder, console)

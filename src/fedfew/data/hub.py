@@ -1,10 +1,12 @@
-"""Data sets from the Hugging Face hub, through ``datasets`` (an optional extra: ``pip install 'fedfew[hub]'``)."""
+"""Data sets from the Hugging Face hub, through ``datasets`` (the optional extra ``hub``)."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import sys
+import threading
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +16,7 @@ from urllib.request import getproxies
 
 from fedfew.data.raw import SPLITS
 from fedfew.data.readers.arrow_tables import TablePart
+from fedfew.util.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +32,8 @@ class UnreachableError(Exception):
 
 def unreachable(hub_id: str) -> str | None:
     """Why a data set cannot be downloaded; None if it probably can, or if it is in the cache of ``datasets``."""
-    if find_spec("datasets") is None:
-        return "the package datasets is not installed: pip install 'fedfew[hub]'"
+    if not _installed():
+        return f"the package datasets is not installed: {install_command('hub')}"
     if _cached(hub_id):
         return None
     if _offline():
@@ -48,11 +51,24 @@ def answers() -> bool:
 @cache
 def _accepts_connections(address: str) -> bool:
     parts = urlparse(address)
-    try:
-        with socket.create_connection((parts.hostname or address, parts.port or 443), timeout=TIMEOUT):
-            return True
-    except OSError:
-        return False
+    accepted = threading.Event()
+
+    def ask() -> None:
+        try:
+            with socket.create_connection((parts.hostname or address, parts.port or 443), timeout=TIMEOUT):
+                accepted.set()
+        except OSError:
+            pass
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name takes no timeout: many seconds without a network
+    asking.start()
+    asking.join(TIMEOUT)
+    return accepted.is_set()
+
+
+def _installed() -> bool:
+    loaded = sys.modules.get("datasets", ...)
+    return find_spec("datasets") is not None if loaded is ... else loaded is not None
 
 
 def _offline() -> bool:
@@ -66,12 +82,12 @@ def _cached(hub_id: str) -> bool:
 
 def fetch(hub_id: str) -> list[TablePart]:
     """All splits of a data set as Arrow tables, training first, images still encoded. ``datasets`` shows progress."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise UnreachableError("the package datasets is not installed: pip install 'fedfew[hub]'") from error
+    if not _installed():
+        raise UnreachableError(f"the package datasets is not installed: {install_command('hub')}")
     if not _offline() and not _cached(hub_id) and not answers():  # the library would retry for half a minute
         raise UnreachableError(NO_ANSWER)
+    import datasets  # takes seconds
+
     try:
         found: Any = datasets.load_dataset(hub_id)
     except Exception as error:  # network, hub and library raise many kinds; the reason is passed on

@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedfew.util.extras import install_command
+
 if TYPE_CHECKING:
     from fedfew.flower.client import client_app
     from fedfew.flower.server import server_app
@@ -34,5 +36,5 @@ def __getattr__(name: str) -> Any:
         if error.name is None or error.name.split(".")[0] != "flwr":
             raise
         raise ModuleNotFoundError(
-            "a federation on a network needs Flower: pip install 'fedfew[flower]'", name=error.name
+            f"a federation on a network needs Flower: {install_command('flower')}", name=error.name
         ) from None

@@ -60,13 +60,13 @@ with `--run-config`.
 
 ## On one machine, simulated
 ```
-pip install 'fedfew[simulation]'
+pip install -e 'FEDFEW[simulation]'  # FEDFEW: the folder of fedfew's clone
 flwr run . local --stream --federation-config "num-supernodes=4"
 ```
 
 ## Between real sites
 ```
-pip install 'fedfew[flower]'                                                             # everywhere
+pip install -e 'FEDFEW[flower]'                                                          # everywhere
 flower-superlink --insecure                                                              # the server
 flower-supernode --insecure --superlink SERVER:8000 --node-config 'client=0 data="mine.npz" classes=10'   # site 0, and so on
 flwr run . SUPERLINK --stream                                                            # a connection of `flwr config list`

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedfew.tracking.tracker import KEPT, Sink, Tracker, TrackingWarning, as_a_warning
 from fedfew.tracking.values import final_values, flattened, round_values
+from fedfew.util.extras import install_command
 from fedfew.util.spelling import unknown
 
 __all__ = ["SINKS", "Sink", "Tracker", "TrackingWarning", "final_values", "flattened", "kept", "open", "round_values"]
@@ -48,9 +49,7 @@ def open(
         try:
             made = getattr(importlib.import_module(f"fedfew.tracking.{tool}"), SINKS[tool])
         except ImportError as error:
-            raise ImportError(
-                f"track is {spec!r}, but {tool} cannot be imported ({error}): pip install 'fedfew[{tool}]'"
-            ) from error
+            raise ImportError(f"track is {spec!r}, but {tool} cannot be imported ({error}): {install_command(tool)}") from error
         sinks[spec] = made(target, place)
     return Tracker(sinks, place, name or (place.name if place else "fedfew"), warn)
 

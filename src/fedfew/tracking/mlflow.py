@@ -1,4 +1,4 @@
-"""MLflow: a server, or a database file. ``pip install 'fedfew[mlflow]'``."""
+"""MLflow: a server, or a database file. The optional extra ``mlflow``."""
 
 from __future__ import annotations
 

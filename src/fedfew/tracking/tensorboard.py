@@ -1,4 +1,4 @@
-"""TensorBoard: event files in a folder. ``pip install 'fedfew[tensorboard]'``."""
+"""TensorBoard: event files in a folder. The optional extra ``tensorboard``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights & Biases: its server or, with WANDB_MODE=offline, files to send later. ``pip install 'fedfew[wandb]'``."""
+"""Weights & Biases: its server or, with WANDB_MODE=offline, files to send later. The optional extra ``wandb``."""
 
 from __future__ import annotations
 

@@ -205,6 +205,11 @@ def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
 
     model: needed only for the models of a run that was made with a module of your own: the same zero-argument callable.
     """
+    if not isinstance(folder, (str, Path)) or Path(folder).is_file():
+        given = f"{folder} is a file" if isinstance(folder, (str, Path)) else f"a {type(folder).__name__} was given"
+        raise TypeError(
+            f"fedfew.load reads the folder of a run, but {given}. Data are loaded with fedfew.data.load(data, label=…, client=…)"
+        )
     state, _ = checkpoint.read_newest(Path(folder))
     settings = state.settings
     factory, method = model or named_factory(settings), methods.make(**methods.recorded(settings["method"]))
