@@ -19,6 +19,7 @@ from tests.methods.formulas import (
     M,
     Served,
     Weights,
+    X,
     Y,
     mean,
     slope,
@@ -85,4 +86,60 @@ def fedrod(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     return [w | {n: w[n] + P[i][n] for n in HEAD} for i in range(M)]
 
 
-PERSONAL = {"fedper": fedper, "lgfedavg": lgfedavg, "fedbn": fedbn, "fedbabu": fedbabu, "fedrod": fedrod}
+def feddbe(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """κ/2·mean((z̄_i − z̄)²) has the gradient κ·(z̄_i − z̄)/d in z̄_i, μ/b of which falls on each sample's features."""
+    w, p, z = start[0], [torch.zeros_like(start[0]["b1"]) for _ in range(M)], None
+    for r in range(1, ROUNDS + 1):
+        means = [torch.tanh(X[i] @ w["W1"].T + w["b1"]).mean(0) for i in range(M)]
+        sent = []
+        for i in range(M):
+            mine, bias = w, p[i]
+            for x, y, _ in Local(i, r, batch).batches(EPOCHS):
+                h = torch.tanh(x @ mine["W1"].T + mine["b1"])
+                logits = (h + bias) @ mine["W2"].T + mine["b2"]
+                e = (logits.softmax(1) - torch.eye(CLASSES, dtype=torch.float64)[y]) / len(y)
+                of_features = e @ mine["W2"]
+                of_bias = of_features.sum(0)
+                if z is not None:
+                    apart = (1 - method.momentum) * means[i] + method.momentum * h.mean(0) - z
+                    of_features = of_features + method.kappa * method.momentum * apart / len(z) / len(y)
+                d = of_features * (1 - h**2)
+                g = {"W1": d.T @ x, "b1": d.sum(0), "W2": e.T @ (h + bias), "b2": e.sum(0)}
+                mine, bias = {n: mine[n] - LR * g[n] for n in mine}, bias - LR * of_bias
+            p[i] = bias
+            sent.append(mine)
+        if z is None:
+            z = mean([{"z": m} for m in means], SHARE)["z"]
+        w = mean(sent, SHARE)
+    return [w | {"b2": w["b2"] + w["W2"] @ p[i]} for i in range(M)]
+
+
+def fedala(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """W ← clip(W − η·∇F(Θ̂) ⊙ (Θ − Θ_i)) in the last layer, then SGD from Θ̂."""
+    w, last, W = start[0], [start[0]] * M, [{n: torch.ones_like(start[0][n]) for n in HEAD} for _ in range(M)]
+
+    def mix(i: int) -> Weights:
+        return w | {n: last[i][n] + (w[n] - last[i][n]) * W[i][n] for n in HEAD}
+
+    for r in range(1, ROUNDS + 1):
+        new = []
+        for i in range(M):
+            for x, y, _ in Local(i, r, batch).batches(method.ala_epochs):
+                g, _ = slope(mix(i), x, y)
+                W[i] = {n: (W[i][n] - method.eta * g[n] * (w[n] - last[i][n])).clamp(0, 1) for n in HEAD}
+            new.append(Local(i, r, batch).sgd(mix(i), first=method.ala_epochs)[0])
+        last = new
+        w = mean(new, SHARE)
+    assert 0.1 < min(float(W[i]["W2"].min()) for i in range(M)) < 0.99  # the weights are used
+    return [mix(i) for i in range(M)]
+
+
+PERSONAL = {
+    "fedper": fedper,
+    "lgfedavg": lgfedavg,
+    "fedbn": fedbn,
+    "fedbabu": fedbabu,
+    "fedrod": fedrod,
+    "feddbe": feddbe,
+    "fedala": fedala,
+}

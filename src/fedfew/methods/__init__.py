@@ -12,10 +12,12 @@ from typing import Any
 from fedfew.methods.apfl import APFL
 from fedfew.methods.base import Method, Outcome, Reply
 from fedfew.methods.ditto import Ditto
+from fedfew.methods.fedala import FedALA
 from fedfew.methods.fedamp import FedAMP
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedbabu import FedBABU
 from fedfew.methods.fedbn import FedBN
+from fedfew.methods.feddbe import FedDBE
 from fedfew.methods.feddyn import FedDyn
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmtl import FedMTL
@@ -48,9 +50,11 @@ METHODS: dict[str, type[Method]] = {
         FedRep,
         FedBABU,
         FedRoD,
+        FedDBE,
         LGFedAvg,
         FedBN,
         FedAMP,
+        FedALA,
         IFCA,
         LocalOnly,
     )
@@ -61,10 +65,12 @@ __all__ = [
     "IFCA",
     "METHODS",
     "Ditto",
+    "FedALA",
     "FedAMP",
     "FedAvg",
     "FedBABU",
     "FedBN",
+    "FedDBE",
     "FedDyn",
     "FedFew",
     "FedMTL",

@@ -28,13 +28,18 @@ def head_names(parameters: Mapping[str, Tensor], head: str | None = None) -> lis
     return names
 
 
-def linear_head(parameters: Mapping[str, Tensor], head: str | None = None) -> str:
-    """The name of the head, which must be a linear layer; ``parameters`` and ``head`` as for :func:`head_names`."""
+def linear_head(parameters: Mapping[str, Tensor], head: str | None = None, bias: bool = False) -> str:
+    """The name of the head, which must be a linear layer; ``parameters`` and ``head`` as for :func:`head_names`.
+
+    bias: it must have one.
+    """
     names = head_names(parameters, head)
     found = names[0].rpartition(".")[0]
     kinds = {name.rpartition(".")[2]: parameters[name].ndim for name in names}
     if any(name.rpartition(".")[0] != found for name in names) or kinds not in ({"weight": 2, "bias": 1}, {"weight": 2}):
         raise ValueError(f"head: {head!r} must be a linear layer")
+    if bias and "bias" not in kinds:
+        raise ValueError(f"head: {found!r} must be a linear layer with a bias")
     return found
 
 
