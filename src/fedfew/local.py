@@ -109,6 +109,7 @@ class Trainer(Protocol):
         epochs: int,
         first_epoch: int = 0,
         project: Projection | None = None,
+        weights: Tensor | None = None,
     ) -> tuple[Tree, Tensor]: ...
 
     def trainable(self, path: str) -> bool: ...
@@ -116,6 +117,8 @@ class Trainer(Protocol):
     def losses(self, params: Tree, samples: Samples) -> Tensor: ...
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]: ...
+
+    def sample_losses(self, params: Tree, samples: Samples) -> Tensor: ...
 
     def features(self, params: Tree, samples: Samples, head: str) -> Tensor: ...
 
@@ -165,11 +168,13 @@ class Local:
         epochs: int | None = None,
         first_epoch: int = 0,
         project: Projection | None = None,
+        weights: Tensor | None = None,
     ) -> tuple[Tree, Tensor]:
         """Train replicas ``[1 or C, K, …]`` on the clients' samples: the trained stack [C, K, …] and the loss reported [C, K].
 
         epochs: the run's ``local_epochs`` unless given; first_epoch: number of the first one, where a round trains twice;
-        project: applied after every step (projected SGD).
+        project: applied after every step (projected SGD); weights: what each sample's loss is multiplied by, ``[C, K, longest]``
+        in the order of :meth:`sample_losses`, 1 for all unless given.
         """
         return self.engine.train(
             self._spread(params),
@@ -181,6 +186,7 @@ class Local:
             self.engine.local_epochs if epochs is None else epochs,
             first_epoch,
             project,
+            weights,
         )
 
     def losses(self, params: Tree) -> Tensor:
@@ -190,6 +196,17 @@ class Local:
     def gradient(self, params: Tree) -> tuple[Tree, Tensor]:
         """Gradient [C, K, …] of the mean training loss at ``[1 or C, K, …]``, and that loss [C, K]."""
         return self.engine.gradient(self._spread(params), self.samples)
+
+    def sample_losses(self, params: Tree) -> Tensor:
+        """The loss of every training sample under models ``[1 or C, K, …]`` as they are, in evaluation mode: ``[C, K, longest]``,
+        0 beyond a client's own samples."""
+        return self.engine.sample_losses(params, self.samples)
+
+    def sample_mean(self, values: Tensor) -> Tensor:
+        """The mean over each client's samples, ``[C, …]``, of values ``[C, …, longest]``."""
+        counts = self.counts.reshape(-1, *[1] * (values.ndim - 1))
+        own = torch.arange(values.shape[-1], device=values.device) < counts
+        return (values * own).sum(-1) / counts[..., 0]
 
     def features(self, params: Tree, head: str) -> Tensor:
         """What enters the submodule ``head`` of models ``[1 or C, 1, …]`` for every training sample, in evaluation mode:

@@ -30,6 +30,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedbn": {},
     "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},
     "ifca": {"models": ({}, 2), "init_models": ({}, "copies"), "ties": ({"init_models": "copies"}, "random")},
+    "fedem": {"models": ({}, 2), "full_step": ({}, False)},
     "fedfew": {
         "models": ({}, 2),
         "mu": ({}, 1.0),
@@ -77,6 +78,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedbn": {},
     "fedamp": {"lam": (*NOT_A_WEIGHT, "strong"), "alpha": NOT_POSITIVE, "sigma": NOT_POSITIVE, "unit": ("metre",)},
     "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",), "ties": ("last",)},
+    "fedem": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "full_step": ("half", 1)},
     "fedfew": {
         "models": (*NOT_A_NUMBER_OF, M + 1),
         "mu": NOT_POSITIVE,

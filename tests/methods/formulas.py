@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew import random_streams
+from fedfew.models.served import ServedModel
 from tests.methods.small import CLASSES, FEATURES, federation
 
 DATA = federation()
@@ -39,6 +40,10 @@ class Double(nn.Module):
 
 
 def weights(module: nn.Module) -> Weights:
+    """Of a mixture: the weights of its models, and the logarithms of theirs."""
+    if isinstance(module, ServedModel):
+        found = {f"{n} of {k}": t for k, model in enumerate(module.models) for n, t in weights(model).items()}
+        return found | {"log_weights": module.log_weights.double()}
     return {NAMES[name]: t.clone() for name, t in module.state_dict().items()}
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import fedfew
 from fedfew.federation import Federation
 from fedfew.methods import Method
+from fedfew.models.served import ServedModel
 from fedfew.stack import Tree, named_leaves
 from fedfew.training.run import Run
 
@@ -83,9 +84,10 @@ def differ(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def served(run: Run) -> list[dict[str, Tensor]]:
-    """The weights that each client would use now."""
-    clients = run.settings["federation"]["clients"]
-    return [dict(run.model_of(i).state_dict()) for i in range(clients)]
+    """The weights that each client would use now; of a mixture, those of the model that weighs most in it."""
+    modules = [run.model_of(i) for i in range(run.settings["federation"]["clients"])]
+    heaviest = [m.models[int(m.log_weights.argmax())] if isinstance(m, ServedModel) else m for m in modules]
+    return [dict(module.state_dict()) for module in heaviest]
 
 
 def initial(model: Any = mlp, seed: int = 3) -> Tree:

@@ -31,18 +31,20 @@ from fedfew.stack import Tree, leaves, take, tree_map
 
 @dataclass(frozen=True)
 class Pass:
-    """One epoch: the order in which each replica sees its client's samples, its keys for dropout and augmentation, and by what
-    share the samples of each step are mixed."""
+    """One epoch: the order in which each replica sees its client's samples, its keys for dropout and augmentation, by what share
+    the samples of each step are mixed, and what each sample's loss is multiplied by, in that order."""
 
     lr: float
     order: Tensor  # [C, K, longest]
     dropout: Tensor | None = None  # [C, K]
     augment: Tensor | None = None  # [C, K]
     mixup: Tensor | None = None  # [C, K, steps]
+    importance: Tensor | None = None  # [C, K, longest]
 
     def take(self, at: Tensor | tuple[int, int]) -> Pass:
         """The same for chosen clients, or for a single replica."""
-        return Pass(self.lr, self.order[at], *(None if t is None else t[at] for t in (self.dropout, self.augment, self.mixup)))
+        others = (self.dropout, self.augment, self.mixup, self.importance)
+        return Pass(self.lr, self.order[at], *(None if t is None else t[at] for t in others))
 
 
 @dataclass(frozen=True)
@@ -112,18 +114,23 @@ class Engine(ABC):
         epochs: int,
         first_epoch: int = 0,
         project: Projection | None = None,
+        weights: Tensor | None = None,
     ) -> tuple[Tree, Tensor]:
         """Trained copies of ``params[C, K, …]`` and, per replica, the mean reported loss over the last epoch.
 
-        clients: the identities [C] that the batch orders are drawn from; context: a tree [C, K, …], or ``{}``.
+        clients: the identities [C] that the batch orders are drawn from; context: a tree [C, K, …], or ``{}``; weights: of the
+        samples, [C, K, longest].
         """
         models = leaves(params)[0].shape[1]
-        passes = (self._pass(samples, clients, models, round, epoch) for epoch in range(first_epoch, first_epoch + epochs))
+        numbers = range(first_epoch, first_epoch + epochs)
+        passes = (self._pass(samples, clients, models, round, epoch, weights) for epoch in numbers)
         self.module.train()
         with self._products(samples):
             return self._train(params, samples, passes, objective, with_client_terms(context, samples, models), project)
 
-    def _pass(self, samples: Samples, clients: Tensor, models: int, round: int, epoch: int) -> Pass:
+    def _pass(
+        self, samples: Samples, clients: Tensor, models: int, round: int, epoch: int, weights: Tensor | None = None
+    ) -> Pass:
         at = clients.to(samples.count.device)
         lr, order = self.lr(round), random_streams.order(self.seed, round, at, models, epoch, samples.count, samples.longest)
 
@@ -137,6 +144,7 @@ class Engine(ABC):
             keys(random_streams.DROPOUT) if self.drops else None,
             keys(random_streams.AUGMENT) if self.training.augment != "none" else None,
             mixup.shares(keys(random_streams.MIXUP), steps, self.training.mixup) if self.training.mixup else None,
+            None if weights is None else weights.gather(2, order),
         )
 
     def losses(self, params: Tree, samples: Samples) -> Tensor:
@@ -184,6 +192,28 @@ class Engine(ABC):
         self.module.eval()
         with self._products(samples):
             return self._gradient(params, samples)
+
+    def sample_losses(self, params: Tree, samples: Samples) -> Tensor:
+        """The loss of each sample under ``params[1 or C, S, …]`` in evaluation mode, ``[C, S, longest]``; 0 beyond."""
+        self.module.eval()
+        clients, models = len(samples.count), leaves(params)[0].shape[1]
+        shared = leaves(params)[0].shape[0] == 1 and not self._mixes_samples
+        every, owner = _rows(samples)
+        found: Tensor | None = None
+        with torch.no_grad(), self._products(samples):
+            for i in [0] if shared else range(clients):
+                rows, owners = (every, owner) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
+                own = tree_map(lambda t, i=i: t[i if len(t) > 1 else 0], params)
+                for at, who in zip(evaluation_batches(rows), evaluation_batches(owners), strict=True):
+                    x, y = samples.inputs(at), samples.y[at]
+                    prior = None if samples.log_prior is None else samples.log_prior[who]
+                    for s in range(models):
+                        logits = shifted(forward(self.module, take(own, s), x), prior)
+                        if found is None:
+                            found = logits.new_zeros(clients, models, samples.longest)
+                        found[who, s, at - samples.start[who]] = self.criterion.losses(logits, y)
+        assert found is not None, "there is no client"
+        return found
 
     def features(self, params: Tree, samples: Samples, head: str) -> Tensor:
         """What enters the submodule ``head`` of ``params[C, 1, …]`` for each client's samples, ``[C, longest, …]``; 0 beyond."""

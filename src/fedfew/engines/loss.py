@@ -63,11 +63,19 @@ def shifted(logits: Tensor, log_prior: Tensor | None) -> Tensor:
 
 
 def stacked_loss(
-    criterion: Criterion, outputs: Tensor, y: Tensor, weight: Tensor, class_weights: Tensor | None = None, smoothing: float = 0.0
+    criterion: Criterion,
+    outputs: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    class_weights: Tensor | None = None,
+    smoothing: float = 0.0,
+    importance: Tensor | None = None,
 ) -> Tensor:
-    """The mean loss of samples ``[B]`` that weigh unequally; with mixup weight is ``[B, 2]`` and y ``[B, 2, …]``."""
+    """The mean loss of samples ``[B]`` that weigh unequally, each multiplied by its importance; with mixup weight and importance
+    are ``[B, 2]`` and y ``[B, 2, …]``."""
     if criterion.is_cross_entropy:
-        return stacked_cross_entropy(outputs, y, weight, class_weights, smoothing)
+        return stacked_cross_entropy(outputs, y, weight, class_weights, smoothing, importance)
+    weight = weight if importance is None else weight * importance
     if weight.ndim == 1:
         return (criterion.losses(outputs, y) * weight).sum()
     both = [(criterion.losses(outputs, y[:, of]) * weight[:, of]).sum() for of in range(weight.shape[1])]
@@ -75,28 +83,35 @@ def stacked_loss(
 
 
 def stacked_cross_entropy(
-    logits: Tensor, y: Tensor, weight: Tensor, class_weights: Tensor | None = None, smoothing: float = 0.0
+    logits: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    class_weights: Tensor | None = None,
+    smoothing: float = 0.0,
+    importance: Tensor | None = None,
 ) -> Tensor:
     """``F.cross_entropy(logits, y, class_weights, label_smoothing=smoothing)`` of samples ``[B]`` that weigh unequally.
 
-    With mixup y and weight are ``[B, 2]``: two labels per sample. Plain operations (log Σ exp(logits) − logits[y]) are faster
+    importance: what each sample's loss is multiplied by; the sum of the weights that it is divided by stays the same. With mixup
+    y, weight and importance are ``[B, 2]``: two labels per sample. Plain operations (log Σ exp(logits) − logits[y]) are faster
     than log_softmax over so few classes.
     """
     labels, weighs = (t if t.ndim == 2 else t[:, None] for t in (y, weight))
     below = logits - logits.amax(-1, keepdim=True).detach()
     total = below.exp().sum(-1, keepdim=True).log()
     losses = total - below.gather(-1, labels)
+    counts = weighs if importance is None else weighs * importance.reshape(weighs.shape)
     if class_weights is not None:
         class_weights = class_weights.to(logits.dtype)
         of_labels = class_weights.expand_as(logits).gather(-1, labels)
         scale = (weighs * of_labels).sum()
-        value = (losses * weighs * of_labels).sum() / scale
+        value = (losses * counts * of_labels).sum() / scale
     else:
-        value = (losses * weighs).sum()
+        value = (losses * counts).sum()
     if smoothing:
         spread = total - below
         if class_weights is not None:
             spread = spread * (class_weights / scale)
-        even = (spread.sum(-1) * weighs.sum(-1)).sum() / logits.shape[-1]
+        even = (spread.sum(-1) * counts.sum(-1)).sum() / logits.shape[-1]
         value = (1 - smoothing) * value + smoothing * even
     return value

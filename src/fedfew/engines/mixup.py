@@ -58,12 +58,17 @@ def mixed(x: Tensor, y: Tensor, weight: Tensor, share: Tensor) -> tuple[Tensor, 
 
     weight: 0 for what only fills a batch up, which is nobody's partner; share: [R].
     """
-    following = torch.arange(1, x.shape[1] + 1, device=x.device)
-    partner = following.where(following < (weight > 0).sum(-1, keepdim=True), 0)
     by = share.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
     two = torch.stack([share, 1 - share], -1).to(weight.dtype)
+    return x * by + _of_partners(x, weight) * (1 - by), of_both(y, weight), weight[..., None] * two[:, None]
 
-    def of_partners(t: Tensor) -> Tensor:
-        return t.gather(1, partner.reshape(*partner.shape, *[1] * (t.ndim - 2)).expand_as(t))
 
-    return x * by + of_partners(x) * (1 - by), torch.stack([y, of_partners(y)], 2), weight[..., None] * two[:, None]
+def of_both(values: Tensor, weight: Tensor) -> Tensor:
+    """The values ``[R, B, …]`` of samples and of their partners, ``[R, B, 2, …]``."""
+    return torch.stack([values, _of_partners(values, weight)], 2)
+
+
+def _of_partners(values: Tensor, weight: Tensor) -> Tensor:
+    following = torch.arange(1, weight.shape[1] + 1, device=weight.device)
+    partner = following.where(following < (weight > 0).sum(-1, keepdim=True), 0)
+    return values.gather(1, partner.reshape(*partner.shape, *[1] * (values.ndim - 2)).expand_as(values))

@@ -165,7 +165,10 @@ class Sequential(Engine):
                     inputs = augmented(inputs, settings.augment, epoch.augment, first, black(samples))
                 inputs = self._laid_out(inputs)
 
-                loss = self._loss(terms, inputs, labels, None if epoch.mixup is None else epoch.mixup[step])
+                importance = None
+                if epoch.importance is not None:
+                    importance = epoch.importance[step * settings.batch_size :][: len(batch)]
+                loss = self._loss(terms, inputs, labels, None if epoch.mixup is None else epoch.mixup[step], importance)
 
                 descent.forget()
                 if epoch.dropout is None:
@@ -181,8 +184,10 @@ class Sequential(Engine):
                 mean_loss = mean_loss + reported.detach() * (len(batch) / len(rows))
         return mean_loss
 
-    def _loss(self, terms: ClientTerms, inputs: Tensor, labels: Tensor, share: Tensor | None) -> Loss:
-        """The training loss on a batch; share: λ of mixup."""
+    def _loss(
+        self, terms: ClientTerms, inputs: Tensor, labels: Tensor, share: Tensor | None, importance: Tensor | None = None
+    ) -> Loss:
+        """The training loss on a batch; share: λ of mixup; importance: what each sample's loss is multiplied by."""
         if share is not None:
             inputs = share * inputs + (1 - share) * inputs.roll(-1, 0)
 
@@ -191,7 +196,10 @@ class Sequential(Engine):
 
         def loss(logits: Tensor) -> Tensor:
             of = self._mean_loss(logits, terms)
-            return of(labels) if share is None else share * of(labels) + (1 - share) * of(labels.roll(-1, 0))
+            if share is None:
+                return of(labels, importance)
+            rolled = None if importance is None else importance.roll(-1)
+            return share * of(labels, importance) + (1 - share) * of(labels.roll(-1, 0), rolled)
 
         each = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64, device=labels.device)
         if share is None:
@@ -199,12 +207,17 @@ class Sequential(Engine):
         both = torch.stack([labels, labels.roll(-1, 0)], 1)
         return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([share, 1 - share]))
 
-    def _mean_loss(self, outputs: Tensor, terms: ClientTerms) -> Callable[[Tensor], Tensor]:
-        """The mean loss of these outputs as a function of the targets."""
-        if not self.criterion.is_cross_entropy:
-            return lambda y: self.criterion.losses(outputs, y).mean()
-        weight = None if terms.class_weights is None else terms.class_weights.to(outputs.dtype)
-        return partial(F.cross_entropy, outputs, weight=weight, label_smoothing=self.training.label_smoothing)
+    def _mean_loss(self, outputs: Tensor, terms: ClientTerms) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """The mean loss of these outputs as a function of the targets and of what each sample's loss is multiplied by."""
+        if self.criterion.is_cross_entropy:
+            weight = None if terms.class_weights is None else terms.class_weights.to(outputs.dtype)
+            return partial(_cross_entropy, outputs, weight=weight, smoothing=self.training.label_smoothing)
+
+        def mean(y: Tensor, importance: Tensor | None) -> Tensor:
+            losses = self.criterion.losses(outputs, y)
+            return losses.mean() if importance is None else (losses * importance).mean()
+
+        return mean
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         def differentiate(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
@@ -239,6 +252,14 @@ class Sequential(Engine):
 
         _, scores = self._for_each_replica(score, params, samples)
         return ModelScores(loss=scores[..., 0], score=scores[..., 1])
+
+
+def _cross_entropy(logits: Tensor, y: Tensor, importance: Tensor | None, weight: Tensor | None, smoothing: float) -> Tensor:
+    """The mean; importance: what each sample's loss is multiplied by before."""
+    if importance is None:
+        return F.cross_entropy(logits, y, weight, label_smoothing=smoothing)
+    each = F.cross_entropy(logits, y, weight, label_smoothing=smoothing, reduction="none")
+    return (each * importance).sum() / (len(y) if weight is None else weight[y].sum())
 
 
 Work = Callable[[Sequential, int, int], tuple[Tree, Tensor]]

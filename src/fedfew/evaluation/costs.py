@@ -63,6 +63,7 @@ def cost(
     reply = chosen.client(received, kept, _at_home(counting, federation)).reply
     candidates = chosen.serve(received, kept)
     choices = leaves(candidates)[0].shape[1]
+    mixed = chosen.mixture(kept) is not None
     batches = [math.ceil(n / batch_size) for n in federation.train.count.tolist()]
     model_bytes = count_bytes(single)
     return Cost(
@@ -74,8 +75,8 @@ def cost(
         model_bytes=model_bytes,
         server_models=count_bytes(server) / model_bytes,
         client_models=count_bytes(own) / len(federation) / model_bytes,
-        inference_passes=count_bytes(candidates) / choices / model_bytes,
-        selection_passes=choices if choices > 1 else 0,
+        inference_passes=count_bytes(candidates) / (1 if mixed else choices) / model_bytes,
+        selection_passes=choices if choices > 1 and not mixed else 0,
     )
 
 
@@ -154,6 +155,11 @@ class _Counting(Engine):
         return ModelScores(torch.zeros(clients, models), torch.zeros(clients, models))
 
     _score_shared = _score
+
+    def sample_losses(self, params: Tree, samples: Samples) -> Tensor:
+        models = leaves(params)[0].shape[1]
+        self.forward_passes += models
+        return torch.zeros(1, models, samples.longest)
 
     def features(self, params: Tree, samples: Samples, head: str) -> Tensor:
         self.forward_passes += 1

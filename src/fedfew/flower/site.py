@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew import engines, methods, models
 from fedfew._version import __version__
@@ -133,7 +133,7 @@ class Site:
                 "started_from": started_from,
             }
             if message.flag("scored") and self.config.share_scores:
-                values |= _as_values(self._score_candidates(task, outcome.adapted))
+                values |= _as_values(self._score_candidates(task, outcome.adapted, outcome.mixture))
         with fails_as("state"):
             new_state: Tree = {"own": outcome.own, "wire": residual}
             if leaves(new_state):
@@ -160,8 +160,9 @@ class Site:
         state, _ = self._private_state(task, message.integer("last"))
         with fails_as("training"):
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
-            candidates = task.method.serve(received, to(branch(state, "own"), task.device))
-            scores = self._score_candidates(task, candidates)
+            own = to(branch(state, "own"), task.device)
+            candidates = task.method.serve(received, own)
+            scores = self._score_candidates(task, candidates, task.method.mixture(own))
         values: dict[str, Any] = self._header(task)
         if message.flag("final"):
             with fails_as("state"):
@@ -210,9 +211,10 @@ class Site:
             _, own = task.method.init(fresh, task.settings["clients"])
             return {"own": take(own, torch.tensor([self.config.client], device=task.device))}, 0 if leaves(own) else last
 
-    def _score_candidates(self, task: _Task, candidates: Tree) -> ServedScores:
+    def _score_candidates(self, task: _Task, candidates: Tree, learned: Tensor | None) -> ServedScores:
         """Which of the candidates ``[1, S, …]`` has the least loss on this client's data, and the test scores of what it uses."""
-        return score(task.engine, candidates, task.data.val or task.data.train, task.data.test, task.training)
+        data = task.data
+        return score(task.engine, candidates, data.val or data.train, data.test, task.training, learned)
 
     def _save_model(self, task: _Task, candidates: Tree, scores: ServedScores) -> None:
         """Save what the client uses: one model's state, or with a mixture or label prior that of a ServedModel."""

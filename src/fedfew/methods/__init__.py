@@ -19,6 +19,7 @@ from fedfew.methods.fedbabu import FedBABU
 from fedfew.methods.fedbn import FedBN
 from fedfew.methods.feddbe import FedDBE
 from fedfew.methods.feddyn import FedDyn
+from fedfew.methods.fedem import FedEM
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmtl import FedMTL
 from fedfew.methods.fednova import FedNova
@@ -56,6 +57,7 @@ METHODS: dict[str, type[Method]] = {
         FedAMP,
         FedALA,
         IFCA,
+        FedEM,
         LocalOnly,
     )
 }
@@ -72,6 +74,7 @@ __all__ = [
     "FedBN",
     "FedDBE",
     "FedDyn",
+    "FedEM",
     "FedFew",
     "FedMTL",
     "FedNova",

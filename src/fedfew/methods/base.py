@@ -68,6 +68,7 @@ class Outcome:
     reply: Reply
     own: Tree  # [C, …]: the clients' new private state
     adapted: Tree  # [C, S, …]: candidate models after this round's local training, for scoring
+    mixture: Tensor | None = None  # [C, S]: the weights that the method learned for them, where it serves a mixture
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,11 @@ class Method(ABC):
     @abstractmethod
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""
+
+    def mixture(self, own: Tree) -> Tensor | None:
+        """The weights ``[C, S]`` that a stack of clients learned for its candidates, rows summing to one: it predicts with their
+        mixture, whatever ``serve`` says. None: it uses the candidate that fits it best, or a mixture by losses."""
+        return None
 
     def candidates(self, server: Tree, own: Tree, clients: Tensor) -> Tree:
         """What :meth:`serve` gives the clients at these positions; own: the private states of all clients ``[M, …]``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedfew.local import Local
 from fedfew.methods import compression
@@ -56,10 +57,13 @@ class WithCompression(Wrapper):
         arrived = compression.decode(sent, reply.update, self.way)
         bytes_sent = bytes_each(sent | {"losses": reply.losses})
         compressed = Compressed(arrived, reply.losses, reply.samples, bytes_sent)
-        return Outcome(compressed, {"own": outcome.own, "lost": lost}, outcome.adapted)
+        return Outcome(compressed, {"own": outcome.own, "lost": lost}, outcome.adapted, outcome.mixture)
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(received, branch(own, "own"))
+
+    def mixture(self, own: Tree) -> Tensor | None:
+        return self.method.mixture(branch(own, "own"))
 
 
 def _shapes(tree: Tree) -> dict[str, torch.Size]:

@@ -49,10 +49,13 @@ class LocalNorm(Wrapper):
             one_of_k = leaves(trained)[0].shape[1] != leaves(kept)[0].shape[1]
             kept = _replaced(kept, best_model(reply.losses), trained) if one_of_k else trained
         reply = Reply(self._sent(reply.update), reply.losses, reply.samples)
-        return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted)
+        return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted, outcome.mixture)
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(_whole(received, branch(own, "kept")), branch(own, "own"))
+
+    def mixture(self, own: Tree) -> Tensor | None:
+        return self.method.mixture(branch(own, "own"))
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # without its BatchNorm layers a model is none

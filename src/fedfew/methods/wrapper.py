@@ -65,6 +65,9 @@ class Wrapper(Method):
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(received, own)
 
+    def mixture(self, own: Tree) -> Tensor | None:
+        return self.method.mixture(own)
+
     def server_models(self, server: Tree) -> Tree:
         return self.method.server_models(server)
 

@@ -297,7 +297,8 @@ def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
         outcome = replace(outcome, reply=reply)
     if len(at) < len(ok):
         reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
-        outcome = Outcome(reply, take(outcome.own, at), take(outcome.adapted, at))
+        mixture = None if outcome.mixture is None else outcome.mixture[at]
+        outcome = Outcome(reply, take(outcome.own, at), take(outcome.adapted, at), mixture)
     return at.cpu(), outcome
 
 

@@ -23,7 +23,7 @@ from fedfew.methods import FedBN, Method
 from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
-from fedfew.stack import Tree, leaves, named_leaves
+from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.training import batch_norm_policy, checkpoint, distributed, task_settings, validation
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
@@ -133,7 +133,9 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
     if config.server_optimizer != "none" and not method.aggregates:
         found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
     found += aggregator_without_effect(config, method)
-    if config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
+    if config.serve == "mixture" and method.mixture(take(state.own, slice(1))) is not None:
+        found.append(f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect")
+    elif config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
         found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
     if isinstance(method, FedBN) and not state.own:
         found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")

@@ -150,7 +150,8 @@ class RoundLoop:
                 continue
             if scored:
                 before = time.perf_counter()
-                collected.adapted.put(clients, self._score(outcome.adapted, clients, self.federation.test))
+                scores = self._score(outcome.adapted, clients, self.federation.test, outcome.mixture)
+                collected.adapted.put(clients, scores)
                 scoring += time.perf_counter() - before
             collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
@@ -207,15 +208,15 @@ class RoundLoop:
         scores = PerClient(len(everyone))
         for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.candidates(server, self.state.own, clients)
-            scores.put(clients, self._score(candidates, clients, on))
+            scores.put(clients, self._score(candidates, clients, on, self.method.mixture(self._own(clients))))
         first, *others = self.group.everyones(scores)
         for other in others:
             first.merge(other)
         return first
 
-    def _score(self, candidates: Tree, clients: Tensor, on: Samples) -> ServedScores:
+    def _score(self, candidates: Tree, clients: Tensor, on: Samples, learned: Tensor | None) -> ServedScores:
         own_data = self.federation.val or self.federation.train
-        return score(self.engine, candidates, own_data.take(clients), on.take(clients), self.config)
+        return score(self.engine, candidates, own_data.take(clients), on.take(clients), self.config, learned)
 
     def _note_choice(self) -> None:
         """Which of the models served now each client would use, where the last round was not scored. No other process is asked: a
@@ -226,7 +227,8 @@ class RoundLoop:
         parts = []
         for clients in torch.arange(len(self.federation)).split(self.chunk):
             candidates = self.method.candidates(self.state.served, self.state.own, clients)
-            parts.append(choose(self.engine, candidates, own_data.take(clients), self.config))
+            learned = self.method.mixture(self._own(clients))
+            parts.append(choose(self.engine, candidates, own_data.take(clients), self.config, learned))
         self.state.choice = torch.cat([choice for choice, _ in parts])
         mixtures = [mixture for _, mixture in parts if mixture is not None]
         self.state.mixture = torch.cat(mixtures) if mixtures else None

@@ -28,9 +28,12 @@ class ServedScores:
     mixture: Tensor | None = None  # [C, S]: the candidates' weights in it
 
 
-def score(engine: Engine, candidates: Tree, own_data: Samples, test: Samples, config: TrainConfig) -> ServedScores:
-    """Scores of candidates ``[1 or C, S, …]``; own_data: the samples that a client chooses and weighs candidates by."""
-    choice, mixture = choose(engine, candidates, own_data, config)
+def score(
+    engine: Engine, candidates: Tree, own_data: Samples, test: Samples, config: TrainConfig, learned: Tensor | None = None
+) -> ServedScores:
+    """Scores of candidates ``[1 or C, S, …]``; own_data: the samples that a client chooses and weighs candidates by; learned: the
+    weights ``[C, S]`` of a mixture, where the method learns them."""
+    choice, mixture = choose(engine, candidates, own_data, config, learned)
     at = torch.arange(len(choice)), choice
     if mixture is None or mixture.shape[1] == 1:
         scores = engine.score(candidates, test)
@@ -40,8 +43,13 @@ def score(engine: Engine, candidates: Tree, own_data: Samples, test: Samples, co
     return ServedScores(choice, mixed.score[:, 0].cpu(), mixed.loss[:, 0].cpu(), single.score.cpu()[at], mixture)
 
 
-def choose(engine: Engine, candidates: Tree, own_data: Samples, config: TrainConfig) -> tuple[Tensor, Tensor | None]:
-    """Per client the candidate with the least loss on its own data ``[C]`` and, with serve="mixture", the weights ``[C, S]``."""
+def choose(
+    engine: Engine, candidates: Tree, own_data: Samples, config: TrainConfig, learned: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Per client the candidate with the least loss on its own data ``[C]`` and, with serve="mixture", the weights ``[C, S]``.
+    Where weights were learned: the candidate with the largest one, and the weights."""
+    if learned is not None:
+        return learned.argmax(1).cpu(), learned.cpu().float()
     clients, models = len(own_data.count), leaves(candidates)[0].shape[1]
     if models == 1:
         return torch.zeros(clients, dtype=torch.int64), torch.ones(clients, 1) if config.serve == "mixture" else None

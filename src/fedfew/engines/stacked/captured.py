@@ -20,7 +20,7 @@ from torch import Tensor
 from fedfew import random_streams
 from fedfew.engines.augment import augmented, black
 from fedfew.engines.base import Pass
-from fedfew.engines.mixup import mixed
+from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.kernels.row_gather import pictures
 from fedfew.federation import Samples
@@ -51,6 +51,7 @@ class Space:
     dropout: Tensor  # [clients, K]
     augment: Tensor
     mixup: Tensor  # [clients, K, steps]
+    importance: Tensor  # [clients, K, steps·B]
     step: Tensor  # [1]: the number of the step to come
     within: Tensor  # 0 … B − 1; a graph keeps nothing alive that it reads, so even this lies here
     mean_loss: dict[Objective, Tensor] = field(default_factory=dict)
@@ -107,7 +108,7 @@ class CapturedTraining:
         for one_pass in passes:
             self._begin(space, samples, rank, one_pass.take(rank))
             for count in active:
-                self._step(space, count, models, objective, project)
+                self._step(space, count, models, objective, project, one_pass.importance is not None)
         trained = tree_map(lambda t: t[: clients * models].unflatten(0, (clients, models)), space.weights)
         return trained, space.mean_loss[objective][:clients]
 
@@ -146,6 +147,7 @@ class CapturedTraining:
             torch.zeros(clients, models, dtype=torch.int64, device=device),
             torch.zeros(clients, models, dtype=torch.int64, device=device),
             torch.zeros(clients, models, steps, device=device),
+            torch.zeros(clients, models, steps * self.batch_size, device=device),
             torch.zeros(1, dtype=torch.int64, device=device),
             torch.arange(self.batch_size, device=device),
         )
@@ -166,19 +168,23 @@ class CapturedTraining:
             space.augment[:clients] = one_pass.augment
         if one_pass.mixup is not None:
             space.mixup[:clients, :, : one_pass.mixup.shape[-1]] = one_pass.mixup
+        if one_pass.importance is not None:
+            space.importance[:clients, :, :longest] = one_pass.importance
         space.lr.fill_(one_pass.lr)
         space.step.zero_()
         for mean_loss in space.mean_loss.values():
             mean_loss.zero_()
 
-    def _step(self, space: Space, active: int, models: int, objective: Objective, project: Projection | None) -> None:
-        key = (active, objective, project, self.engine.module.training)
+    def _step(
+        self, space: Space, active: int, models: int, objective: Objective, project: Projection | None, weighted: bool
+    ) -> None:
+        key = (active, objective, project, weighted, self.engine.module.training)
         graph = space.graphs.get(key)
         if graph is not None:
             space.graphs.move_to_end(key)
             graph()
             return
-        work = self._work(space, active, models, objective, project)
+        work = self._work(space, active, models, objective, project, weighted)
         work()  # also before it is captured: a capture must find everything recorded and compiled
         if key not in space.seen:
             space.seen.add(key)
@@ -187,10 +193,12 @@ class CapturedTraining:
         if len(space.graphs) > KEPT:
             space.graphs.popitem(last=False)
 
-    def _work(self, space: Space, active: int, models: int, objective: Objective, project: Projection | None) -> Work:
+    def _work(
+        self, space: Space, active: int, models: int, objective: Objective, project: Projection | None, weighted: bool
+    ) -> Work:
         """One step of the first ``active`` clients, as a function of nothing but the buffers."""
         engine, training = self.engine, self.engine.training
-        front = engine._front(space.weights, space.context, active * models, objective, engine.drops, training=True)
+        front = engine._front(space.weights, space.context, active * models, objective, engine.drops, weighted, training=True)
         lr = space.lr if training.scheduled else training.lr
         fill = black(space.samples) if training.augment != "none" else 0.0
 
@@ -204,9 +212,12 @@ class CapturedTraining:
             weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
             x, y, weight = (t.flatten(0, 1) for t in (x, space.samples.y[at], weight))
+            importance = space.importance[:active].index_select(-1, window).flatten(0, 1) if weighted else None
             if training.mixup:
+                importance = None if importance is None else of_both(importance, weight)
                 x, y, weight = mixed(x, y, weight, space.mixup[:active].index_select(2, space.step).flatten())
-            reported = engine._step(front, x, y, weight, key, lr, space.state, project).unflatten(0, (active, models))
+            reported = engine._step(front, x, y, weight, importance, key, lr, space.state, project)
+            reported = reported.unflatten(0, (active, models))
             if objective not in space.mean_loss:  # in the first step of all, which is not captured
                 space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])
             space.mean_loss[objective][:active] += reported * share.reshape(-1, *[1] * (reported.ndim - 1))

@@ -31,7 +31,7 @@ from fedfew.engines.base import (
 from fedfew.engines.dropout import keyed
 from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss, with_client_terms
 from fedfew.engines.memory import allowance
-from fedfew.engines.mixup import mixed
+from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.batch_norm import make_masked, weighted_rows
 from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order, unranked
@@ -104,13 +104,19 @@ class Stacked(Engine):
                 front = fronts.get(batch.clients)
                 if front is None:
                     front = fronts[batch.clients] = self._front(
-                        weights, fixed, batch.clients * models, objective, key is not None, training=True
+                        weights, fixed, batch.clients * models, objective, key is not None, ranked.importance is not None, True
                     )
                 of_step = None if key is None else random_streams.count(key[: front.replicas], step)
                 x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
+                importance = None
+                if ranked.importance is not None:
+                    window = slice(step * self.training.batch_size, step * self.training.batch_size + weight.shape[1])
+                    importance = ranked.importance[: batch.clients, :, window].flatten(0, 1)
                 if ranked.mixup is not None:
+                    importance = None if importance is None else of_both(importance, weight)
                     x, y, weight = mixed(x, y, weight, ranked.mixup[: batch.clients, :, step].flatten())
-                reported = self._step(front, x, y, weight, of_step, lr, state, project).unflatten(0, (batch.clients, -1))
+                reported = self._step(front, x, y, weight, importance, of_step, lr, state, project)
+                reported = reported.unflatten(0, (batch.clients, -1))
                 if step == 0:
                     mean_loss = torch.zeros_like(reported)
                 mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
@@ -132,18 +138,25 @@ class Stacked(Engine):
         return [(path, t) for path, t in named_leaves(weights) if self.trainable(path)]
 
     def _front(
-        self, weights: Tree, context: Tree, replicas: int, objective: Objective, keyed: bool, training: bool = False
+        self,
+        weights: Tree,
+        context: Tree,
+        replicas: int,
+        objective: Objective,
+        keyed: bool,
+        weighted: bool = False,
+        training: bool = False,
     ) -> _Front:
-        """training: with label smoothing, and scaled by a learning rate that is not the same in every round."""
+        """weighted: samples' losses are multiplied by their importance; training: with label smoothing, and scaled by a learning
+        rate that is not the same in every round."""
         active, fixed = (tree_map(lambda t: t[:replicas], tree) for tree in (weights, context))
         scaled = training and self.training.scheduled and optimizer.is_plain(self.training)
         smoothing = self.training.label_smoothing if training else 0.0
-        gradients, rest = self._gradients(objective, active, fixed, keyed, scaled, smoothing)
+        gradients, rest = self._gradients(objective, active, fixed, keyed, scaled, smoothing, weighted)
         moved = [3 + at for at, (path, _) in enumerate(named_leaves(active)) if self.trainable(path)]
         names = [tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context)]  # which is which matters
-        return _Front(
-            replicas, active, self._trained(active), moved, gradients, rest, (objective, training, self.module.training, *names)
-        )
+        name = (objective, training, weighted, self.module.training, *names)
+        return _Front(replicas, active, self._trained(active), moved, gradients, rest, name)
 
     def _step(
         self,
@@ -151,6 +164,7 @@ class Stacked(Engine):
         x: Tensor,
         y: Tensor,
         weight: Tensor,
+        importance: Tensor | None,
         key: Tensor | None,
         lr: float | Tensor,
         state: optimizer.State,
@@ -161,7 +175,7 @@ class Stacked(Engine):
         lr: a tensor where it changes from round to round, so that no step is recorded or captured anew for it. Then plain SGD
         scales what is minimised by it: gradients can still go straight into the weights.
         """
-        tensors = (x, y, weight, *front.rest, *_some(key))
+        tensors = (x, y, weight, *front.rest, *_some(key), *_some(importance))
         if optimizer.is_plain(self.training):
             constant, scale = (1.0, (lr,)) if isinstance(lr, Tensor) else (lr, ())
             descent = partial(descending, parameters=front.moved, lr=constant)
@@ -194,9 +208,10 @@ class Stacked(Engine):
         keyed: bool,
         scaled: bool = False,
         smoothing: float = 0.0,
+        weighted: bool = False,
     ) -> tuple[Gradients, list[Tensor]]:
         """The same as a function of nothing but tensors: x, y, the samples' weights, the leaves of weights and context, which are
-        returned beside it, a key for dropout, and what the gradients are scaled by."""
+        returned beside it, a key for dropout, the samples' importance, and what the gradients are scaled by."""
         names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
 
         def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
@@ -204,8 +219,9 @@ class Stacked(Engine):
             named = {path: t.detach() for path, t in zip(names, rest, strict=False)}
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
             trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
+            importance, rest = (rest[-1], rest[:-1]) if weighted else (None, rest)
             key = rest[-1] if keyed else None
-            minimised, reported = self._map(objective, from_named(named), x, y, weight, fixed, key, smoothing)
+            minimised, reported = self._map(objective, from_named(named), x, y, weight, importance, fixed, key, smoothing)
             if scale is not None:
                 minimised = minimised * scale
             return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
@@ -219,28 +235,32 @@ class Stacked(Engine):
         x: Tensor,
         y: Tensor,
         weight: Tensor,
+        importance: Tensor | None,
         context: Tree,
         key: Tensor | None,
         smoothing: float,
     ) -> tuple[Tensor, Tensor]:
         """The objective of every replica at once."""
 
-        def replica(params: Tree, x: Tensor, y: Tensor, weight: Tensor, fixed: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
+        def replica(
+            params: Tree, x: Tensor, y: Tensor, weight: Tensor, importance: Tensor | None, fixed: Tree, key: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
             own, terms = client_terms(fixed)
 
             def outputs(candidate: Tree, through: Through | None) -> Tensor:
                 return shifted(forward(self.module, candidate, x, through), terms.log_prior)
 
             def of(logits: Tensor) -> Tensor:
-                return stacked_loss(self.criterion, logits, y, weight, terms.class_weights, smoothing)
+                return stacked_loss(self.criterion, logits, y, weight, terms.class_weights, smoothing, importance)
 
             of_rows = weight if weight.ndim == 1 else weight.sum(-1)
             with weighted_rows(of_rows), nullcontext() if key is None else keyed(key):
                 return objective(BatchLoss(outputs, of, y, weight), params, own)
 
-        in_dims = (0, 0, 0, 0, 0 if context else None, None if key is None else 0)
+        optional = (None if importance is None else 0, 0 if context else None, None if key is None else 0)
         with self._or_unsupported():
-            return vmap(replica, in_dims=in_dims, randomness="different")(weights, x, y, weight, context, key)
+            of_all = vmap(replica, in_dims=(0, 0, 0, 0, *optional), randomness="different")
+            return of_all(weights, x, y, weight, importance, context, key)
 
     @contextmanager
     def _or_unsupported(self) -> Iterator[None]:

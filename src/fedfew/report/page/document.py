@@ -149,10 +149,11 @@ def _words(record: Record) -> dict[str, str]:
 
 
 def _served_and_adapted(record: Record) -> dict[str, str]:
-    from fedfew.methods import METHODS
+    from fedfew.methods import METHODS, Method
 
     method = METHODS.get(record.settings["method"]["name"])
-    if method is not None and "mixture" in record.columns and record.row("mixture", record.scored - 1).shape[1] > 1:
+    by_losses = method is not None and method.mixture is Method.mixture
+    if by_losses and "mixture" in record.columns and record.row("mixture", record.scored - 1).shape[1] > 1:
         weights = f"weighted per client by its losses (temperature {record.settings['temperature']:g})"
         return {
             "served": f"a mixture of all models that the server offers a client, {weights}",

@@ -1,0 +1,73 @@
+"""FedEM: every client's data are a mixture of K distributions; every client predicts with its own mixture of K models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fedfew.local import Local
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.stack import Tree, WeightedMean, add, leaves, stack, subtract, tensor
+
+
+@dataclass(frozen=True)
+class FedEM(Method):
+    """Federated expectation maximisation (Marfoq et al. 2021, "Federated Multi-Task Learning under a Mixture of Distributions",
+    Algorithm 1). In a round a client computes, for every training sample, the probability q_k ∝ π_k·exp(−loss of model k) that it
+    belongs to component k (E-step), sets its weights π_k to the mean of q_k, and trains each model k on all its samples, weighted
+    by q_k (M-step). The server averages each model by number of samples. The π never leave the client.
+    """
+
+    models: int = 3
+    """K, the number of components. 1: FedAvg. Default 3."""
+    full_step: bool = True
+    """Weigh samples by K·q_k instead of q_k (ours): where all q_k are 1/K, the models move as far as FedAvg's does. Off (the
+    paper): they move 1/K as far."""
+
+    name: ClassVar[str] = "fedem"
+    family: ClassVar[Family] = "few models"
+    summary: ClassVar[str] = "K models; each client predicts with a mixture of them whose weights it learns by EM"
+    when: ClassVar[str] = "clients mix a few kinds of data, and predicting may cost K models"
+    served: ClassVar[str] = "the mixture of the K server models by the client's learned weights π"
+    adapted: ClassVar[str] = "the mixture, by the client's new weights π, of its K locally trained copies"
+
+    @classmethod
+    def as_published(cls, **changes: Any) -> Self:
+        """The paper's and its code's weights q_k."""
+        return replace(cls(full_step=False), **changes)
+
+    def check(self) -> None:
+        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
+        self.require(isinstance(self.full_step, bool), "full_step", "True or False")
+
+    def check_against(self, clients: int) -> None:
+        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
+
+    @property
+    def replicas(self) -> int:
+        return self.models
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server = stack([fresh(k) for k in range(self.models)])
+        like = next(t for t in leaves(server) if t.is_floating_point())
+        return server, {"pi": torch.full((clients, self.models), 1 / self.models, dtype=like.dtype, device=like.device)}
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        losses = local.sample_losses(received)
+        q = (tensor(own, "pi").log()[..., None] - losses).softmax(1)
+        pi = local.sample_mean(q)
+        trained, _ = local.train(received, weights=q * self.models if self.full_step else q)
+        reply = Reply(subtract(trained, received), local.sample_mean(losses).float(), local.counts)
+        return Outcome(reply, {"pi": pi}, adapted=trained, mixture=pi)
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        return add(server, mean.mean())
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return received
+
+    def mixture(self, own: Tree) -> Tensor:
+        return tensor(own, "pi")
