@@ -46,12 +46,18 @@ LOSS = (
     lambda value: value == "auto" or value in LOSS_NAMES or not isinstance(value, str) or ":" in value,
     f"auto, {', '.join(LOSS_NAMES)}, module:function, or in Python a function loss(outputs, targets)",
 )
-
+FALLING = 0.25  # the last share of the rounds, over which a method's smoothing falls
 TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"
 
 
 Recipe = Literal["plain", "strong"]
-STRONG: dict[str, Any] = {"label_prior": "client", "server_optimizer": "momentum", "server_average": 0.9, "serve": "mixture"}
+STRONG: dict[str, Any] = {
+    "label_prior": "client",
+    "server_optimizer": "momentum",
+    "server_average": 0.9,
+    "serve": "mixture",
+    "smoothing_end": 0.25,
+}
 """What recipe="strong" sets, besides crop-flip augmentation for colour images."""
 
 
@@ -254,6 +260,13 @@ class TrainConfig(LocalTraining):
     temperature: float = setting(
         0.5, "With serve=mixture: → 0 is the best model alone, → ∞ all alike. In units of loss.", allowed=POSITIVE, panel=TRAINING
     )
+    smoothing_end: float = setting(
+        1.0,
+        "FedFew's μ in the last round, as a share of mu: it falls over the last quarter of the rounds, so that models specialise "
+        "in the end. 1: constant.",
+        allowed=SHARE,
+        panel=TRAINING,
+    )
     early_stopping: int = setting(
         0,
         "Stop after so many scored rounds without a better one on validation data; 0: never. Needs val-share.",
@@ -296,6 +309,11 @@ class TrainConfig(LocalTraining):
         panel=COMPUTE,
         outcome=False,
     )
+
+    def smoothing_of(self, round: int) -> float:
+        """What a method's smoothing is multiplied by in a round: 1, and in the last quarter of the rounds less and less."""
+        fallen = max(0.0, 1 - (1 - round / self.rounds) / FALLING)
+        return float(self.smoothing_end**fallen)
 
     @classmethod
     def of(cls, config: Self | None, changes: Mapping[str, Any]) -> Self:

@@ -208,7 +208,9 @@ class ServerLoop:
         quorum: int,
     ) -> Aggregation:
         """The replies aggregated in the order of clients; masked, after further exchanges, which may leave no client."""
-        aggregation = Aggregation(self._state.method, self._state.state, sample_shares, self._state.optimizer)
+        state = self._state.state
+        method = self._state.method.smoothed(self.config.smoothing_of(state.round + 1))
+        aggregation = Aggregation(method, state, sample_shares, self._state.optimizer)
         if masked:
             masked.finish(aggregation, replies, quorum)
             replies = {client: replies[client] for client in aggregation.answered.tolist()}

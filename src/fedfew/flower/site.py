@@ -123,7 +123,8 @@ class Site:
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
             sample_share = torch.tensor([message.number("sample_share")], dtype=torch.float64, device=task.device)
             local = Local(task.engine, task.data.train, task.data.ids, task.round, sample_share)
-            outcome = task.method.client(received, to(branch(state, "own"), task.device), local)
+            method = task.method.smoothed(task.training.smoothing_of(task.round))
+            outcome = method.client(received, to(branch(state, "own"), task.device), local)
             reply = outcome.reply
             update = to(take(reply.update, 0), "cpu")
             sent, residual = wire.outgoing(update, branch(state, "wire"), task.settings["compression"])

@@ -109,6 +109,11 @@ class Method(ABC):
     def check_against(self, clients: int) -> None:  # noqa: B027  # optional, too
         """The same for what depends on the federation."""
 
+    def smoothed(self, factor: float) -> Method:
+        """The method with its smoothing times this factor, for one round; itself if it has none. Models, messages and private
+        states must not depend on the smoothing."""
+        return self
+
     @property
     def replicas(self) -> int:
         """How many models a client trains side by side."""

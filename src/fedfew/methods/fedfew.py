@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedfew import scalarization
-from fedfew.local import Local, Loss, Through
+from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
+from fedfew.methods.one_body import HeadsOnOneBody, whole_models
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
 
@@ -110,6 +110,9 @@ class FedFew(Method):
             values = getattr(self, setting)
             self.require(values is None or len(values) == clients, setting, f"one number for each of {clients} clients")
 
+    def smoothed(self, factor: float) -> FedFew:
+        return replace(self, mu=self.mu * factor)
+
     @property
     def replicas(self) -> int:
         return self.models if self.share == "none" else 1
@@ -148,7 +151,7 @@ class FedFew(Method):
 
     def _client_with_one_body(self, received: Tree, own: Tree, local: Local) -> Outcome:
         one_replica: Tree = {"body": received["body"], "heads": tree_map(lambda t: t[:, None], branch(received, "heads"))}
-        trained, losses = local.train(one_replica, self.heads_on_one_body, context={"w": tensor(own, "w")[:, None]})
+        trained, losses = local.train(one_replica, HeadsOnOneBody(self.head), context={"w": tensor(own, "w")[:, None]})
         trained["heads"], losses = tree_map(lambda t: t[:, 0], branch(trained, "heads")), losses[:, 0]
         if self.loss_at == "received":
             losses = local.losses(whole_models(received))
@@ -159,18 +162,6 @@ class FedFew(Method):
         w = torch.softmax((-lam[:, None] * losses / self.mu).masked_fill(~usable, -torch.inf), 1)
         kept = own | {"w": w.to(tensor(own, "w").dtype)}
         return Outcome(Reply(subtract(trained, received), losses, local.counts), kept, adapted=whole_models(trained))
-
-    def heads_on_one_body(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
-        """Σ_k L_k: every head learns all it can from its own loss, the body from all of them by w. The body runs once, since
-        only the heads are mapped over."""
-        body, heads = branch(params, "body"), branch(params, "heads")
-        head = self.head or next(iter(heads)).rpartition(".")[0]
-
-        def loss_of(parameters: Tree, w: Tensor) -> Tensor:
-            return loss(body | parameters, through=Through(head, lambda features: scale_gradient(features, w)))
-
-        losses = vmap(loss_of, randomness="different")(heads, tensor(context, "w"))
-        return losses.sum(), losses.detach()
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """log(λ_i α_i w[i, k]) but for a constant: line 13."""
@@ -220,16 +211,3 @@ class FedFew(Method):
             lam = lam * torch.tensor(self.preference, dtype=torch.float64)[clients]
         ideal = None if self.ideal is None else torch.tensor(self.ideal, dtype=torch.float64)[clients]
         return {"preference": lam, "ideal": ideal, "client_weights": counts if self.weigh_samples and self.scale_free else None}
-
-
-def whole_models(parts: Tree) -> Tree:
-    """A body ``[C, 1, …]`` and heads ``[C, K, …]`` as K models; nothing is copied."""
-    heads = branch(parts, "heads")
-    models = leaves(heads)[0].shape[1]
-    return tree_map(lambda t: t.expand(t.shape[0], models, *t.shape[2:]), branch(parts, "body")) | heads
-
-
-def scale_gradient(x: Tensor, scale: Tensor) -> Tensor:
-    """x itself, but the gradient that flows back through it is multiplied."""
-    fixed = x.detach()
-    return fixed + scale * (x - fixed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +24,9 @@ class Wrapper(Method):
 
     def check_against(self, clients: int) -> None:
         self.method.check_against(clients)
+
+    def smoothed(self, factor: float) -> Method:
+        return replace(self, method=self.method.smoothed(factor))
 
     @property
     def replicas(self) -> int:

@@ -137,6 +137,8 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
         found.append(f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect")
     elif config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
         found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
+    if config.smoothing_end != 1 and method.smoothed(0.5) == method:
+        found.append(f"smoothing_end is {config.smoothing_end:g}, but {method.name} has no smoothing: it has no effect")
     if isinstance(method, FedBN) and not state.own:
         found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")
     return found
@@ -191,14 +193,19 @@ def _as_before(config: TrainConfig, state: State) -> TrainConfig:
 
 
 def _other_schedule(config: TrainConfig, state: State) -> list[str]:
-    """A line where a run goes on to another number of rounds than the one that its learning rates so far were made for."""
-    planned = state.settings["rounds"]
-    if config.schedule == "constant" or planned == config.rounds:
-        return []
-    return [
-        f"rounds was {planned} and is {config.rounds} now: the learning rate goes on by a {config.schedule} schedule over "
-        f"{config.rounds} rounds; that of the {state.round} rounds done was by one over {planned}"
-    ]
+    """Lines where a run goes on to another number of rounds than the one that the rounds done were planned for."""
+    planned, found = state.settings["rounds"], []
+    if config.schedule != "constant" and planned != config.rounds:
+        found.append(
+            f"rounds was {planned} and is {config.rounds} now: the learning rate goes on by a {config.schedule} schedule over "
+            f"{config.rounds} rounds; that of the {state.round} rounds done was by one over {planned}"
+        )
+    if config.smoothing_of(state.round) != replace(config, rounds=planned).smoothing_of(state.round):
+        found.append(
+            f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of {config.rounds} rounds; "
+            f"it has applied to that of {planned} already"
+        )
+    return found
 
 
 def _engine(config: TrainConfig, factory: ModelFactory, here: Federation, replicas: int, group: distributed.Group) -> Engine:

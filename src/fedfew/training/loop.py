@@ -125,7 +125,7 @@ class RoundLoop:
     def _round(self, number: int, scored: bool) -> float:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
         begin = time.perf_counter()
-        method, server, train = self.method, self.state.server, self.federation.train
+        method, server, train = self.method.smoothed(self.config.smoothing_of(number)), self.state.server, self.federation.train
         present = random_streams.participants(self.engine.seed, number, self.federation.ids, self.config.participation)
         counts = train.count.cpu()
         share = torch.zeros(len(self.federation), dtype=torch.float64)  # weights are exp(share · loss / μ): digits count
