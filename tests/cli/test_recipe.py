@@ -17,7 +17,8 @@ from tests.helpers import call, refused
 
 pytestmark = pytest.mark.usefixtures("here")
 LINE = (
-    "recipe strong: label prior, server momentum 0.9, average of the server's models over rounds (0.9), mixture of the models; "
+    "recipe strong: label prior, server momentum 0.9, average of the server's models over rounds (0.9), mixture of the models, "
+    "FedFew's μ falling to 0.25 of itself; "
     "--recipe plain or --protocol published|fair for the paper's"
 )
 
@@ -39,14 +40,14 @@ def test_a_named_data_set_is_trained_with_the_strong_recipe_and_one_line_says_so
 def test_a_setting_wins_over_the_recipe_and_the_line_lists_what_is_left() -> None:
     settings, out = trained("--serve", "best", "--label-prior", "none")
     assert (settings["serve"], settings["label_prior"], settings["server_optimizer"]) == ("best", "none", "momentum")
-    assert "recipe strong: server momentum 0.9, average of the server's models over rounds (0.9); --recipe plain" in out
+    assert "recipe strong: server momentum 0.9, average of the server's models over rounds (0.9), FedFew's μ falling" in out
 
 
 @pytest.mark.parametrize("words", [["--recipe", "plain"], ["--protocol", "fair"], ["--config", "c.yaml"]])
 def test_the_plain_recipe_is_there_for_the_asking(words: list[str]) -> None:
     Path("c.yaml").write_text("recipe: plain\n")
     settings, out = trained(*words)
-    assert [settings[name] for name in STRONG] == ["none", "none", 0.0, "best"]
+    assert [settings[name] for name in STRONG] == ["none", "none", 0.0, "best", 1.0]
     assert "recipe strong" not in out
     assert ("protocol fair: recipe plain" in out) == (words[0] == "--protocol")
 

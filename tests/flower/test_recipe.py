@@ -9,7 +9,7 @@ from tests.training.test_schedule import RECIPE
 
 
 def test_sites_train_by_the_recipe_of_the_run(tmp_path):
-    run = server_loop(tmp_path, fake_network(tmp_path), method="fedfew:models=2", rounds=5, **RECIPE).run()
+    run = server_loop(tmp_path, fake_network(tmp_path), method="fedfew:models=2", rounds=5, smoothing_end=0.1, **RECIPE).run()
     config = DeploymentConfig(**(SETTINGS | RECIPE | {"rounds": 5}))
     oracle = fedfew.train(
         FEDERATION,
@@ -19,6 +19,7 @@ def test_sites_train_by_the_recipe_of_the_run(tmp_path):
         batch_size=config.batch_size,
         score_every=config.score_every,
         engine="sequential",
+        smoothing_end=0.1,
         **RECIPE,
     )
     same_as_simulated(run, oracle, tmp_path / "sites")

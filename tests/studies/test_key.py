@@ -63,6 +63,7 @@ OTHERWISE = {
     "server_average": 0.9,
     "serve": "mixture",
     "temperature": 1.0,
+    "smoothing_end": 0.25,
     "participation": 0.5,
     "aggregator": "median",
     "trim": 0.1,

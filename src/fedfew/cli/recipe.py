@@ -68,6 +68,7 @@ def in_words(settings: Settings) -> list[str]:
         f"server {optimizer} {settings.server_momentum:g}": optimizer != "none",
         f"average of the server's models over rounds ({settings.server_average:g})": settings.server_average > 0,
         "mixture of the models": settings.serve == "mixture",
+        f"FedFew's μ falling to {settings.smoothing_end:g} of itself": settings.smoothing_end < 1,
         f"{settings.augment} augmentation": settings.augment != "none",
     }
     return [part for part, in_effect in parts.items() if in_effect]

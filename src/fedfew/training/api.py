@@ -202,8 +202,8 @@ def _other_schedule(config: TrainConfig, state: State) -> list[str]:
         )
     if config.smoothing_of(state.round) != replace(config, rounds=planned).smoothing_of(state.round):
         found.append(
-            f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of {config.rounds} rounds; "
-            f"it has applied to that of {planned} already"
+            f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of all; "
+            f"it has applied to the last quarter of {planned} already"
         )
     return found
 
