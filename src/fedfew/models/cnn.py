@@ -10,21 +10,29 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
     Pooling comes before ReLU: the maximum of what ReLU leaves is what ReLU leaves of the maximum, at a quarter of the work.
     """
+    return _cnn(shape, classes, 32, 64, 512)
+
+
+def cnn_wide(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The same, 1.75 times as wide: about three times the parameters and the work, as much as three models."""
+    return _cnn(shape, classes, 56, 112, 896)
+
+
+def _cnn(shape: tuple[int, ...], classes: int, first: int, second: int, hidden: int) -> nn.Module:
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise ValueError(f"cnn needs images of shape [channels, height ≥ 16, width ≥ 16], not {list(shape)}")
     channels, height, width = shape
-    features = 64 * _left(height) * _left(width)
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5),
+        nn.Conv2d(channels, first, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 5),
+        nn.Conv2d(first, second, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(features, 512),
+        nn.Linear(second * _left(height) * _left(width), hidden),
         nn.ReLU(),
-        nn.Linear(512, classes),
+        nn.Linear(hidden, classes),
     )
 
 
