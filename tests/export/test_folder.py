@@ -59,6 +59,7 @@ def test_the_card_says_what_was_trained_by_whom_and_how_well(run: fedfew.Run, wr
         "batch_norm": "average",
         "pixels": "unit",
         "dtype": "float32",
+        "task": "classification",
     }
     assert card["parameters"] == 18
     served = run.history.served_accuracy[-1].astype(float)

@@ -65,8 +65,13 @@ def test_all_engines_end_alike(task: str, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains(name: str) -> None:
-    run = train("regression", METHODS[name](), rounds=1)
+def test_every_method_trains_or_says_that_it_is_for_classes(name: str) -> None:
+    method = METHODS[name]()
+    if method.needs_classes:
+        with pytest.raises(ValueError, match=f"method: {name} works with classes alone, but the task is regression"):
+            train("regression", method)
+        return
+    run = train("regression", method, rounds=1)
     assert np.isfinite(run.history.scores("served")).all()
     assert run.history.columns[1:3] == ["served_score", "served_loss"]
 

@@ -110,8 +110,9 @@ def show(
             console.print(showing.table(federation, console.width))
             for line in showing.column_lines(federation):
                 console.print(line, markup=False, highlight=False)
-            distance = showing.heterogeneity(showing.counts(federation))
-            console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
+            if federation.task != "regression":
+                distance = showing.heterogeneity(showing.counts(federation))
+                console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
         if picture is not None:
             console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
 

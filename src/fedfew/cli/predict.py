@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +53,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     model: OwnModel = None,
 ) -> None:
-    """Predict the classes of new data: raw data in, names out.
+    """Predict the classes of new data: raw data in, names out. For other tasks: the numbers, or 0 and 1 per label.
 
     Data are preprocessed as in training. Every row is answered by the model (or mixture, with the label prior) of its client.
 
@@ -77,16 +77,31 @@ def predict(
             raise ValueError(f"{labels} has no labels (--label names their column)")
         found = found.for_new_client(mine.x, mine.labels)
     whose = client if labels is not None or client is not None else _clients(found, new, data)
-    probabilities = found.predict_proba(new.x, whose)
-    answers = [found.data.class_name(i) for i in probabilities.argmax(1).tolist()]
-    per_row = whose if isinstance(whose, list) else None
-    text = _csv(found, new, per_row, answers, probabilities.tolist() if proba else None)
+    answers = _answers(found, new, whose)
+    if proba:
+        names = [_cell(f"probability of {name}") for name in found.class_names]
+        columns = found.predict_proba(new.x, whose).T.tolist()
+        answers |= {name: [f"{p:.6g}" for p in column] for name, column in zip(names, columns, strict=True)}
+    text = _csv(new, whose if isinstance(whose, list) else None, answers)
     if output is None:
         print(text, end="")
         return
     write_atomically(output, text)
-    counted = ", ".join(f"{count} {printable(name)}" for name, count in Counter(answers).most_common(10))
-    console.print(f"{len(new)} predictions ({counted}): {output}", markup=False)
+    counted = ""
+    if found.sample_format.task == "classification":
+        counts = Counter(answers["prediction"]).most_common(10)
+        counted = f" ({', '.join(f'{count} {printable(name)}' for name, count in counts)})"
+    console.print(f"{len(new)} predictions{counted}: {output}", markup=False)
+
+
+def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]:
+    """Columns of predictions: one, or with several targets or labels one of each."""
+    predicted = found.predict(new.x, whose)
+    if found.sample_format.task == "classification":
+        return {"prediction": [_cell(str(one)) for one in predicted.tolist()]}
+    columns = predicted.T.tolist() if predicted.ndim == 2 else [predicted.tolist()]
+    names = [_cell(f"prediction of {name}") for name in found.class_names] if len(columns) > 1 else ["prediction"]
+    return {name: [f"{value:.6g}" for value in column] for name, column in zip(names, columns, strict=True)}
 
 
 def _opened(source: Path, model: str | None) -> Predictor:
@@ -115,21 +130,14 @@ def _clients(source: Predictor, new: NewData, path: Path) -> list[str] | None:
     )
 
 
-def _csv(
-    source: Predictor,
-    new: NewData,
-    clients: Sequence[str] | None,
-    answers: Sequence[str],
-    probabilities: Sequence[Sequence[float]] | None,
-) -> str:
+def _csv(new: NewData, clients: Sequence[str] | None, columns: Mapping[str, Sequence[str]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     numbers = new.names == tuple(str(i + 1) for i in range(len(new)))
-    more = [] if probabilities is None else [_cell(f"probability of {name}") for name in source.class_names]
-    writer.writerow(["row" if numbers else "file", *(["client"] if clients else []), "prediction", *more])
+    writer.writerow(["row" if numbers else "file", *(["client"] if clients else []), *columns])
     for i, name in enumerate(new.names):
         whose = [_cell(clients[i])] if clients else []
-        writer.writerow([_cell(name), *whose, _cell(answers[i]), *(f"{p:.6g}" for p in (probabilities or {i: ()})[i])])
+        writer.writerow([_cell(name), *whose, *(column[i] for column in columns.values())])
     return file.getvalue()
 
 

@@ -61,6 +61,7 @@ def select(
     Example: [cyan]fedfew select digits-models --data mine.npz --adapt-epochs 3 -o model.safetensors[/cyan]
     """
     from fedfew.evaluation.selection import join
+    from fedfew.tasks import recorded_task
 
     selection.check_output(output, force)
     source = selection.find(folder, model)
@@ -80,6 +81,8 @@ def select(
             label_prior=source.settings.get("label_prior", "none"),
             seed=seed,
             on_epoch=on_epoch,
+            task=source.about.get("task"),
+            loss=source.settings.get("loss", "auto"),
         )
     document = _document(joined, len(y)) | {"source": source.name, "training": _training(training)}
     if output is not None:
@@ -89,7 +92,7 @@ def select(
 
         tables.print_json(document | {"file": None if output is None else str(output)})
         return
-    _show(console, joined, output, source.users)
+    _show(console, joined, output, source.users, recorded_task({"federation": source.about}).score)
 
 
 def _training(training: LocalTraining | None) -> dict[str, Any] | None:
@@ -113,30 +116,31 @@ def _document(joined: Joined, samples: int) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, joined: Joined, output: Path | None, users: list[list[str]] | None) -> None:
+def _show(console: Console, joined: Joined, output: Path | None, users: list[list[str]] | None, called: str) -> None:
     from fedfew.report import tables
 
     named = ["used by"] if users else []
-    table = tables.empty(f"{joined.chosen_by} samples", "model", "mean loss", "accuracy, %", *named)
+    table = tables.empty(f"{joined.chosen_by} samples", "model", "mean loss", f"{called}, %", *named)
     for k, one in enumerate(joined.fits):
         bold = "[bold]{}[/bold]" if k == joined.model else "{}"
-        cells = [bold.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.accuracy))]
+        cells = [bold.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.score))]
         table.add_row(*cells, *([_some(users[k])] if users else []))
     console.print(table)
     console.print(f"Model {joined.model} fits best.")
     if joined.before is not None:
-        scores = tables.empty(f"model {joined.model} on {joined.held_out} samples held out", "", "mean loss", "accuracy, %")
+        scores = tables.empty(f"model {joined.model} on {joined.held_out} samples held out", "", "mean loss", f"{called}, %")
         for label, score in (("as received", joined.before), ("adapted", joined.after)):
             if score is not None:
-                scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.accuracy))
+                scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.score))
         console.print(scores)
-        console.print(f"One sample is {100 / joined.held_out:.2g} points of accuracy here.")
+        if called == "accuracy":
+            console.print(f"One sample is {100 / joined.held_out:.2g} points of accuracy here.")
     if joined.worse:
         used = "It is used nevertheless (--keep-adapted)." if joined.adapted else "The model is used as received."
         console.print(f"[yellow]Adapting made it worse[/yellow]: the loss on the samples held out did not fall. {used}")
     elif joined.before is not None and joined.after is not None:
-        less = joined.after.accuracy < joined.before.accuracy
-        remark = " (its accuracy fell as well, but the loss decides)" if less else ""
+        less = joined.after.score < joined.before.score
+        remark = f" (its {called} fell as well, but the loss decides)" if less else ""
         console.print(f"Adapting lowered the loss{remark}: the adapted model is used.")
     if output is not None:
         console.print(f"The model: [bold]{output}[/bold]")

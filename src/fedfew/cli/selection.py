@@ -68,7 +68,7 @@ def read(
 ) -> tuple[NDArray[Any], NDArray[np.int64], Any, DataRecord]:
     """Samples, labels and (where there are any) groups of a new client's file, and the preprocessing that is its own."""
     from fedfew.data import new_data
-    from fedfew.training.new_client import numbered, own_record
+    from fedfew.training.new_client import own_record, targets_of
     from fedfew.training.prediction import SampleFormat, samples_of
 
     fitted, format = source.data.preprocessing, SampleFormat.of(source.about)
@@ -85,7 +85,7 @@ def read(
     record = own_record(source.data, found.x)
     try:
         x = samples_of(found.x, record, format)
-        y = numbered(found.labels, source.data, format.classes)
+        y = targets_of(found.labels, source.data, format)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return x, y.numpy(), found.columns.get(group or "groups"), record

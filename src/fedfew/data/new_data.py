@@ -16,7 +16,6 @@ from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
 from fedfew.data.readers import csv_file, npz
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
-from fedfew.targets import from_one_hot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +72,8 @@ def _archive(path: Path) -> NewData:
         raise DataError(f"{path} holds {sorted(arrays)}, but the array x is needed")
     x = npz.channels_first(arrays.pop("x"))
     y = arrays.pop("y", None)
-    labels = None if y is None else from_one_hot(y)
-    labels = labels.reshape(-1) if labels is not None and labels.ndim == 2 and labels.shape[1] == 1 else labels
-    if labels is not None and labels.shape != (len(x),):
+    labels = y.reshape(-1) if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
+    if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(x)):
         raise DataError(f"{path}: x has {len(x)} rows and y the shape {list(labels.shape)}; one label per sample is needed")
     columns = {name: [str(v) for v in values.tolist()] for name, values in arrays.items() if values.shape == (len(x),)}
     if "groups" in arrays and "groups" not in columns:

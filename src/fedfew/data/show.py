@@ -23,13 +23,24 @@ HATCHES = ("", "///")  # from the eleventh class on the colours repeat, hatched
 
 
 def counts(federation: Federation) -> NDArray[np.int64]:
-    """Samples [clients, classes], all splits together."""
+    """Samples [clients, classes], all splits together; with several labels per sample, those that have the label."""
+    if federation.task == "regression":
+        raise ValueError("there are no classes to count: the task is regression")
     found = torch.zeros(len(federation), federation.classes, dtype=torch.int64)
     for samples in (federation.train, federation.test, federation.val):
         if samples is not None:
             for client in range(len(federation)):
-                found[client] += torch.bincount(samples.of(client)[1].cpu(), minlength=federation.classes)
+                y = samples.of(client)[1].cpu()
+                several = federation.task == "multi-label"
+                found[client] += y.long().sum(0) if several else torch.bincount(y, minlength=federation.classes)
     return found.numpy()
+
+
+def target_statistics(federation: Federation) -> NDArray[np.float64]:
+    """Mean and standard deviation of every target, all splits together: [clients + 1, targets, 2], last all clients together."""
+    splits = [samples for samples in (federation.train, federation.test, federation.val) if samples is not None]
+    of_clients = [np.concatenate([s.of(i)[1].cpu().numpy() for s in splits]) for i in range(len(federation))]
+    return np.stack([np.stack([y.mean(0), y.std(0)], -1) for y in (*of_clients, np.concatenate(of_clients))]).astype(np.float64)
 
 
 def heterogeneity(counted: NDArray[np.int64]) -> float:
@@ -37,7 +48,7 @@ def heterogeneity(counted: NDArray[np.int64]) -> float:
 
     0: all alike; 1: no two clients share a class.
     """
-    share = counted / counted.sum(axis=1, keepdims=True)
+    share = counted / np.maximum(counted.sum(axis=1, keepdims=True), 1)
     clients = len(share)
     if clients < 2:
         return 0.0
@@ -47,21 +58,24 @@ def heterogeneity(counted: NDArray[np.int64]) -> float:
 
 def document(federation: Federation) -> dict[str, Any]:
     """The figures of ``fedfew data show`` as JSON values."""
-    counted = counts(federation)
     splits = {"train": federation.train, "val": federation.val, "test": federation.test}
     sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    regression = federation.task == "regression"
+    counted = None if regression else counts(federation)
+    described = target_statistics(federation).tolist() if counted is None else counted.tolist()
     clients = [
-        {"name": name, "samples": int(counted[i].sum())}
+        {"name": name, "samples": sum(numbers[i] for numbers in sides.values())}
         | {side: numbers[i] for side, numbers in sides.items()}
-        | {"classes": dict(zip(federation.class_names, counted[i].tolist(), strict=True))}
+        | {"targets" if regression else "classes": dict(zip(federation.class_names, described[i], strict=True))}
         for i, name in enumerate(federation.client_names)
     ]
     return {
         "name": federation.name,
         "shape": list(federation.shape),
         "dtype": str(federation.train.x.dtype).removeprefix("torch."),
+        "task": federation.task,
         "class_names": list(federation.class_names),
-        "label_distance": heterogeneity(counted),
+        "label_distance": None if counted is None else heterogeneity(counted),
         "clients": clients,
         "about": dict(federation.about),
     }
@@ -77,45 +91,57 @@ def column_lines(federation: Federation) -> list[str]:
 
 
 def table(federation: Federation, width: int = 100) -> Table:
-    """Counts for a terminal of that width: one column per class, or a summary if those do not fit."""
+    """Counts for a terminal of that width: one column per class, or a summary if those do not fit; of numbers mean and std."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    counted = counts(federation)
-    names = [printable(name) for name in federation.class_names]
     splits = {"train": federation.train, "val": federation.val, "test": federation.test}
     sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    samples = [sum(of_client) for of_client in zip(*sides.values(), strict=True)]
     fixed = {"client": [*map(printable, federation.client_names), "all"]}
-    fixed |= {
-        name: [*map(str, count), str(sum(count))] for name, count in {"samples": counted.sum(axis=1).tolist(), **sides}.items()
-    }
+    fixed |= {name: [*map(str, count), str(sum(count))] for name, count in {"samples": samples, **sides}.items()}
+    room = width - 2 - sum(1 + max(len(name), *map(len, cells)) for name, cells in fixed.items())
+    described, headed = _of_targets(federation) if federation.task == "regression" else _of_classes(federation, room)
+    result = Table(title=Text(printable(federation.name)), title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    columns = [*fixed.items(), *described]
+    for place, (name, cells) in enumerate(columns):
+        narrow = place >= len(fixed) and not headed  # long class names are folded, numbers never
+        result.add_column(
+            Text(name), justify="right", overflow="fold", no_wrap=not narrow, width=max(map(len, cells)) if narrow else None
+        )
+    for i, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
+        if i == len(federation):
+            result.add_section()
+        result.add_row(*map(Text, row))  # names are no markup
+    return result
+
+
+def _of_targets(federation: Federation) -> tuple[list[tuple[str, list[str]]], bool]:
+    found = target_statistics(federation)
+    names = [printable(name) for name in federation.class_names]
+    words = [(target, of, f"{name}: {word}") for target, name in enumerate(names) for of, word in enumerate(("mean", "std"))]
+    return [(name, [f"{value:.4g}" for value in found[:, target, of].tolist()]) for target, of, name in words], True
+
+
+def _of_classes(federation: Federation, room: int) -> tuple[list[tuple[str, list[str]]], bool]:
+    """Columns, and whether their names fit above them in so much room."""
+    counted = counts(federation)
+    names = [printable(name) for name in federation.class_names]
     per_class = [
         (name, [*(str(n) if n else "·" for n in column), str(sum(column))])
         for name, column in zip(names, counted.T.tolist(), strict=True)
     ]
     most = counted.argmax(axis=1)
-    share = counted.max(axis=1) / counted.sum(axis=1)
+    share = counted.max(axis=1) / np.maximum(counted.sum(axis=1), 1)
     summary = [
         ("classes", [*map(str, (counted > 0).sum(axis=1).tolist()), str(int((counted.sum(axis=0) > 0).sum()))]),
         ("largest", [*(names[label] for label in most), ""]),
         ("its share", [*(f"{part:.0%}" for part in share), ""]),
     ]
-    room = width - 2 - sum(1 + max(len(name), *map(len, cells)) for name, cells in fixed.items())
     fits = sum(1 + max(map(len, cells)) for _, cells in per_class) <= room
     headed = sum(1 + max(len(name), *map(len, cells)) for name, cells in per_class) <= room
-    result = Table(title=Text(printable(federation.name)), title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    columns = [*fixed.items(), *(per_class if fits else summary)]
-    for place, (name, cells) in enumerate(columns):
-        narrow = place >= len(fixed) and fits and not headed  # long class names are folded, numbers never
-        result.add_column(
-            Text(name), justify="right", overflow="fold", no_wrap=not narrow, width=max(map(len, cells)) if narrow else None
-        )
-    for i, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
-        if i == len(counted):
-            result.add_section()
-        result.add_row(*map(Text, row))  # names are no markup
-    return result
+    return (per_class, headed) if fits else (summary, True)
 
 
 def picture(federation: Federation, path: str | Path, style: Style = "auto") -> Path:

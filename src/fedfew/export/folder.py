@@ -137,6 +137,7 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "name": run.settings["model"],
         "shape": data["shape"],
         "classes": data["classes"],
+        "task": run.task.name,
         "vocabulary": data.get("vocabulary"),
         "batch_norm": run.settings.get("batch_norm", "average"),
         "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
@@ -151,7 +152,7 @@ def _own_statistics(record: DataRecord) -> list[str]:
 
 
 def _scores(run: Run) -> dict[str, Any]:
-    """Test accuracy over clients in the last scored round; empty for a run that was stopped before."""
+    """Test scores (accuracy, R², …) over clients in the last scored round; empty for a run that was stopped before."""
     if not len(run.history):
         return {}
     kept = ("clients", "mean", "std", "min", "max")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedfew.tasks import outputs_in_words, recorded_task
 from fedfew.util.printable import for_markdown, shortened
 
 LISTED = 10  # names of clients per model
@@ -76,9 +77,14 @@ def _scores(card: Mapping[str, Any]) -> str:
         "of the models here."
     )
     return (
-        f"Accuracy on the clients' own test samples after round {scores['round']}. {of_whom}{_as_served(card)} "
+        f"{_score(card)} on the clients' own test samples after round {scores['round']}. {of_whom}{_as_served(card)} "
         "A new client's score may differ: measure it on its own data before use.\n\n" + "\n".join(rows)
     )
+
+
+def _score(card: Mapping[str, Any]) -> str:
+    name = recorded_task({"federation": card["model"]}).score
+    return name[0].upper() + name[1:]
 
 
 def _as_served(card: Mapping[str, Any]) -> str:
@@ -99,7 +105,8 @@ def _as_served(card: Mapping[str, Any]) -> str:
 
 def _data(card: Mapping[str, Any]) -> str:
     data, model = card["data"], card["model"]
-    lines = [f"- {data['clients']} clients, data {for_markdown(data['name'])}, {model['classes']} classes{_named(model)}"]
+    what = outputs_in_words({"federation": model})
+    lines = [f"- {data['clients']} clients, data {for_markdown(data['name'])}, {what}{_named(model)}"]
     for side in ("train", "test"):
         if (counts := data[f"{side}_samples"]) is not None:
             least, most = counts["smallest"], counts["largest"]

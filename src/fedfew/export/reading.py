@@ -65,7 +65,7 @@ class Export(Predictor):
             raise ValueError(f"what client {printable(str(client))} uses is not in this export: {self._why_not()}")
         prior = self._served["log_prior"][number] if "log_prior" in self._served else None
         if "mixture" in self._served:
-            return ServedModel(self.models, self._served["mixture"][number], prior).eval()
+            return ServedModel(self.models, self._served["mixture"][number], prior, self.sample_format.task).eval()
         chosen = self.models[int(self._served["choice"][number])]
         return chosen if prior is None else ServedModel([chosen], None, prior).eval()
 

@@ -106,6 +106,8 @@ class Method(ABC):
     def check(self) -> None:  # noqa: B027  # optional: most methods have something to refuse, not all
         """Raise ValueError, naming the setting, where a hyper-parameter makes no sense."""
 
+    needs_classes: ClassVar[bool] = False  # whether it works with classes alone: it counts labels, or shifts logits
+
     def check_against(self, clients: int) -> None:  # noqa: B027  # optional, too
         """The same for what depends on the federation."""
 

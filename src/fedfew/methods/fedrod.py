@@ -31,6 +31,7 @@ class FedRoD(FedAvg):
 
     name: ClassVar[str] = "fedrod"
     family: ClassVar[Family] = "personal parts"
+    needs_classes: ClassVar[bool] = True
     summary: ClassVar[str] = "a generic model with a class-balanced loss, and a personal head that adds to its logits"
     when: ClassVar[str] = "label skew, and both a good global model and personal ones are wanted from one run"
     served: ClassVar[str] = "the global model as received, with the client's personal head added to the generic one"

@@ -19,7 +19,7 @@ class Wrapper(Method):
     method: Method
 
     def __post_init__(self) -> None:
-        for word in ("name", "served", "adapted", "notes"):  # it goes by the name of what it is wrapped around
+        for word in ("name", "served", "adapted", "notes", "needs_classes"):  # it goes by the name of what it is wrapped around
             object.__setattr__(self, word, getattr(self.method, word))
 
     def check_against(self, clients: int) -> None:

@@ -67,8 +67,8 @@ def train(
     colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
     config = TrainConfig.of(config, recipe_settings(recipe, colour, federation.task == "classification") | settings)
     criterion = tasks.chosen(config.loss, federation.task)
-    task_settings.check(config, criterion)
     chosen = methods.make(method) if isinstance(method, str) else method
+    task_settings.check(config, criterion, chosen)
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
     config.check_aggregator(len(federation))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew.config import defaults
@@ -17,6 +16,8 @@ from fedfew.data.preprocessing import TablePreprocessing
 from fedfew.federation import as_input
 from fedfew.local import best_model
 from fedfew.models.served import ServedModel
+from fedfew.targets import from_one_hot, stored
+from fedfew.tasks import TASKS, chosen
 from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
 from fedfew.training.prediction import Predictor, SampleFormat, is_raw_table, logits_of, samples_of
@@ -75,6 +76,14 @@ def numbered(y: Any, data: DataRecord, classes: int) -> Tensor:
     return torch.from_numpy(numbers)
 
 
+def targets_of(y: Any, data: DataRecord, format: SampleFormat) -> Tensor:
+    """A new client's labels or targets as they are stored."""
+    if format.task == "classification":
+        return numbered(from_one_hot(np.asarray(y)), data, format.classes)
+    given = torch.as_tensor(np.asarray(y, dtype=np.float32))
+    return stored("y", given, TASKS[format.task].name, len(given))
+
+
 def _are_numbers(names: Sequence[str]) -> bool:
     return bool(names) and all(name.lstrip("-").isdecimal() for name in names)
 
@@ -89,7 +98,7 @@ def new_client(
     settings = defaults() | dict(settings)
     record = own_record(data, x)
     inputs = as_input(torch.as_tensor(samples_of(x, record, format)), format.pixels)
-    labels = numbered(y, data, format.classes)
+    labels = targets_of(y, data, format)
     if len(labels) != len(inputs):
         raise ValueError(f"x has {len(inputs)} rows, but y has {len(labels)} labels")
     prior = None
@@ -97,11 +106,13 @@ def new_client(
         prior = settings["prior_strength"] * log_frequencies(labels, format.classes).float()
     if len(models) == 1:
         return NewClient(ServedModel(models, None, prior).eval(), record, format)
-    losses = torch.stack([F.cross_entropy(logits_of(ServedModel([m], None, prior), inputs), labels) for m in models])[None]
+    criterion = chosen(settings["loss"], format.task)
+    each = [logits_of(ServedModel([m], None, prior), inputs) for m in models]
+    losses = torch.stack([criterion.total(outputs, labels) / len(labels) for outputs in each])[None]
     if not losses.isfinite().any():
         raise ValueError(f"none of the {len(models)} models has a finite loss on these samples: there is nothing to choose")
     if settings["serve"] == "mixture":
-        served = ServedModel(models, mixture_weights(losses, settings["temperature"])[0], prior)
+        served = ServedModel(models, mixture_weights(losses, settings["temperature"])[0], prior, format.task)
     else:
         served = ServedModel([models[int(best_model(losses))]], None, prior)
     return NewClient(served.eval(), record, format)

@@ -16,6 +16,7 @@ from fedfew.data.preprocessing import ImagePreprocessing, TablePreprocessing, Te
 from fedfew.data.readers.npz import channels_first
 from fedfew.engines.base import evaluation_batches
 from fedfew.federation import Pixels, as_input
+from fedfew.tasks import CLASSIFICATION
 from fedfew.training.data_record import DataRecord
 
 if TYPE_CHECKING:
@@ -33,11 +34,18 @@ class SampleFormat:
     classes: int
     pixels: Pixels = "symmetric"
     dtype: str | None = None  # of stored samples; None: not known
+    task: str = CLASSIFICATION.name
 
     @classmethod
     def of(cls, about: Any) -> SampleFormat:
         """From what a run records of its federation, or an export of its models."""
-        return cls(tuple(about["shape"]), about["classes"], about.get("pixels", "symmetric"), about.get("dtype"))
+        return cls(
+            tuple(about["shape"]),
+            about["classes"],
+            about.get("pixels", "symmetric"),
+            about.get("dtype"),
+            about.get("task", "classification"),
+        )
 
     def checked(self, x: Any, where: str = "x") -> NDArray[Any]:
         """Samples as an array of the stored type, or an error that says what they should be."""
@@ -122,12 +130,20 @@ class Predictor(ABC):
 
     def predict(self, x: Any, client: Client | None = None) -> NDArray[Any]:
         """The most probable class of every row: its name where classes have names, else its number. Arguments as for
-        :meth:`predict_proba`."""
+        :meth:`predict_proba`.
+
+        For a regression the numbers, ``[N]`` or with several targets ``[N, d]``; for several labels 0 or 1, ``[N, labels]``.
+        """
+        if self.sample_format.task == "regression":
+            outputs = self._outputs(x, client)
+            return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+        if self.sample_format.task == "multi-label":
+            return (self._outputs(x, client) > 0).astype(np.int64)
         best = self.predict_proba(x, client).argmax(1)
         return np.array(self.data.class_names)[best] if self.data.class_names else best
 
     def predict_proba(self, x: Any, client: Client | None = None) -> NDArray[np.float64]:
-        """Probabilities ``[N, classes]`` by the module that was scored, with the client's label prior and mixture.
+        """Probabilities ``[N, classes]`` (or of labels) by the module that was scored, with the client's label prior and mixture.
 
         x: raw data of the kind that the federation was loaded from: a table (data frame, Arrow table, dict of columns), a list of
             texts, or a list of images (files, PIL images, arrays). They are preprocessed as in training. Or samples as the models
@@ -136,13 +152,22 @@ class Predictor(ABC):
             names are numbers). It may be left out where all clients use the same model; numbers of tables are
             then standardised by the mean of all clients.
         """
+        if self.sample_format.task == "regression":
+            raise ValueError("predict_proba is for classes and labels, but these models give numbers: use predict")
+        outputs = torch.from_numpy(self._outputs(x, client))
+        found: NDArray[np.float64] = (
+            outputs.softmax(-1) if self.sample_format.task == "classification" else outputs.sigmoid()
+        ).numpy()
+        return found
+
+    def _outputs(self, x: Any, client: Client | None) -> NDArray[np.float64]:
         rows = _Rows.of(x, self.data, self.sample_format)
         found = np.zeros((len(rows), self.sample_format.classes))
         for number, at in self._by_client(client, len(rows)):
             module = self._module(number)
             name = None if number is None else self.data.client_name(number)
             inputs = as_input(torch.as_tensor(rows.samples(at, name)), self.sample_format.pixels)
-            found[at] = logits_of(module, inputs).double().softmax(-1).numpy()
+            found[at] = logits_of(module, inputs).double().numpy()
         return found
 
     def _module(self, client: int | None) -> nn.Module:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from fedfew.config import LocalTraining, Recipe
 from fedfew.federation import Federation
+from fedfew.methods import Method
 from fedfew.tasks import Criterion
 
 WIDE = 10.0  # standard deviation of targets from which a line says so
 
 
-def check(training: LocalTraining, criterion: Criterion) -> None:
-    """Refuse settings that have no meaning for this task or loss."""
+def check(training: LocalTraining, criterion: Criterion, method: Method | None = None) -> None:
+    """Refuse settings, and a method, that have no meaning for this task or loss."""
     task = criterion.task.name
+    if method is not None and method.needs_classes and task != "classification":
+        raise ValueError(f"method: {method.name} works with classes alone, but the task is {task}: choose another method")
     if training.label_prior != "none" and task != "classification":
         raise ValueError(
             f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none' "

@@ -1,0 +1,110 @@
+"""A table with numbers as labels: from the file to scores, pictures, exports and predictions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedfew import export
+from tests.helpers import call, refused
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three hospitals, one of which measures with the opposite sign, and a finished run on their data."""
+    place = tmp_path_factory.mktemp("regression")
+    rng = np.random.default_rng(0)
+    with open(place / "stay.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hospital", "age", "weight", "days"])
+        for row in range(180):
+            hospital, age, weight = "ABC"[row % 3], rng.normal(), rng.normal()
+            writer.writerow([hospital, f"{age:.4f}", f"{weight:.4f}", f"{(-1 if hospital == 'C' else 1) * age + 0.5:.4f}"])
+    run = call(
+        *("run", "--dataset", str(place / "stay.csv"), "--client", "hospital", "--label", "days", "--models", "2"),
+        *("--rounds", "25", "--lr", "0.1", "--device", "cpu", "--folder", str(place / "run")),
+    )
+    assert "the labels are numbers that are not all whole: the task is regression" in run.output
+    assert "served R²" in run.output
+    assert "served MAE" in run.output
+    return place
+
+
+def test_tables_name_the_score(place: Path) -> None:
+    shown = call("show", str(place / "run")).output
+    assert "3 clients, 1 target" in shown
+    assert "clients (R² in %)" in shown
+    document = json.loads(call("show", str(place / "run"), "--json").stdout)
+    assert document["score"] == "R²"
+    assert document["scores"]["served"]["mean"] > 0.9
+
+
+def test_the_report_names_the_score(place: Path) -> None:
+    call("report", str(place / "run"))
+    page = (place / "run" / "report.html").read_text()
+    assert '"score": "R²"' in page.replace('":"', '": "')
+    assert "The targets are numbers: there are no labels to count." in page
+
+
+def test_an_export_predicts_numbers_and_says_what_they_are(place: Path) -> None:
+    call("export", str(place / "run"), "-o", str(place / "models"))
+    assert "R² on the clients' own test samples" in (place / "models" / "README.md").read_text()
+    (place / "new.csv").write_text("hospital,age,weight\nA,1.0,0\nC,1.0,0\n")
+    answers = call("predict", str(place / "models"), "--data", str(place / "new.csv")).stdout.splitlines()
+    assert answers[0] == "row,client,prediction"
+    predicted = [float(line.split(",")[-1]) for line in answers[1:]]
+    assert predicted[0] > predicted[1]  # the signs differ
+    same = export.read(place / "models").predict({"age": [1.0], "weight": [0.0]}, "A")
+    assert same.shape == (1,)
+    assert same[0] == pytest.approx(predicted[0], abs=1e-4)
+    assert "these models give numbers: use predict" in refused(
+        "predict", str(place / "models"), "--data", str(place / "new.csv"), "--proba"
+    )
+
+
+def test_a_new_client_chooses_by_the_loss_of_the_run(place: Path) -> None:
+    rows = [line for line in (place / "stay.csv").read_text().splitlines() if not line.startswith("hospital")]
+    mine = [line.split(",", 1)[1] for line in rows if line.startswith("C")]
+    (place / "mine.csv").write_text("\n".join(["age,weight,days", *mine]) + "\n")
+    chosen = json.loads(call("select", str(place / "run"), "--data", str(place / "mine.csv"), "--json").stdout)
+    losses = [one["loss"] for one in chosen["models"]]
+    assert chosen["model"] == int(np.argmin(losses))
+    assert chosen["before"]["score"] > 0.9
+    assert "R², %" in call("select", str(place / "run"), "--data", str(place / "mine.csv")).output
+
+
+def test_whole_numbers_are_a_regression_where_the_loss_says_so(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("site,x,y\n" + "".join(f"{'ab'[i % 2]},{i / 10},{i % 7}\n" for i in range(40)))
+    words = (
+        "run",
+        "--dataset",
+        str(table),
+        "--client",
+        "site",
+        "--models",
+        "2",
+        "--rounds",
+        "1",
+        "--device",
+        "cpu",
+        "--json",
+        "--lr",
+        "0.001",
+    )
+    told = json.loads(call(*words, "--loss", "mae", "--recipe", "strong", "--folder", str(tmp_path / "a")).stdout)
+    assert told["settings"]["federation"]["task"] == "regression"
+    assert (told["settings"]["loss"], told["settings"]["label_prior"]) == ("mae", "none")
+    told = json.loads(call(*words, "--folder", str(tmp_path / "b")).stdout)
+    assert told["settings"]["federation"]["task"] == "classification"
+    assert "loss must be auto, cross-entropy" in refused(*words, "--loss", "l2")
+
+
+def test_data_show_describes_numbers(place: Path) -> None:
+    shown = call("data", "show", str(place / "stay.csv"), "--client", "hospital", "--label", "days").output
+    assert "mean" in shown
+    assert "std" in shown
