@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress, runfolder
+from fedfew.cli import errors, flags, runfolder
 from fedfew.cli.run import load_data, train_in
+from fedfew.training import progress
 from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress
+from fedfew.cli import errors, flags
+from fedfew.training import progress
 
 if TYPE_CHECKING:
     from rich.table import Table

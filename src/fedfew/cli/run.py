@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, progress, recipe, runfiles, runfolder
+from fedfew.cli import errors, flags, recipe, runfiles, runfolder
+from fedfew.training import progress
 from fedfew.training.settings import Settings, make_federation, read_file, resolve, training_arguments
 from fedfew.util.files import folder_locked
 
@@ -44,6 +45,13 @@ def run(
     config: flags.Config = None,
     folder: flags.Folder = None,
     resume: flags.Resume = False,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run to start from: with the same method, model and clients it goes on (--rounds is the total), "
+            "else a new run begins with its models."
+        ),
+    ] = None,
     track: flags.Track = None,
     json: flags.Json = False,
     **given: Any,
@@ -58,7 +66,8 @@ def run(
     from fedfew.training import distributed
 
     with distributed.joined() as first:
-        settings, place, about = _settings(given, flags.of_the_method(context.args), config, folder, resume, protocol)
+        settings, place, about, recorded = _settings(given, flags.of_the_method(context.args), config, folder, resume, protocol)
+        start = start or recorded
         place = distributed.group().firsts(place)  # a fresh name is made up once
         training_arguments(settings)  # errors in them come before the data are read
         tools = (track or (tracking.kept(place) if resume else [])) if first else []
@@ -76,6 +85,7 @@ def run(
                 go_on=f"fedfew run --resume --folder {place}",
                 accepted=lambda: console.print(heading, soft_wrap=True),
                 keeps=first,
+                start=start,
             )
             final = runfolder.write_final_scores(place, finished, federation) if first else {}
             if tools:
@@ -133,17 +143,24 @@ def train_in(
     go_on: str,
     accepted: Callable[[], None] = lambda: None,
     keeps: bool = True,
+    start: Path | None = None,
 ) -> Run:
     """Train, with all that is needed to go on kept in the folder ``place``.
 
     go_on: the command that goes on after Ctrl-C; accepted: called once the settings have proved right, after the first round;
-    keeps: is this, of several processes, the one that writes?
+    keeps: is this, of several processes, the one that writes? start: the folder of a run to start from.
     """
     import fedfew
+    from fedfew.cli.show import load
+    from fedfew.training.checkpoint import checkpoints as checkpoints_in
 
     arguments = training_arguments(settings)
+    config = settings.as_config() | ({} if start is None else {"start": str(start)})
+    if start is not None and not (resume and checkpoints_in(place)):
+        arguments["start"] = load(start, settings.model)
+        resume = False
     locked = folder_locked(place, wait=0) if keeps else nullcontext()
-    with locked, runfolder.kept(place, settings.as_config(), federation, resume, writes=keeps) as keep:
+    with locked, runfolder.kept(place, config, federation, resume, writes=keeps) as keep:
         rounds_seen: list[int] = []
         seen = runfiles.ProgressFile(place)
 
@@ -176,11 +193,12 @@ def _settings(
     place: Path | None,
     resume: bool,
     protocol: str | None,
-) -> tuple[Settings, Path, str | None]:
-    """The settings, the folder, and a line about the recipe."""
+) -> tuple[Settings, Path, str | None, Path | None]:
+    """The settings, the folder, a line about the recipe, and the folder of a run to start from, where a file names one."""
     files = [runfolder.to_resume(place, "run")] if resume else []
     if config is not None:
         files.append(read_file(config))
+    starts = [Path(file.pop("start")) for file in files if file.get("start")]
     given = flags.given(flags_given)
     set_by_user, about = recipe.explicit(given, *files), None
     if not resume:
@@ -190,4 +208,5 @@ def _settings(
     settings = resolve(given, method_flags, *files)
     if not resume:
         about = recipe.line(settings, protocol, set_by_user)
-    return settings, place or runfolder.fresh(f"{settings.dataset}-{settings.method}-{settings.seed}"), about
+    place = place or runfolder.fresh(f"{settings.dataset}-{settings.method}-{settings.seed}")
+    return settings, place, about, starts[-1] if starts else None

@@ -31,8 +31,11 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import OnRound, RoundLoop
+from fedfew.training.progress import bar
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
+from fedfew.training.start import Start, beginning, frozen_of
+from fedfew.training.start import fresh as fresh_from
 from fedfew.util.files import folder_locked
 
 
@@ -45,6 +48,8 @@ def train(
     recipe: Recipe = "plain",
     folder: str | Path | None = None,
     resume: bool = False,
+    start: Start | None = None,
+    progress: bool | None = None,
     on_round: OnRound | Sequence[OnRound] | None = None,
     **settings: Any,
 ) -> Run:
@@ -58,6 +63,10 @@ def train(
         given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
+    start: a finished run to go on with (``rounds`` is then the total), if method, model and number of clients are the same; with
+        another method or K, or with a list of modules (``run.models``), a new run begins with these models (docs/recipe.md).
+    progress: show a bar (plain lines where there is no terminal and no notebook). None: only on a terminal or in a notebook, and
+        if there is no on_round.
     on_round: called after every round with a :class:`Progress`, or several such functions; if one returns "stop", the run ends
         with that round, and its checkpoint is written.
 
@@ -81,39 +90,54 @@ def train(
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
     group.check_same(identity | {"rounds": config.rounds})
     config = config.with_loss(criterion)
+    if start is not None and resume:
+        raise ValueError("start and resume exclude each other: a run is resumed from its own folder")
+    begun = None if start is None else beginning(start, identity, config)
     place = None if folder is None else Path(folder)
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
         state, refused = _resumed(place, resume, identity)
         events = [f"refused: {reason}" for reason in refused]
+        if begun is not None:
+            events.append(f"start: {begun.line}")
+            state = begun.state
         if state is not None:
             events += _other_schedule(config, state)
             config = _as_before(config, state)
         factory, chosen = batch_norm_policy.with_policy(config.batch_norm, factory, chosen)
         frozen = frozen_parameters(factory, config.seed) if state is None else state.frozen
+        if begun is not None and begun.models:
+            frozen = frozen_of(begun.models, frozen)
         factory = holding(factory, dict(named_leaves(frozen)))
         here = with_class_weights(with_label_prior(federation, config), config)
         here = here.to(device, stream=too_large(federation, device))
         engine = _engine(config, factory, here, chosen.replicas, group)
         chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
         if state is None:
-            server, own = chosen.init(fresh_models(factory, config.seed, device), len(federation))
+            fresh = fresh_models(factory, config.seed, device)
+            if begun is not None:
+                fresh = fresh_from(begun.models, factory, fresh, device)
+            server, own = chosen.init(fresh, len(federation))
             state = State(0, server, own, History(), {}, frozen=frozen)
         state = state.on(device)
+        origin = begun.about() if begun else {name: value for name, value in state.settings.items() if name == "start"}
         state.data = DataRecord.of(federation)
         state.priors = {} if here.train.log_prior is None else {"log_prior": here.train.log_prior}
         versions = {"fedfew": __version__, "torch": torch.__version__}
         computed = {"rounds": config.rounds, "engine": engine.name, "precision": config.precision, "chunk": chunk}
-        state.settings = identity | computed | versions
+        state.settings = identity | computed | versions | origin
         optimizer = ServerOptimizer(config, engine.trainable, chosen.notes)
         loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, _listed(on_round), group)
         loop.events += [*events, *task_settings.notes(federation, criterion, recipe), *_without_effect(config, chosen, state)]
+        if config.keep == "last":
+            state.best = {}
         if engine.why:
             loop.events.append(f"engine: {engine.name}, {engine.why}")
         if config.precision == "bf16" and device.type == "cpu":
             loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
         try:
-            return loop.run()
+            with bar(progress if group.first else False, chosen.name, loop.on_round) as loop.on_round:
+                return loop.run()
         except torch.OutOfMemoryError as error:
             raise MemoryError(
                 f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "

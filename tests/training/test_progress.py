@@ -8,12 +8,13 @@ import re
 import select
 import subprocess
 import time
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 import fedfew
-from fedfew.cli import progress
+from fedfew.training import progress
 from tests.cli.small import ENVIRONMENT, PROGRAM, SMALL
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -81,3 +82,33 @@ def test_bars_show_events(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(0.04, "0.0 s"), (42.4, "42 s"), (61, "1 min 01 s"), (7261, "2 h 01 min")])
 def test_durations(seconds: float, words: str) -> None:
     assert progress._duration(seconds) == words
+
+
+# -- from Python -------------------------------------------------------------------------------------------------------------
+
+
+def trained(**settings: Any) -> None:
+    data = fedfew.data.load("digits", clients=2, sample=40)
+    fedfew.train(data, "linear", "fedavg", rounds=2, engine="sequential", device="cpu", **settings)
+
+
+def test_without_a_terminal_a_bar_is_shown_only_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    trained()
+    assert capfd.readouterr().err == ""
+    trained(progress=True)
+    assert "fedavg: round 2/2  loss " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("settings", "shown"), [({}, True), ({"progress": False}, False), ({"on_round": print}, False)])
+def test_on_a_terminal_there_is_one_unless_something_else_is_called(
+    settings: dict[str, Any], shown: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True))
+    trained(**settings)
+    assert ("✓" in capfd.readouterr().err) == shown
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_without_widgets_gets_lines(widgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "find_spec", lambda name: object() if widgets else None)
+    assert progress._has_bars(Console(force_jupyter=True)) == widgets

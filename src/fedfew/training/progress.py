@@ -1,9 +1,10 @@
-"""Progress of training: a bar on a terminal, a few plain lines elsewhere."""
+"""Progress of training: a bar on a terminal or in a notebook, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from fedfew.training.loop import Progress
+    from fedfew.training.loop import OnRound, Progress
 
 MOST_LINES = 20
 
@@ -24,9 +25,30 @@ class Display(Protocol):
 
 
 @contextmanager
+def bar(wanted: bool | None, label: str, others: Sequence[OnRound]) -> Iterator[Sequence[OnRound]]:
+    """What is to be called after every round: the others, and what shows a bar while the block lasts.
+
+    wanted: None shows one where somebody is looking (a terminal, a notebook) and nothing else is called.
+    """
+    console = Console(stderr=True)
+    if wanted is None:
+        wanted = not others and (console.is_terminal or console.is_jupyter)
+    if not wanted:
+        yield others
+        return
+    with display(console) as shown:
+        yield [*others, shown.run(label)]
+
+
+def _has_bars(console: Console) -> bool:
+    """A notebook needs ipywidgets for a bar that moves."""
+    return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+
+
+@contextmanager
 def display(console: Console, runs: int = 1) -> Iterator[Display]:
-    """A bar where the console is a terminal, else plain lines."""
-    if not console.is_terminal:
+    """A bar where the console can show one, else plain lines."""
+    if not _has_bars(console):
         yield _Lines(console, max(1, MOST_LINES // runs))
         return
     bar = Bars(

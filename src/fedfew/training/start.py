@@ -1,0 +1,142 @@
+"""A run that goes on from another one, or begins with its models (a warm start)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedfew import methods
+from fedfew.config import TrainConfig
+from fedfew.methods.base import Fresh
+from fedfew.models import ModelFactory
+from fedfew.models.state import buffer_names, replica_state
+from fedfew.stack import Tree, named_leaves, tensor, tree_map
+from fedfew.training.checkpoint import TREES, State
+from fedfew.training.history import History
+from fedfew.training.run import Run
+
+Start = Run | Sequence[nn.Module]
+PERTURBED = 0.1  # how far an additional copy is moved towards a new initialisation (shrink and perturb, Ash and Adams 2020)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where a run begins: at a state to go on from, or with models for its first round."""
+
+    line: str  # what is done, for the run's events
+    state: State | None = None
+    models: Sequence[nn.Module] = ()
+
+    def about(self) -> dict[str, Any]:
+        return {"start": self.line}
+
+
+def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Beginning:
+    """What ``start`` means for a run with these settings; identity: all that decides its outcome."""
+    if not isinstance(start, Run):
+        models = list(start)
+        return Beginning(f"starts with {_count(models)} given", models=_checked(models, "start is an empty list: it"))
+    why_not = _difference(start, identity)
+    if why_not is None:
+        return _going_on(start, identity, config)
+    models = _by_use(start)
+    name = start.settings["method"]["name"]
+    _checked(models, f"start is a run of {name}, which")
+    where = f"of {name} after round {start.round_in_use}, the most used first"
+    return Beginning(f"starts with {_count(models)} {where}; it does not go on with that run, since {why_not}", models=models)
+
+
+def fresh(models: Sequence[nn.Module], factory: ModelFactory, initial: Fresh, device: torch.device) -> Fresh:
+    """fresh(k): the k-th of the models; beyond them, copies of these in turn, each moved a little to the k-th initialisation."""
+    trees: list[Tree] = [_fitting(module, factory()) for module in models]
+
+    def make(k: int) -> Tree:
+        tree: Tree = tree_map(lambda t: t.clone().to(device), trees[k % len(trees)])
+        if k < len(trees):
+            return tree
+        new = initial(k)
+        return {name: t if name in initial.buffers else t.lerp(tensor(new, name), PERTURBED) for name, t in named_leaves(tree)}
+
+    return Fresh(make, buffer_names(factory()))
+
+
+def frozen_of(models: Sequence[nn.Module], frozen: Tree) -> Tree:
+    """The frozen parameters, as the first of the models has them."""
+    state = models[0].state_dict()
+    return {name: state[name].detach().clone() if name in state else value for name, value in frozen.items()}
+
+
+def _difference(run: Run, identity: dict[str, Any]) -> str | None:
+    """Why a run cannot go on under these settings; None: it can."""
+    before, now = run.settings, identity
+    clients = before["federation"]["clients"], now["federation"]["clients"]
+    if before.get("model") != now["model"]:
+        return f"its model is {before.get('model')}, not {now['model']}"
+    if methods.recorded(before["method"]) != now["method"]:
+        return "the method or its hyperparameters differ"
+    if clients[0] != clients[1]:
+        return f"it has {clients[0]} clients, not {clients[1]}"
+    if run.state.sites:
+        return "it was made on a network"
+    return None
+
+
+def _going_on(run: Run, identity: dict[str, Any], config: TrainConfig) -> Beginning:
+    before = run.settings
+    if config.rounds <= run.round:
+        raise ValueError(
+            f"rounds is {config.rounds}, but the run to go on with has done {run.round}: give the total, more than {run.round}"
+        )
+    then = TrainConfig(**{name: before.get(name, getattr(TrainConfig, name)) for name in ("serve", "early_stopping", "keep")})
+    name = "serve" if config.serve != then.serve else "keep" if config.keep != then.keep else "early_stopping"
+    if config.serve != then.serve or config.validates != then.validates:
+        raise ValueError(
+            f"{name} is {getattr(config, name)!r}, but the run to go on with has {getattr(then, name)!r}, and other scores in "
+            "its history: keep the setting, or begin anew with its models (start=run.models)"
+        )
+    state = run.newest
+    copies: dict[str, Any] = {name: tree_map(torch.clone, getattr(state, name)) for name in TREES}
+    history = History.from_arrays(state.history.arrays())
+    changed = [
+        f"{name} {before.get(name)} → {value}" for name, value in config.outcome().items() if before.get(name, value) != value
+    ]
+    line = f"goes on after round {run.round}" + (f", with {', '.join(changed)}" if changed else "")
+    return Beginning(line, replace(state, history=history, events=list(state.events), **copies))
+
+
+def _by_use(run: Run) -> list[nn.Module]:
+    """The server's models, those that most clients use first; of mixtures, those of the largest total weight."""
+    models, mixture = run.models, run.state.mixture
+    if mixture is not None:
+        used = mixture.sum(0)
+    else:
+        used = torch.bincount(run.choice, minlength=len(models)) if run.has_choice else torch.zeros(len(models))
+    if len(used) != len(models):  # clients choose among other models than the server's
+        return models
+    return [models[k] for k in used.argsort(descending=True, stable=True).tolist()]
+
+
+def _fitting(module: nn.Module, like: nn.Module) -> Tree:
+    """A replica's parameters and buffers, taken from a module that must be like the run's."""
+    wanted, state = replica_state(like), module.state_dict()
+    for name, t in wanted.items():
+        if name not in state or state[name].shape != t.shape:
+            found = f"has the shape {list(state[name].shape)}" if name in state else "is not there"
+            raise ValueError(
+                f"start: {name} of the model given {found}, but the run's model ({type(like).__name__}) needs {list(t.shape)}"
+            )
+    return {name: state[name].detach().clone() for name in wanted}
+
+
+def _checked(models: list[nn.Module], subject: str) -> list[nn.Module]:
+    if not models:
+        raise ValueError(f"{subject} has no models to start with: give a list of modules, as start=[run.model_of(0)]")
+    return models
+
+
+def _count(models: Sequence[nn.Module]) -> str:
+    return f"the {len(models)} models" if len(models) > 1 else "the model"

@@ -1,0 +1,188 @@
+"""Going on with a finished run, and warm starts with another method or another number of models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import fedfew
+from fedfew.config import TrainConfig
+from fedfew.methods import FedAvg, FedFew, LocalOnly
+from fedfew.training import start as starting
+from fedfew.training.api import fresh_models
+from tests.cli.small import SMALL
+from tests.helpers import call
+from tests.methods.small import assert_same, federation, mlp, train
+
+
+def lines(**settings: Any) -> tuple[fedfew.Run, list[str]]:
+    found: list[str] = []
+    run = train(on_round=lambda progress: found.extend(progress.events), **settings)
+    return run, found
+
+
+def state(module: nn.Module) -> dict[str, Any]:
+    return dict(module.state_dict())
+
+
+def test_a_finished_run_goes_on_as_if_it_had_never_ended() -> None:
+    settings: dict[str, Any] = {"server_optimizer": "momentum", "server_average": 0.5, "serve": "mixture"}
+    short = train(FedFew(models=2), rounds=3, **settings)
+    before = {name: values.copy() for name, values in short.history.arrays().items()}
+    longer, told = lines(method=FedFew(models=2), rounds=6, start=short, **settings)
+    whole = train(FedFew(models=2), rounds=6, **settings)
+    for tree in ("server", "moments", "average", "own"):
+        assert_same(getattr(longer.state, tree), getattr(whole.state, tree))
+    assert np.array_equal(longer.history.served_loss, whole.history.served_loss)
+    assert "start: goes on after round 3" in told
+    assert longer.settings["start"] == "goes on after round 3"
+    assert short.round == 3
+    for name, values in before.items():
+        np.testing.assert_array_equal(short.history[name], values)  # the run itself is as it was
+
+
+def test_settings_may_change_on_the_way_and_are_listed(tmp_path: Path) -> None:
+    short = train(FedAvg(), rounds=2)
+    longer, told = lines(method=FedAvg(), rounds=3, start=short, lr=0.01, folder=tmp_path)
+    assert any(line.startswith("start: goes on after round 2, with lr ") and line.endswith("→ 0.01") for line in told)
+    again = train(FedAvg(), rounds=4, lr=0.01, folder=tmp_path, resume=True)
+    assert again.settings["start"] == longer.settings["start"]
+
+
+def test_private_states_are_kept_and_not_shared() -> None:
+    short = train(LocalOnly(), rounds=1)
+    kept = [t.clone() for t in fedfew.stack.leaves(short.state.own)]
+    assert_same(train(LocalOnly(), rounds=3, start=short).state.own, train(LocalOnly(), rounds=3).state.own)
+    assert all(torch.equal(a, b) for a, b in zip(kept, fedfew.stack.leaves(short.state.own), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer"),
+    [
+        ({"rounds": 2}, "rounds is 2, but the run to go on with has done 2: give the total, more than 2"),
+        ({"serve": "mixture"}, "serve is 'mixture', but the run to go on with has 'best'"),
+        ({"resume": True}, "start and resume exclude each other"),
+    ],
+)
+def test_what_cannot_be_is_answered(settings: dict[str, Any], answer: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=answer):
+        train(FedAvg(), start=train(FedAvg(), rounds=2), folder=tmp_path, **({"rounds": 5} | settings))
+
+
+def test_validation_scores_cannot_begin_in_the_middle() -> None:
+    data = fedfew.data.load("digits", clients=3, sample=90, val_share=0.2)
+    settings: dict[str, Any] = {"batch_size": 10, "engine": "sequential", "device": "cpu"}
+    plain = fedfew.train(data, "linear", "fedavg", rounds=1, **settings)
+    for name, value, then in (("keep", "best", "last"), ("early_stopping", 3, "0")):
+        with pytest.raises(ValueError, match=f"{name} is {value!r}, but the run to go on with has '?{then}"):
+            fedfew.train(data, "linear", "fedavg", rounds=2, start=plain, **settings, **{name: value})
+    kept = fedfew.train(data, "linear", "fedavg", rounds=1, keep="best", **settings)
+    assert len(fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", start=kept, **settings).history) == 2
+    last = fedfew.train(data, "linear", "fedavg", rounds=2, keep="last", early_stopping=9, start=kept, **settings)
+    assert last.round_in_use == 2
+
+
+# -- warm starts -------------------------------------------------------------------------------------------------------------
+
+
+def test_fewer_models_are_the_most_used() -> None:
+    three = train(FedFew(models=3), rounds=2)
+    three.state.choice = torch.tensor([2, 2, 0, 2, 0, 1][: len(three.choice)] + [2] * (len(three.choice) - 6))
+    begun = starting.beginning(three, {**three.settings, "method": FedFew(models=2).settings()}, TrainConfig())
+    assert [state(m)["0.weight"].sum().item() for m in begun.models] == [
+        state(three.models[k])["0.weight"].sum().item() for k in (2, 0, 1)
+    ]
+    assert begun.line == (
+        "starts with the 3 models of fedfew after round 2, the most used first; it does not go on with that run, since the "
+        "method or its hyperparameters differ"
+    )
+
+
+def test_of_mixtures_the_models_of_the_largest_weight_come_first() -> None:
+    two = train(FedFew(models=2), rounds=1, serve="mixture")
+    two.state.mixture = torch.tensor([[0.2, 0.8]]).expand(len(two.choice), 2)
+    begun = starting.beginning(two, {**two.settings, "method": FedAvg().settings()}, TrainConfig())
+    assert_same(state(begun.models[0]), state(two.models[1]))
+
+
+def test_more_models_are_copies_a_tenth_of_the_way_to_a_new_initialisation() -> None:
+    two = train(FedFew(models=2), rounds=1).models
+    initial = fresh_models(mlp, 0, torch.device("cpu"))
+    fresh = starting.fresh(two, mlp, initial, torch.device("cpu"))
+    assert_same(fresh(1), state(two[1]))
+    by_hand = {name: 0.9 * t + 0.1 * initial(3)[name] for name, t in state(two[1]).items()}  # the fourth is a copy of the second
+    for name, t in by_hand.items():
+        torch.testing.assert_close(fresh(3)[name], t)
+    assert_same(fresh(3), fresh(3))
+
+
+def test_a_warm_start_begins_with_the_models_given() -> None:
+    before = train(FedFew(models=2), rounds=4)
+    run, told = lines(method=FedFew(models=3), rounds=1, start=before, lr=1e-9)
+    most_used = torch.bincount(before.choice, minlength=2).argsort(descending=True, stable=True)
+    for k in range(2):
+        for name, t in state(run.models[k]).items():
+            torch.testing.assert_close(t, state(before.models[most_used[k]])[name], atol=1e-6, rtol=0)
+    assert run.round == 1
+    assert len(run.history) == 1
+    assert any(line.startswith("start: starts with the 2 models of fedfew after round 4") for line in told)
+    one, told = lines(method=FedAvg(), rounds=1, start=before.models[:1], lr=1e-9)
+    assert "start: starts with the model given" in told
+    torch.testing.assert_close(state(one.models[0])["0.weight"], state(before.models[0])["0.weight"], atol=1e-6, rtol=0)
+
+
+def test_other_clients_or_models_are_reasons_not_to_go_on() -> None:
+    run = train(FedAvg(), rounds=1)
+    same = run.settings
+    fewer = {**same, "federation": {**same["federation"], "clients": 2}}
+    assert f"it has {len(federation())} clients, not 2" in starting.beginning(run, fewer, TrainConfig()).line
+    other = {**same, "model": "mlp"}
+    assert ", not mlp" in starting.beginning(run, other, TrainConfig()).line
+    run.state.sites = {"run": "abc"}
+    assert "it was made on a network" in starting.beginning(run, same, TrainConfig()).line
+
+
+def test_models_that_do_not_fit_or_are_not_there_are_answered() -> None:
+    with pytest.raises(ValueError, match=r"start: 0.weight of the model given has the shape \[3, 3\], but the run's model"):
+        train(FedAvg(), start=[nn.Sequential(nn.Linear(3, 3))])
+    with pytest.raises(ValueError, match=r"start: 0\.weight of the model given is not there"):
+        train(FedAvg(), start=[nn.Linear(3, 3)])
+    with pytest.raises(ValueError, match="start is an empty list: it has no models to start with"):
+        train(FedAvg(), start=[])
+    with pytest.raises(ValueError, match="start is a run of local, which has no models to start with"):
+        train(FedAvg(), start=train(LocalOnly(), rounds=1))
+
+
+def test_frozen_parameters_come_with_the_models() -> None:
+    def half_frozen() -> nn.Module:
+        module = mlp()
+        module[0].weight.requires_grad_(False)  # type: ignore[union-attr, operator]
+        return module
+
+    trained = train(FedAvg(), model=half_frozen, rounds=1, seed=5).models
+    run = train(FedAvg(), model=half_frozen, rounds=1, seed=6, start=trained)
+    assert torch.equal(state(run.models[0])["0.weight"], state(trained[0])["0.weight"])
+
+
+@pytest.mark.usefixtures("here")
+def test_from_the_command_line() -> None:
+    call("run", *SMALL, "--models", "2", "--folder", "a")
+    assert (
+        "start: goes on after round 2"
+        in call("run", *SMALL, "--models", "2", "--rounds", "4", "--start", "a", "--folder", "b").stdout
+    )
+    assert fedfew.load("b").round == 4
+    out = call("run", *SMALL, "--method", "fedavg", "--start", "a", "--folder", "c").stdout
+    assert "start: starts with the 2 models of fedfew after round 2" in out
+    assert yaml.safe_load(Path("c/config.yaml").read_text())["start"] == "a"
+    assert "start:" not in call("run", "--resume", "--folder", "c", "--rounds", "3").stdout
+    assert yaml.safe_load(Path("c/config.yaml").read_text())["start"] == "a"
+    call("run", "--config", "c/config.yaml", "--rounds", "3", "--folder", "d")
+    for name in ("served_loss", "adapted_loss"):
+        assert np.array_equal(fedfew.load("c").history[name], fedfew.load("d").history[name])
