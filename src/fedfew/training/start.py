@@ -101,9 +101,8 @@ def _going_on(run: Run, identity: dict[str, Any], config: TrainConfig) -> Beginn
     state = run.newest
     copies: dict[str, Any] = {name: tree_map(torch.clone, getattr(state, name)) for name in TREES}
     history = History.from_arrays(state.history.arrays())
-    changed = [
-        f"{name} {before.get(name)} → {value}" for name, value in config.outcome().items() if before.get(name, value) != value
-    ]
+    now = {name: identity[name] for name in config.outcome()}  # as they were given
+    changed = [f"{name} {before[name]} → {value}" for name, value in now.items() if before.get(name, value) != value]
     line = f"goes on after round {run.round}" + (f", with {', '.join(changed)}" if changed else "")
     return Beginning(line, replace(state, history=history, events=list(state.events), **copies))
 
