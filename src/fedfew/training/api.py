@@ -31,7 +31,6 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import OnRound, RoundLoop
-from fedfew.training.progress import bar
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.training.start import Start, beginning, frozen_of
@@ -136,7 +135,7 @@ def train(
         if config.precision == "bf16" and device.type == "cpu":
             loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
         try:
-            with bar(progress if group.first else False, chosen.name, loop.on_round) as loop.on_round:
+            with progress_bar.shown(progress if group.first else False, chosen.name, loop.on_round) as loop.on_round:
                 return loop.run()
         except torch.OutOfMemoryError as error:
             raise MemoryError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from fedfew.training.loop import OnRound, Progress
+    from fedfew.training.loop import Progress
 
 MOST_LINES = 20
 
@@ -22,22 +22,6 @@ class Display(Protocol):
 
     def run(self, label: str) -> Callable[[Progress], None]:
         """Begin to show a run; what is returned is to be called after every round."""
-
-
-@contextmanager
-def bar(wanted: bool | None, label: str, others: Sequence[OnRound]) -> Iterator[Sequence[OnRound]]:
-    """What is to be called after every round: the others, and what shows a bar while the block lasts.
-
-    wanted: None shows one where somebody is looking (a terminal, a notebook) and nothing else is called.
-    """
-    console = Console(stderr=True)
-    if wanted is None:
-        wanted = not others and (console.is_terminal or console.is_jupyter)
-    if not wanted:
-        yield others
-        return
-    with display(console) as shown:
-        yield [*others, shown.run(label)]
 
 
 def _has_bars(console: Console) -> bool:
