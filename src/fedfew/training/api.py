@@ -24,7 +24,7 @@ from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
 from fedfew.stack import Tree, leaves, named_leaves, take
-from fedfew.training import batch_norm_policy, checkpoint, distributed, task_settings, validation
+from fedfew.training import batch_norm_policy, checkpoint, distributed, progress_bar, task_settings, validation
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
