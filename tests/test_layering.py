@@ -41,9 +41,10 @@ MAY_IMPORT = {
     "report": REPORTS,
     "tracking": REPORTS | {"report"},
     "bench": REPORTS | {"report"},
+    "sklearn": EVALUATION,
     "studies": REPORTS | {"report", "fedfew"},
     "flower": REPORTS,
-    "fedfew": REPORTS | {"report", "tracking"},  # the public names, loaded when first used
+    "fedfew": REPORTS | {"report", "sklearn", "tracking"},  # the public names, loaded when first used
     "cli": REPORTS | {"report", "tracking", "bench", "studies", "flower", "fedfew"},
     "__main__": {"cli"},
 }

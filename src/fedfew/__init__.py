@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew._version import __version__
 
 if TYPE_CHECKING:
-    from fedfew import data, export, scalarization, tracking
+    from fedfew import data, export, scalarization, sklearn, tracking
     from fedfew.evaluation.selection import join, select
     from fedfew.export.model_file import load_model
     from fedfew.federation import Federation
@@ -44,6 +44,7 @@ __all__ = [
     "load_model",
     "scalarization",
     "select",
+    "sklearn",
     "tracking",
     "train",
 ]
@@ -62,7 +63,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "export", "scalarization", "tracking"):
+    if name in ("data", "export", "scalarization", "sklearn", "tracking"):
         return import_module(f"fedfew.{name}")
     for module, names in _HOME.items():
         if name in names:

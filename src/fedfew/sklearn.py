@@ -1,0 +1,162 @@
+"""Estimators in the manner of scikit-learn: ``fit(X, y, groups=client)``, ``predict(X, groups=client)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from fedfew import methods
+from fedfew.federation import Federation
+from fedfew.methods import Method
+from fedfew.models import ModelFactory
+from fedfew.training.api import train
+from fedfew.training.run import Run
+
+ONLY = "all"  # the name of the one client where no groups are given
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """
+    n_models: K, at most the number of clients. model: a name ("linear", "mlp", …) or a zero-argument callable returning a module.
+    method: a name or a method; n_models is for those that have several models. random_state: of initial models and batches.
+    settings: further settings of :func:`fedfew.train`, e.g. ``{"optimizer": "adam"}``.
+
+    After ``fit``: ``clients_``, the different values of groups; ``run_``, the :class:`fedfew.Run`. All samples
+    are trained on, so that the scores in ``run_.history`` are of training data.
+    """
+
+    def __init__(
+        self,
+        n_models: int = 3,
+        *,
+        model: str | ModelFactory | Callable[[], Any] = "mlp",
+        method: str | Method = "fedfew",
+        rounds: int = 30,
+        local_epochs: int = 1,
+        batch_size: int = 20,
+        lr: float = 0.1,
+        engine: str = "auto",
+        device: str = "auto",
+        random_state: Any = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.n_models = n_models
+        self.model = model
+        self.method = method
+        self.rounds = rounds
+        self.local_epochs = local_epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.engine = engine
+        self.device = device
+        self.random_state = random_state
+        self.settings = settings
+
+    def _fitted(self, X: NDArray[Any], y: NDArray[Any], groups: ArrayLike | None, **about: Any) -> Self:
+        whose = _column(groups, len(X), "groups") if groups is not None else np.full(len(X), ONLY)
+        self.clients_, number = np.unique(whose, return_inverse=True)
+        parts = [(X[number == i], y[number == i]) for i in range(len(self.clients_))]
+        names = [str(client) for client in self.clients_.tolist()]
+        federation = Federation.from_arrays(parts, parts, name="samples", client_names=names, **about)
+        self.run_: Run = train(
+            federation,
+            self.model,
+            self._method(len(federation)),
+            rounds=self.rounds,
+            local_epochs=self.local_epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            engine=self.engine,
+            device=self.device,
+            seed=_seed(self.random_state),
+            **({"score_every": self.rounds} | dict(self.settings or {})),
+        )
+        return self
+
+    def _method(self, clients: int) -> Method:
+        if not isinstance(self.method, str):
+            return self.method
+        several = "models" in {f.name for f in fields(methods.METHODS[self.method])} if self.method in methods.METHODS else False
+        return methods.make(self.method, **({"models": min(self.n_models, clients)} if several else {}))
+
+    def _clients(self, groups: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:
+        """The client of each row, as a number."""
+        if groups is None:
+            if len(self.clients_) > 1 and not self.run_.one_for_all:
+                raise ValueError(
+                    f"groups is missing: the estimator was fitted for {len(self.clients_)} clients, which use different models. "
+                    "Give the client of every row: predict(X, groups=…)"
+                )
+            return None
+        whose = _column(groups, rows, "groups")
+        number = {client: i for i, client in enumerate(self.clients_.tolist())}
+        unknown = [str(client) for client in np.unique(whose).tolist() if client not in number]
+        if unknown:
+            raise ValueError(
+                f"groups has clients that took no part in fit: {', '.join(unknown[:5])}. For a new client with some labelled "
+                "samples see run_.for_new_client(X, y)"
+            )
+        return np.array([number[client] for client in whose.tolist()], dtype=np.int64)
+
+    def _checked(self, X: ArrayLike) -> NDArray[np.float32]:
+        check_is_fitted(self)
+        checked: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
+        return checked
+
+
+class FedFewClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]  # scikit-learn has no types
+    """Few models for many clients: each client uses the one that fits its training samples best.
+
+    groups: the client of every row. Without groups there is one client, and so one model. ``predict`` needs groups where ``fit``
+    had several and clients use different models. X is used as it is: put a StandardScaler before it.
+    {parameters}
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        x, labels = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("y has only 1 class, but at least 2 are needed")
+        return self._fitted(x, numbers, groups, classes=len(self.classes_), class_names=[str(c) for c in self.classes_.tolist()])
+
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
+        best = self.predict_proba(X, groups).argmax(1)
+        found: NDArray[Any] = self.classes_[best]
+        return found
+
+    def predict_proba(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Probabilities of ``classes_``."""
+        checked = self._checked(X)
+        return self.run_.predict_proba(checked, self._clients(groups, len(checked)))
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> float:
+        """Accuracy over all rows."""
+        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
+
+for _estimator in (FedFewClassifier,):
+    _estimator.__doc__ = (_estimator.__doc__ or "").format(parameters=_Federated.__doc__)
+
+
+def _column(values: ArrayLike, rows: int, name: str) -> NDArray[Any]:
+    column: NDArray[Any] = column_or_1d(check_array(values, ensure_2d=False, dtype=None))
+    if len(column) != rows:
+        raise ValueError(f"{name} has {len(column)} values for {rows} rows: give one per row")
+    return column
+
+
+def _seed(random_state: Any) -> int:
+    """A number as it is; a generator or None draws one."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
