@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import fedfew
-from fedfew.cli.progress import display
 from fedfew.report import SCORES, mean_curve
+from fedfew.training.progress import display
 from fedfew.training.run import Run
 from fedfew.training.settings import Settings, make_federation, resolve, training_arguments
 
