@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedfew.training.run import Run
 from tests.methods.formulas import (
@@ -17,6 +20,7 @@ from tests.methods.formulas import (
     SHARE,
     Local,
     M,
+    N,
     Served,
     Weights,
     X,
@@ -134,6 +138,54 @@ def fedala(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     return [mix(i) for i in range(M)]
 
 
+def least_by_trial(P: Tensor) -> Tensor:
+    """The least αᵀPα over the simplex: of all sets of weights that may be positive, the best whose solution is feasible."""
+    best, least = torch.zeros(0), math.inf
+    for size in range(1, len(P) + 1):
+        for at in map(list, itertools.combinations(range(len(P)), size)):
+            x = torch.linalg.solve(P[at][:, at], torch.ones(size, dtype=torch.float64))
+            alpha = torch.zeros(len(P), dtype=torch.float64)
+            alpha[at] = x / x.sum()
+            value = float(alpha @ P @ alpha)
+            if bool((alpha >= 0).all()) and value < least:
+                best, least = alpha, value
+    return best
+
+
+def fedpac(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    def features(p: Weights, x: Tensor) -> Tensor:
+        return torch.tanh(x @ p["W1"].T + p["b1"])
+
+    def by_class(values: Tensor, i: int) -> Tensor:
+        return torch.stack([values[Y[i] == c].sum(0) for c in range(CLASSES)])
+
+    body, heads, centroids = start[0], [start[0]] * M, None
+    for r in range(1, ROUNDS + 1):
+        z = [features(body, X[i]) for i in range(M)]
+        h = torch.stack([by_class(z[i], i) / N[i] for i in range(M)])
+        V = torch.stack([(z[i].square().sum() / N[i] - h[i].square().sum()) / N[i] for i in range(M)])
+        sent = []
+        for i in range(M):
+            mine, _ = Local(i, r, batch).sgd(joined(body, heads[i]), method.head_epochs, only=HEAD)
+            for x, y, _ in Local(i, r, batch).batches(EPOCHS, first=method.head_epochs):
+                g, _ = slope(mine, x, y)
+                if centroids is not None:
+                    f = features(mine, x)
+                    d = method.lam * 2 * (f - centroids[y]) / f.shape[1] / len(y) * (1 - f**2)
+                    g = g | {"W1": g["W1"] + d.T @ x, "b1": g["b1"] + d.sum(0)}
+                mine = {n: mine[n] - LR * g[n] if n in BODY else mine[n] for n in mine}
+            sent.append(mine)
+        everyone = sum(by_class(features(sent[i], X[i]), i) for i in range(M))
+        centroids = everyone / sum(Y[i].bincount(minlength=CLASSES) for i in range(M))[:, None]
+        for i in range(M):
+            apart = (h[i] - h).flatten(1)
+            P = torch.stack([(apart * apart[j]).sum(1) for j in range(M)]) + V.diag()
+            alpha = least_by_trial(P)
+            heads[i] = mean(sent, alpha.tolist())
+        body = mean(sent, SHARE)
+    return [joined(body, heads[i]) for i in range(M)]
+
+
 PERSONAL = {
     "fedper": fedper,
     "lgfedavg": lgfedavg,
@@ -142,4 +194,5 @@ PERSONAL = {
     "fedrod": fedrod,
     "feddbe": feddbe,
     "fedala": fedala,
+    "fedpac": fedpac,
 }

@@ -23,6 +23,7 @@ from fedfew.methods.fedem import FedEM
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmtl import FedMTL
 from fedfew.methods.fednova import FedNova
+from fedfew.methods.fedpac import FedPAC
 from fedfew.methods.fedper import FedPer
 from fedfew.methods.fedprox import FedProx
 from fedfew.methods.fedrep import FedRep
@@ -52,6 +53,7 @@ METHODS: dict[str, type[Method]] = {
         FedBABU,
         FedRoD,
         FedDBE,
+        FedPAC,
         LGFedAvg,
         FedBN,
         FedAMP,
@@ -78,6 +80,7 @@ __all__ = [
     "FedFew",
     "FedMTL",
     "FedNova",
+    "FedPAC",
     "FedPer",
     "FedProx",
     "FedRep",
