@@ -26,7 +26,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedrod": {"gamma": ({}, 0.0)},
     "feddbe": {"kappa": ({}, 0.0), "momentum": ({}, 1.0), "head": ({}, "0")},
     "fedpac": {"lam": ({}, 5.0), "head_epochs": ({}, 3), "head": ({}, "0")},
-    "fedala": {"layers": ({}, 2), "eta": ({}, 0.1), "ala_epochs": ({}, 2)},
+    "fedala": {"layers": ({}, 1), "eta": ({}, 1.0), "ala_epochs": ({}, 2)},
     "lgfedavg": {"shared_layers": ({}, 2)},
     "fedbn": {},
     "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},

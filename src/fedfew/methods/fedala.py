@@ -26,9 +26,9 @@ class FedALA(FedAvg):
     epochs; the paper uses 80 % of the samples, and the first time as many epochs as it takes to converge.
     """
 
-    layers: int = 1
+    layers: int = 2
     """p: how many of the last layers are mixed. As many as the model has: all."""
-    eta: float = 1.0
+    eta: float = 100.0
     """η, the learning rate of the weights W; of SGD (with Adam it has no effect)."""
     ala_epochs: int = 1
     """Epochs on the weights W per round. 0: FedAvg."""

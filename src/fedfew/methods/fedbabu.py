@@ -26,7 +26,7 @@ class FedBABU(Method):
     """The submodule that is the head, by name. None: the model's last linear layer."""
     finetune: Literal["whole", "head", "body"] = "whole"
     """What fine-tuning trains."""
-    finetune_epochs: int = 5
+    finetune_epochs: int = 10
     """τ_f: epochs of fine-tuning."""
 
     name: ClassVar[str] = "fedbabu"

@@ -29,7 +29,7 @@ class FedPAC(Method):
     feature, V_j the variance of that estimate. Class means and these statistics leave the client.
     """
 
-    lam: float = 1.0
+    lam: float = 0.1
     """λ, the pull of features to the centroid of their class. 0: no alignment."""
     head_epochs: int = 1
     """Epochs on the head, before the body."""
