@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 
 from fedfew.federation import Samples
 from fedfew.stack import Tree, tree_map
@@ -73,6 +74,14 @@ def cross_entropy(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tens
     """The plain objective: the mean loss itself."""
     value = loss(params)
     return value, value.detach()
+
+
+def gradient_of(loss: Loss, parameters: Tree, buffers: Tree) -> tuple[Tree, Tensor]:
+    """∇f and f on the current batch at these parameters, both fixed: for objectives that look around before they move. Buffers,
+    which a module may write into, are an argument of their own."""
+    at = tree_map(torch.detach, parameters)
+    gradient, value = grad_and_value(lambda p, b: loss(p | b))(at, buffers)
+    return tree_map(torch.detach, gradient), value.detach()
 
 
 def best_model(losses: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "feddyn": {"alpha": ({}, 1.0)},
     "fednova": {},
     "qfedavg": {"q": ({}, 2.0)},
+    "fedsam": {"rho": ({}, 0.5)},
+    "pfedme": {"lam": ({}, 2.0), "inner_steps": ({}, 2), "outer_step": ({}, 0.5), "beta": ({}, 0.5)},
+    "perfedavg": {"variant": ({}, "HF"), "alpha": ({}, 0.5), "delta": ({"variant": "HF", "alpha": 0.5}, 2.0)},
     "fedmtl": {"lam": ({}, 2.0)},
     "ditto": {"lam": ({}, 0.0), "personal_epochs": ({}, 1)},
     "apfl": {"alpha": ({}, 0.9), "adaptive": ({}, False), "mixing": ({}, "round")},
@@ -51,7 +54,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
 }
 
 # Forms of a method, beside its default and its preset, that are different enough to be put through all tests.
-FORMS: list[tuple[str, dict[str, Any]]] = [("fedfew", {"share": "body"})]
+FORMS: list[tuple[str, dict[str, Any]]] = [("perfedavg", {"variant": "HF"}), ("fedfew", {"share": "body"})]
 
 NOT_A_WEIGHT = (-0.1, float("nan"), float("inf"))
 NOT_POSITIVE = (0.0, *NOT_A_WEIGHT)
@@ -66,6 +69,14 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "feddyn": {"alpha": (*NOT_POSITIVE, "strong")},
     "fednova": {},
     "qfedavg": {"q": (*NOT_A_WEIGHT, "fair")},
+    "fedsam": {"rho": (*NOT_A_WEIGHT, "far")},
+    "pfedme": {
+        "lam": (*NOT_A_WEIGHT, "strong"),
+        "inner_steps": (*NOT_A_NUMBER_OF, "all"),
+        "outer_step": NOT_POSITIVE,
+        "beta": NOT_POSITIVE,
+    },
+    "perfedavg": {"variant": ("exact",), "alpha": NOT_A_WEIGHT, "delta": NOT_POSITIVE},
     "fedmtl": {"lam": (*NOT_A_WEIGHT, "strong")},
     "ditto": {"lam": (*NOT_A_WEIGHT, "strong"), "personal_epochs": (*NOT_A_NUMBER_OF, "all")},
     "apfl": {"alpha": (*NOT_A_WEIGHT, 1.1, "half"), "adaptive": ("perhaps", 1), "mixing": ("epoch",)},

@@ -37,6 +37,7 @@ from tests.methods.formulas import (
     slope,
     weights,
 )
+from tests.methods.optimisation_references import OPTIMISATION
 from tests.methods.personal_references import PERSONAL
 from tests.methods.small import train
 from tests.methods.tiers import tiered
@@ -238,6 +239,7 @@ REFERENCES: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
     "fedfew": fedfew,
     **PERSONAL,
     **FEW_MODELS,
+    **OPTIMISATION,
 }
 # Of weights of order one, after three rounds. In the stack a sample's share of its batch, 1/b, is kept in single precision.
 TOLERANCE = {"sequential": 1e-9, "stacked": 1e-6}

@@ -28,9 +28,12 @@ from fedfew.methods.fedper import FedPer
 from fedfew.methods.fedprox import FedProx
 from fedfew.methods.fedrep import FedRep
 from fedfew.methods.fedrod import FedRoD
+from fedfew.methods.fedsam import FedSAM
 from fedfew.methods.ifca import IFCA
 from fedfew.methods.lgfedavg import LGFedAvg
 from fedfew.methods.local import LocalOnly
+from fedfew.methods.perfedavg import PerFedAvg
+from fedfew.methods.pfedme import PFedMe
 from fedfew.methods.qfedavg import QFedAvg
 from fedfew.methods.scaffold import Scaffold
 from fedfew.util.spelling import unknown
@@ -45,9 +48,12 @@ METHODS: dict[str, type[Method]] = {
         FedDyn,
         FedNova,
         QFedAvg,
+        FedSAM,
         FedMTL,
         APFL,
         Ditto,
+        PFedMe,
+        PerFedAvg,
         FedPer,
         FedRep,
         FedBABU,
@@ -85,10 +91,13 @@ __all__ = [
     "FedProx",
     "FedRep",
     "FedRoD",
+    "FedSAM",
     "LGFedAvg",
     "LocalOnly",
     "Method",
     "Outcome",
+    "PFedMe",
+    "PerFedAvg",
     "QFedAvg",
     "Reply",
     "Scaffold",

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
-from fedfew.local import Local, Loss
+from fedfew.local import Local, Loss, gradient_of
 from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, dot, leaves, subtract, tensor, tree_map
@@ -91,8 +90,8 @@ class APFL(FedAvg):
         """A linear function with the published gradients: ∇f(w) in w, ∇f(v) in v, and in α the one that ``mixing`` describes."""
         received, (v, alpha) = branch(params, "w"), _v_and_alpha(params | context)
         w: Tree = {name: received[name] for name in v}
-        of_w, value = _gradient(loss, w, {name: t for name, t in received.items() if name not in v})
-        of_v, _ = _gradient(loss, v, branch(params, "buffers"))
+        of_w, value = gradient_of(loss, w, {name: t for name, t in received.items() if name not in v})
+        of_v, _ = gradient_of(loss, v, branch(params, "buffers"))
         step, fixed = -tensor(context, "lr"), alpha.detach()
         apart = subtract(add(v, of_v, step), add(w, of_w, step))
         mixed = mix(fixed, of_v, of_w)
@@ -112,13 +111,6 @@ def mix(alpha: Tensor, v: Tree, w: Tree) -> Tree:
         return (share * a + (1 - share) * b).to(a.dtype)  # a count of batches stays one
 
     return tree_map(mixed, v, {name: w[name] for name in v})
-
-
-def _gradient(loss: Loss, parameters: Tree, buffers: Tree) -> tuple[Tree, Tensor]:
-    """∇f and f at these parameters, both fixed. Buffers, which a module may write into, are an argument of their own."""
-    at = tree_map(torch.detach, parameters)
-    gradient, value = grad_and_value(lambda p, b: loss(p | b))(at, buffers)
-    return tree_map(torch.detach, gradient), value.detach()
 
 
 def keep_in_unit_interval(params: Tree) -> None:

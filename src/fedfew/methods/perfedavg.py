@@ -1,0 +1,71 @@
+"""Per-FedAvg: one model from which every client is one gradient step away from a good model of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedfew.local import Local, Loss, gradient_of
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.fedavg import FedAvg
+from fedfew.stack import Tree, add, branch, dot, subtract, tree_map
+
+
+@dataclass(frozen=True)
+class PerFedAvg(FedAvg):
+    """Meta-learning (Fallah et al. 2020, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+    Meta-Learning Approach", Algorithm 1): clients minimise F_i(w − α·∇F_i(w)), the loss after one step of their own. The gradient
+    (I − α·∇²F_i(w))·∇F_i(w − α·∇F_i(w)) is taken without its Hessian (FO), or with the product ∇²F_i·v by a difference of two
+    gradients (HF). The server averages by number of samples, as FedAvg does.
+
+    All gradients of a step are taken on one batch, where the paper draws one for each. A client keeps the model that is one step
+    on all its data away from the model it received last, and uses that.
+    """
+
+    variant: Literal["FO", "HF"] = "FO"
+    """"FO", first-order: two gradients per step; "HF", Hessian-free: four."""
+    alpha: float = 0.03
+    """α, the client's own step, in training and for the model that it uses. 0: FedAvg, served as received. Default 0.03."""
+    delta: float = 1e-3
+    """δ of HF: ∇²F·v ≈ (∇F(w + δ·v) − ∇F(w − δ·v))/2δ. Default 0.001."""
+
+    name: ClassVar[str] = "perfedavg"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "a shared model trained to be good after one gradient step of the client's own"
+    when: ClassVar[str] = "clients have little data or memory, and must personalise in one step"
+    served: ClassVar[str] = "the client's personal model: one step away from the global model that it received in its last round"
+    adapted: ClassVar[str] = "the client's personal model (it is kept from round to round, so the two scores are the same)"
+
+    def check(self) -> None:
+        self.require(self.variant in ("FO", "HF"), "variant", "'FO' or 'HF'")
+        self.require(is_number(self.alpha), "alpha", "a finite number ≥ 0")
+        self.require(is_number(self.delta) and self.delta > 0, "delta", "a finite number > 0")
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server, _ = super().init(fresh, clients)
+        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        parameters, buffers = local.split(received)
+        trained, losses = local.train({"parameters": parameters, "buffers": buffers}, self.objective)
+        model = branch(trained, "parameters") | branch(trained, "buffers")
+        step, _ = local.split(local.gradient(received)[0])
+        one_step = add(parameters, step, -self.alpha) | branch(trained, "buffers")
+        personal: Tree = {name: one_step[name] for name in received}
+        reply = Reply(subtract({name: model[name] for name in received}, received), losses, local.counts)
+        return Outcome(reply, tree_map(lambda t: t[:, 0], personal), adapted=personal)
+
+    def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """A linear function whose gradient is the meta-gradient; the loss reported is F_i(w)."""
+        w, buffers = branch(params, "parameters"), branch(params, "buffers")
+        g, value = gradient_of(loss, w, buffers)
+        meta, _ = gradient_of(loss, add(w, g, -self.alpha), buffers)
+        if self.variant == "HF":
+            up, down = (gradient_of(loss, add(w, meta, by), buffers)[0] for by in (self.delta, -self.delta))
+            meta = add(meta, subtract(up, down), -self.alpha / (2 * self.delta))
+        return dot(meta, w), value
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return tree_map(lambda t: t[:, None], own)

@@ -1,0 +1,83 @@
+"""pFedMe: personal models are proximal points of the global one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfew.local import Local, Loss, gradient_of
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.fedavg import FedAvg
+from fedfew.stack import Tree, WeightedMean, add, branch, dot, scaled, subtract, tensor, tree_map
+
+
+@dataclass(frozen=True)
+class PFedMe(FedAvg):
+    """Moreau envelopes (T. Dinh et al. 2020, "Personalized Federated Learning with Moreau Envelopes", Algorithm 1). On every
+    batch a client brings its personal model θ nearer to the minimum of f(θ) + λ/2·‖θ − w‖² by some gradient steps, and then moves
+    its copy of the global model, w ← w − η·λ·(w − θ). The server moves by β times the mean of the clients' moves of w.
+
+    θ goes on from where the client left it (the paper asks for the minimum, whatever the start). The gradient steps on a batch
+    are plain SGD with the run's lr; they reach the run's optimiser as one step, so with momentum or Adam they are not plain.
+    """
+
+    lam: float = 0.3
+    """λ, the pull of θ to w (keep lr·λ < 1, above 2 SGD diverges). 0: w never moves. Default 0.3."""
+    inner_steps: int = 3
+    """Gradient steps of θ on every batch, the paper's K. Default 3."""
+    outer_step: float = 10.0
+    """η in units of lr (keep lr·outer_step·λ < 1, where w goes all the way to θ). Default 10."""
+    beta: float = 1.0
+    """β, the server's step. Default 1."""
+
+    name: ClassVar[str] = "pfedme"
+    family: ClassVar[Family] = "one model per client"
+    summary: ClassVar[str] = "personal models near the global one, which moves towards them"
+    when: ClassVar[str] = "as ditto, where the global model should follow the personal ones; costs several passes per step"
+    served: ClassVar[str] = "the client's personal model θ"
+    adapted: ClassVar[str] = "the client's personal model θ (it is kept from round to round, so the two scores are the same)"
+
+    def check(self) -> None:
+        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
+        self.require(is_whole(self.inner_steps), "inner_steps", "a whole number ≥ 1")
+        self.require(is_number(self.outer_step) and self.outer_step > 0, "outer_step", "a finite number > 0")
+        self.require(is_number(self.beta) and self.beta > 0, "beta", "a finite number > 0")
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        server, _ = super().init(fresh, clients)
+        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        w, _ = local.split(received)
+        theta, buffers = local.split(tree_map(lambda t: t[:, None], own))
+        like = next(iter(w.values()))
+        assert isinstance(like, Tensor)
+        lr: Tree = {"lr": torch.full((len(local), 1), local.lr, dtype=like.dtype, device=like.device)}
+        trained, losses = local.train({"w": w, "theta": theta, "buffers": buffers}, self.objective, lr)
+        kept, global_ = (branch(trained, name) | branch(trained, "buffers") for name in ("theta", "w"))
+        personal: Tree = {name: kept[name] for name in received}
+        reply = Reply(subtract({name: global_[name] for name in received}, received), losses, local.counts)
+        return Outcome(reply, tree_map(lambda t: t[:, 0], personal), adapted=personal)
+
+    def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """A linear function whose gradient is the sum of θ's steps in θ, and η/lr·λ·(w − θ) in w; reported is f(θ) at first."""
+        w, theta, buffers, lr = branch(params, "w"), branch(params, "theta"), branch(params, "buffers"), tensor(context, "lr")
+        fixed, at = tree_map(torch.detach, w), tree_map(torch.detach, theta)
+        values = []
+        for _ in range(self.inner_steps):
+            gradient, value = gradient_of(loss, at, buffers)
+            at = add(at, add(gradient, subtract(at, fixed), self.lam), -lr)
+            values.append(value)
+        steps = scaled(subtract(tree_map(torch.detach, theta), at), 1 / lr)
+        pull = scaled(subtract(fixed, at), self.outer_step * self.lam)
+        return dot(steps, theta) + dot(pull, w), values[0]
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        """w ← (1 − β)·w + β·mean(w_i)."""
+        return add(server, mean.mean(), self.beta)
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return tree_map(lambda t: t[:, None], own)
