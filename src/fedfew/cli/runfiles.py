@@ -49,9 +49,12 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory."""
     from fedfew import models
     from fedfew.evaluation.costs import cost
+    from fedfew.federation import as_input
     from fedfew.stack import count_bytes
 
-    built = models.factory(arguments["model"], federation.shape, federation.classes, federation.vocabulary)()
+    tokens = not as_input(federation.train.x[:0]).is_floating_point()
+    model = models.for_tokens(arguments["model"]) if tokens else arguments["model"]
+    built = models.factory(model, federation.shape, federation.classes, federation.vocabulary)()
     if count_bytes(dict(built.state_dict())) * len(federation) > LARGEST:
         return
     counted = cost(arguments["method"], lambda: built, federation, arguments["local_epochs"], arguments["batch_size"])

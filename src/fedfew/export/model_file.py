@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedfew.data import tensorfile
 from fedfew.methods import FedAvg
 from fedfew.models import ModelFactory
+from fedfew.models.own import OwnModel
 from fedfew.models.served import ServedModel
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.data_record import DataRecord
@@ -58,5 +59,5 @@ def note(path: str | Path) -> dict[str, Any]:
 
 def factory(about: Mapping[str, Any], own: ModelFactory | None = None) -> ModelFactory:
     """How to build a model, from what an export's card says of it."""
-    plain = own or named_factory({"model": about["name"], "federation": dict(about)})
+    plain = OwnModel(own) if own is not None else named_factory({"model": about["name"], "federation": dict(about)})
     return with_policy(about["batch_norm"], plain, FedAvg())[0]

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedfew.models.cnn import cnn, cnn_wide
 from fedfew.models.mlp import linear, mlp
+from fedfew.models.own import OwnModel
 from fedfew.models.resnet import resnet18, resnet18_gn
 from fedfew.models.textcnn import textcnn, textcnn_published
 from fedfew.util.spelling import unknown
@@ -30,12 +31,19 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 ModelFactory = Callable[[], nn.Module]
 
 
-def factory(model: str | ModelFactory, shape: Sequence[int], classes: int, vocabulary: int | None = None) -> ModelFactory:
-    """What makes the model for samples of this shape: of a name, :func:`build`; a factory of the user's own as it is."""
+def factory(
+    model: str | ModelFactory | nn.Module, shape: Sequence[int], classes: int, vocabulary: int | None = None
+) -> ModelFactory:
+    """What makes the model for samples of this shape: of a name, :func:`build`; of the user's own, see :class:`OwnModel`."""
     if not isinstance(model, str):
-        return model
+        return model if isinstance(model, OwnModel) else OwnModel(model)
     name = model
     return lambda: build(name, tuple(shape), classes, vocabulary)
+
+
+def for_tokens(model: str | ModelFactory | nn.Module) -> str | ModelFactory | nn.Module:
+    """The model for samples that are token ids: mlp, the default, takes numbers, so it is textcnn."""
+    return "textcnn" if model == "mlp" else model
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:

@@ -22,9 +22,10 @@ from fedfew.federation import Federation, Samples
 from fedfew.methods import FedBN, Method
 from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
+from fedfew.models.own import OwnModel
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
 from fedfew.stack import Tree, leaves, named_leaves, take
-from fedfew.training import batch_norm_policy, checkpoint, distributed, progress_bar, task_settings, validation
+from fedfew.training import batch_norm_policy, checkpoint, distributed, model_check, progress_bar, task_settings, validation
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
@@ -40,7 +41,7 @@ from fedfew.util.files import folder_locked
 
 def train(
     federation: Federation,
-    model: str | ModelFactory = "mlp",
+    model: str | ModelFactory | nn.Module = "mlp",
     method: str | Method = "fedfew",
     *,
     config: TrainConfig | None = None,
@@ -54,8 +55,10 @@ def train(
 ) -> Run:
     """Train a federation and return the run.
 
-    model: a name ("linear", "mlp", "cnn", "textcnn", "resnet18", …) or a zero-argument callable returning an ``nn.Module`` that
-        gives logits.
+    model: a name ("linear", "mlp", "cnn", "textcnn", "resnet18", …), a zero-argument callable returning an ``nn.Module``, or a
+        module, whose weights all models then start from (methods with several server models start them differently with a
+        callable alone). It gives one output per class, target or label: as a tensor, as ``logits`` of an object or dict, or as
+        the first of a tuple. For token ids, "mlp" stands for "textcnn".
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
     config: training settings to start from; the keywords listed below change single ones.
     recipe: "strong" sets label_prior, server_optimizer, server_average, serve and, for colour images, augment, where they are not
@@ -77,13 +80,14 @@ def train(
     criterion = tasks.chosen(config.loss, federation.task)
     chosen = methods.make(method) if isinstance(method, str) else method
     task_settings.check(config, criterion, chosen)
+    model, said = model_check.fitting(model, federation, chosen)
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
     config.check_aggregator(len(federation))
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config, federation.train)
     validation.check(config, federation)
-    _check_dtype(factory(), federation)
+    model_check.check_outputs(factory(), federation)
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
@@ -96,7 +100,7 @@ def train(
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
         state, refused = _resumed(place, resume, identity)
-        events = [f"refused: {reason}" for reason in refused]
+        events = [*said, *(f"refused: {reason}" for reason in refused)]
         if begun is not None:
             events.append(f"start: {begun.line}")
             state = begun.state
@@ -263,28 +267,11 @@ def _initialised(factory: ModelFactory, seed: int, k: int) -> nn.Module:
         return factory()
 
 
-def _check_dtype(module: nn.Module, federation: Federation) -> None:
-    """Refuse a module in double or half precision that does not convert its input itself."""
-    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()} - {torch.float32}
-    if not kinds:
-        return
-    x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            module.eval()(x)
-    except RuntimeError as error:
-        found, given = (", ".join(sorted(str(kind).removeprefix("torch.") for kind in of)) for of in (kinds, {x.dtype}))
-        raise ValueError(
-            f"model: {type(module).__name__} has parameters of {found}, but samples are {given}, and it fails with "
-            f"«{str(error).splitlines()[0]}»: make it float32 (module.float()), or convert the samples in its forward"
-        ) from error
-
-
-def _name(model: str | ModelFactory) -> str:
-    """The model's name, or module:name of a user's own factory."""
+def _name(model: str | ModelFactory | nn.Module) -> str:
+    """The model's name, or module:name of a user's own factory or class."""
     if isinstance(model, str):
         return model
-    factory = model
+    factory = model.model if isinstance(model, OwnModel) else model
     named = factory if hasattr(factory, "__qualname__") else type(factory)
     return f"{named.__module__}:{named.__qualname__}"
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedfew import methods, models
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
+from fedfew.models.own import OwnModel
 from fedfew.models.served import ServedModel
 from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
@@ -200,10 +201,11 @@ class Run(Predictor):
         )
 
 
-def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
+def load(folder: str | Path, model: ModelFactory | nn.Module | None = None) -> Run:
     """The run saved in a folder (its newest intact checkpoint).
 
-    model: needed only for the models of a run that was made with a module of your own: the same zero-argument callable.
+    model: needed only for the models of a run that was made with a module of your own: the same zero-argument callable
+        or instance.
     """
     if not isinstance(folder, (str, Path)) or Path(folder).is_file():
         given = f"{folder} is a file" if isinstance(folder, (str, Path)) else f"a {type(folder).__name__} was given"
@@ -212,7 +214,10 @@ def load(folder: str | Path, model: ModelFactory | None = None) -> Run:
         )
     state, _ = checkpoint.read_newest(Path(folder))
     settings = state.settings
-    factory, method = model or named_factory(settings), methods.make(**methods.recorded(settings["method"]))
+    factory, method = (
+        named_factory(settings) if model is None else OwnModel(model),
+        methods.make(**methods.recorded(settings["method"])),
+    )
     return Run(state, *with_policy(settings.get("batch_norm", "average"), factory, method))
 
 

@@ -1,0 +1,49 @@
+"""Modules of the user's own: an instance or a factory, whatever form its outputs have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """Makes modules that return a tensor ``[N, outputs]``: of a factory, new ones; of an instance, copies with its weights."""
+
+    model: nn.Module | Callable[[], nn.Module]
+
+    def __call__(self) -> nn.Module:
+        module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self._made(self.model)
+        if plain_output not in module._forward_hooks.values():
+            module.register_forward_hook(plain_output)
+        return module
+
+    def _made(self, factory: Callable[[], nn.Module]) -> nn.Module:
+        made = factory()
+        if not isinstance(made, nn.Module):
+            raise TypeError(
+                f"model must be a name, a module or a function without arguments that returns one; {factory!r} returned "
+                f"{type(made).__name__}"
+            )
+        return made
+
+
+def plain_output(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+    """The tensor in what a module returns: a tensor, something with ``logits`` (as Hugging Face's), or the first of a tuple."""
+    found = output
+    if isinstance(output, Mapping) and "logits" in output:
+        found = output["logits"]
+    elif isinstance(getattr(output, "logits", None), Tensor):
+        found = output.logits
+    elif isinstance(output, (tuple, list)) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"model: {type(module).__name__} returned {type(output).__name__}, in which there is no tensor of outputs: return a "
+            "tensor, a tuple that begins with one, or logits by that name"
+        )
+    return found if found.ndim != 1 else found[:, None]

@@ -1,0 +1,72 @@
+"""Whether a model and the data fit together: asked before the first round, answered in a sentence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedfew import models
+from fedfew.federation import Federation, as_input
+from fedfew.methods import Method
+from fedfew.models import ModelFactory
+
+Model = str | ModelFactory | nn.Module
+
+
+def fitting(model: Model, federation: Federation, method: Method) -> tuple[Model, list[str]]:
+    """The model for these samples, and what there is to say about it."""
+    x = federation.train.x
+    said = []
+    if not as_input(x[:0]).is_floating_point() and models.for_tokens(model) != model:
+        if x.ndim != 2 or x.shape[1] < 5 or int(x.min()) < 0:
+            raise ValueError(
+                f"model: {model!r} takes numbers, but these samples are whole numbers of shape {list(x.shape[1:])}, which are "
+                "read as token ids. If they are features, give them as floating-point numbers (x.astype('float32'))"
+            )
+        said.append(f"model: textcnn in place of {model}, for the samples are token ids")
+        model = models.for_tokens(model)
+    if isinstance(model, nn.Module) and method.replicas > 1:
+        said.append(
+            f"model: all {method.replicas} models start from the weights of the module given. Give a function that returns a new "
+            "module to start them differently"
+        )
+    return model, said
+
+
+def check_outputs(module: nn.Module, federation: Federation) -> None:
+    """Refuse a module that fails on samples as they are, or whose outputs do not fit the targets."""
+    name = type(module).__name__
+    x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            outputs = module.eval()(x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ValueError(_failure(module, x, error)) from error
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(x):
+        found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"model: {name} gives {found} for {len(x)} samples, but [{len(x)}, {federation.classes}] is needed: one output per "
+            f"{_one_of(federation)}"
+        )
+    if outputs.shape[1] != federation.classes:
+        raise ValueError(
+            f"model: {name} gives {outputs.shape[1]} outputs per sample, but the data have {federation.what}: its last layer "
+            f"must have {federation.classes} outputs, one per {_one_of(federation)}"
+        )
+
+
+def _one_of(federation: Federation) -> str:
+    return {"classification": "class", "regression": "target", "multi-label": "label"}[federation.task]
+
+
+def _failure(module: nn.Module, x: Tensor, error: Exception) -> str:
+    name, said = type(module).__name__, str(error).splitlines()[0]
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()} - {torch.float32}
+    given = str(x.dtype).removeprefix("torch.")
+    if kinds:
+        found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        return (
+            f"model: {name} has parameters of {found}, but samples are {given}, and it fails with «{said}»: make it float32 "
+            "(module.float()), or convert the samples in its forward"
+        )
+    return f"model: {name} fails on samples of shape {list(x.shape[1:])} of {given}: «{said}»"
