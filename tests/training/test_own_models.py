@@ -155,6 +155,7 @@ def test_a_model_of_one_number_may_leave_out_its_axis() -> None:
         np.testing.assert_allclose(run.history["served_loss"], runs[0].history["served_loss"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_transformer_of_hugging_face() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.DistilBertConfig(vocab_size=60, dim=8, hidden_dim=8, n_layers=1, n_heads=2, num_labels=2)
