@@ -199,3 +199,36 @@ def test_select_and_join_follow_the_task() -> None:
     assert joined.before.loss == pytest.approx(0.25)  # all residuals are 0.5
     assert joined.after.loss < 0.01
     assert joined.after.score > joined.before.score
+
+
+@pytest.mark.parametrize("serve", ["best", "mixture"])
+def test_metrics_of_ones_own_are_recorded_per_client(serve: str, tmp_path: Path) -> None:
+    def worst_error(outputs: Tensor, y: Tensor) -> float:
+        return float((outputs - y).abs().max())
+
+    here, metrics = data("regression"), {"worst_error": worst_error}
+    run = train("regression", serve=serve, rounds=2, metrics=metrics, folder=tmp_path / "run")
+    assert run.history.served_worst_error.shape == (2, 4)
+    for i in range(4):
+        x, y = here.test.of(i)
+        with torch.no_grad():
+            assert run.history.last("served_worst_error")[i] == pytest.approx(worst_error(run.model_of(i)(x), y), rel=1e-5)
+    with pytest.raises(ValueError, match="metrics are none, but the run was begun with worst_error"):
+        train("regression", serve=serve, rounds=3, folder=tmp_path / "run", resume=True)
+    longer = train("regression", serve=serve, rounds=3, folder=tmp_path / "run", resume=True, metrics=metrics)
+    assert longer.history.served_worst_error.shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"loss": len}, "metrics: 'loss' cannot be a column of the history"),
+        ({"a b": len}, "metrics: 'a b' cannot be a column of the history"),
+        ({"it": lambda outputs, y: "much"}, "metrics: it fails for client 0: could not convert string to float"),
+    ],
+)
+def test_metrics_that_cannot_be_recorded_are_refused(metrics: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train("regression", metrics=metrics, rounds=1)
+    with pytest.raises(TypeError, match="metrics: it must be a function of outputs and targets, not int"):
+        train("regression", metrics={"it": 3}, rounds=1)

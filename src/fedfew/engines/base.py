@@ -187,6 +187,21 @@ class Engine(ABC):
         loss, score = self.criterion.scores(total / samples.count[:, None])
         return ModelScores(loss[:, models:], score[:, models:]), ModelScores(loss[:, :models], score[:, :models])
 
+    def outputs(self, params: Tree, samples: Samples, client: int, weights: Tensor) -> Tensor:
+        """What a client's mixture of models ``params[1 or C, S, …]``, weighted [S], gives for its samples."""
+        self.module.eval()
+        used = weights.nonzero()[:, 0].tolist()
+        own = tree_map(lambda t: t[client if len(t) > 1 else 0], params)
+        prior = None if samples.log_prior is None else samples.log_prior[client]
+        log_weights = weights[used].log().to(samples.y.device)[:, None, None]
+        parts = []
+        with torch.no_grad(), self._products(samples):
+            for rows in evaluation_batches(samples.rows(client)):
+                x = samples.inputs(rows)
+                each = [shifted(forward(self.module, tree_map(lambda t, s=s: t[s], own), x), prior) for s in used]
+                parts.append(each[0] if len(each) == 1 else self.criterion.task.mixed(torch.stack(each), log_weights))
+        return torch.cat(parts)
+
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """Gradient of each client's mean training loss at ``params[C, K, …]``, and that loss ``[C, K]``."""
         self.module.eval()

@@ -38,6 +38,7 @@ class FedPAC(Method):
 
     name: ClassVar[str] = "fedpac"
     family: ClassVar[Family] = "personal parts"
+    needs_classes: ClassVar[bool] = True
     summary: ClassVar[str] = "class-wise aligned features, and a head per client combined from all heads by the server"
     when: ClassVar[str] = "label skew with clients that resemble each other; class means of features may leave the client"
     served: ClassVar[str] = "the body as received with the head that the server combined for the client"

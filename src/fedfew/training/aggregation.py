@@ -17,6 +17,7 @@ from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
 from fedfew.tasks import recorded_task
+from fedfew.training import own_metrics
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import LOSS_BOUND, bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
@@ -36,9 +37,9 @@ class PerClient:
 
     def put(self, clients: Tensor, scores: ServedScores) -> None:
         """Write down the scores of the clients at these positions."""
-        self._put(clients, {name: value for name, value in vars(scores).items() if value is not None})
+        self.put_values(clients, {name: value for name, value in vars(scores).items() if value is not None})
 
-    def _put(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
+    def put_values(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
         for name, value in values.items():
             empty = torch.nan if value.is_floating_point() else -1
             self.columns.setdefault(name, torch.full((self.clients, *value.shape[1:]), empty, dtype=value.dtype))[clients] = value
@@ -47,7 +48,7 @@ class PerClient:
         """Take in the scores of other clients."""
         if other.columns:
             theirs = (other.columns["choice"] >= 0).nonzero()[:, 0]
-            self._put(theirs, {name: column[theirs] for name, column in other.columns.items()})
+            self.put_values(theirs, {name: column[theirs] for name, column in other.columns.items()})
 
     @property
     def chosen(self) -> tuple[Tensor, Tensor | None]:
@@ -266,6 +267,7 @@ class Aggregation:
             choice=served["choice"],
             **single,
             **({"mixture": served["mixture"]} if "mixture" in served.columns else {}),
+            **{name: column for name, column in served.columns.items() if name.startswith(own_metrics.PREFIX)},
             **({} if validated is None else {f"validation_{called}": validated["score"], "validation_loss": validated["loss"]}),
             losses=self.losses,
             seconds=seconds,

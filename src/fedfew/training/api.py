@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,7 +25,16 @@ from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
 from fedfew.models.state import buffer_names, frozen_state, holding, replica_state
 from fedfew.stack import Tree, leaves, named_leaves, take
-from fedfew.training import batch_norm_policy, checkpoint, distributed, model_check, progress_bar, task_settings, validation
+from fedfew.training import (
+    batch_norm_policy,
+    checkpoint,
+    distributed,
+    model_check,
+    own_metrics,
+    progress_bar,
+    task_settings,
+    validation,
+)
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
@@ -51,6 +60,7 @@ def train(
     start: Start | None = None,
     progress: bool | None = None,
     on_round: OnRound | Sequence[OnRound] | None = None,
+    metrics: Mapping[str, own_metrics.Metric] | None = None,
     **settings: Any,
 ) -> Run:
     """Train a federation and return the run.
@@ -71,6 +81,8 @@ def train(
         if there is no on_round.
     on_round: called after every round with a :class:`Progress`, or several such functions; if one returns "stop", the run ends
         with that round, and its checkpoint is written.
+    metrics: functions ``metric(outputs, targets)`` by name; the history has each as ``served_<name>``, a number per client and
+        scored round. outputs: what the client's served model gives for its test samples, ``[N, outputs]``; for classes logits.
 
     Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
@@ -131,6 +143,8 @@ def train(
         state.settings = identity | computed | versions | origin
         optimizer = ServerOptimizer(config, engine.trainable, chosen.notes)
         loop = RoundLoop(here, chosen, engine, config, optimizer, chunk, factory, state, place, _listed(on_round), group)
+        own_metrics.check(metrics or {}, state.history)
+        loop.metrics = metrics or {}
         loop.events += [*events, *task_settings.notes(federation, criterion, recipe), *_without_effect(config, chosen, state)]
         if config.keep == "last":
             state.best = {}

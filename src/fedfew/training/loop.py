@@ -23,7 +23,7 @@ from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, put, take
-from fedfew.training import checkpoint, validation
+from fedfew.training import checkpoint, own_metrics, validation
 from fedfew.training.aggregation import Aggregation, PerClient, usable
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
@@ -92,6 +92,7 @@ class RoundLoop:
     on_round: Sequence[OnRound]
     group: Group = field(default_factory=Group)
     events: list[str] = field(default_factory=list)
+    metrics: Mapping[str, own_metrics.Metric] = field(default_factory=dict)
     _written: int = -1
     _writing: float = 0.0  # seconds that the last checkpoint took
     _since: float = 0.0  # when it was there
@@ -208,7 +209,9 @@ class RoundLoop:
         scores = PerClient(len(everyone))
         for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.candidates(server, self.state.own, clients)
-            scores.put(clients, self._score(candidates, clients, on, self.method.mixture(self._own(clients))))
+            found = self._score(candidates, clients, on, self.method.mixture(self._own(clients)))
+            scores.put(clients, found)
+            scores.put_values(clients, own_metrics.scores(self.metrics, self.engine, candidates, on.take(clients), found))
         first, *others = self.group.everyones(scores)
         for other in others:
             first.merge(other)
