@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from fedfew.cli import errors, flags, recipe, runfolder
 from fedfew.cli.run import both, load_data, train_in
 from fedfew.training import progress
+from fedfew.training.own_method import import_method, is_own
 from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
 
 if TYPE_CHECKING:
@@ -74,7 +76,13 @@ def compare(
         plots.check_name(output)
     file = runfolder.to_resume(folder, "compare") if resume else {}
     file |= read_file(config) if config else {}
-    specs = methods or file.pop("methods", DEFAULT_METHODS)
+    kept = str(file.pop("methods", DEFAULT_METHODS))
+    specs = methods or kept
+    for own in parse(specs).values():
+        if is_own(own["name"]):
+            if resume:
+                runfolder.check_named_by_user(folder, own["name"], methods, f"--methods {kept}, here for")
+            import_method(own["name"])
     count = seeds or int(file.pop("seeds", DEFAULT_SEEDS))
     common = {name: value for name, value in file.items() if name not in ("methods", "seeds", "method")}
     set_by_user = recipe.explicit(flags.given(given), common)
@@ -136,7 +144,11 @@ def parse(specs: str) -> dict[str, dict[str, Any]]:
 
 
 def _mapping(spec: str) -> dict[str, Any]:
+    from fedfew.methods import METHODS
+
     name, _, settings = spec.partition(":")
+    if name not in METHODS and (own := re.match(r"([\w.]+:\w+)(?:[:,](.*))?$", spec)):  # module:Class
+        name, settings = own[1], own[2] or ""
     mapping: dict[str, Any] = {"name": name}
     for setting in filter(None, settings.split(",")):
         key, equals, value = setting.partition("=")

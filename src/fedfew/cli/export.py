@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, runfolder
-from fedfew.cli.show import OwnModel, RunFolder, load
+from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,6 +28,7 @@ def export(
         ),
     ] = False,
     model: OwnModel = None,
+    method: OwnMethod = None,
     json: flags.Json = False,
 ) -> None:
     """Export a run's models: safetensors files, and a model card with settings, scores and hashes.
@@ -40,7 +41,9 @@ def export(
     from fedfew import export as exports
     from fedfew.report import tables
 
-    place = exports.write(load(folder, model), output, about=runfolder.about_data(folder), force=force, anonymous=anonymous)
+    place = exports.write(
+        load(folder, model, method), output, about=runfolder.about_data(folder), force=force, anonymous=anonymous
+    )
     sha256, models = exports.sha256_of_card(place), sorted(place.glob("models/*"))
     size = sum(path.stat().st_size for path in models)
     if json:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedfew.cli import errors, flags, help_text
+from fedfew.training.own_method import import_method, is_own
 
 if TYPE_CHECKING:
     from fedfew.methods.hyperparameters import Hyperparameter
@@ -35,6 +36,8 @@ def methods(
     from fedfew.methods.hyperparameters import hyper_parameters
 
     if name is not None:
+        if is_own(name):
+            import_method(name)
         hyperparameters = hyper_parameters(name)
         _show_json({name: _as_values(name, hyperparameters)}) if json else _show_one(name, hyperparameters)
     elif json:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors
-from fedfew.cli.show import OwnModel, load
+from fedfew.cli.show import OwnMethod, OwnModel, load
 from fedfew.util.files import write_atomically
 from fedfew.util.printable import for_csv, printable
 
@@ -52,6 +52,7 @@ def predict(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     model: OwnModel = None,
+    method: OwnMethod = None,
 ) -> None:
     """Predict the classes of new data: raw data in, names out. For other tasks: the numbers, or 0 and 1 per label.
 
@@ -65,7 +66,7 @@ def predict(
         raise ValueError(f"{output} already exists: replace it (--force), or choose another name")
     if client is not None and labels is not None:
         raise ValueError("--client names a client of the training, --labels is for a client that took no part: give one of them")
-    found = _opened(source, model)
+    found = _opened(source, model, method)
     kind, columns = getattr(found.data.preprocessing, "kind", None), found.data.columns
     new = new_data.read(data, kind, columns)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -104,8 +105,8 @@ def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]
     return {name: [f"{value:.6g}" for value in column] for name, column in zip(names, columns, strict=True)}
 
 
-def _opened(source: Path, model: str | None) -> Predictor:
-    """Nothing that the folder or file names is imported: a module of the user's own comes from --model alone."""
+def _opened(source: Path, model: str | None, method: str | None) -> Predictor:
+    """Nothing that the folder or file names is imported: code of the user's own comes from the flags alone."""
     from fedfew import export
     from fedfew.export import model_file
     from fedfew.training.settings import find_model
@@ -113,7 +114,7 @@ def _opened(source: Path, model: str | None) -> Predictor:
     factory: Any = find_model(model) if model and ":" in model else None
     if source.is_file():
         return model_file.selected(source, factory)
-    return export.read(source, factory) if export.is_export(source) else load(source, model)
+    return export.read(source, factory) if export.is_export(source) else load(source, model, method)
 
 
 def _clients(source: Predictor, new: NewData, path: Path) -> list[str] | None:

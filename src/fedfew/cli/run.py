@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, recipe, runfiles, runfolder
 from fedfew.training import progress
+from fedfew.training.own_method import import_method, is_own
 from fedfew.training.settings import Settings, make_federation, read_file, resolve, training_arguments
 from fedfew.util.files import folder_locked
 
@@ -196,6 +197,10 @@ def _settings(
 ) -> tuple[Settings, Path, str | None, Path | None]:
     """The settings, the folder, a line about the recipe, and the folder of a run to start from, where a file names one."""
     files = [runfolder.to_resume(place, "run")] if resume else []
+    if resume:
+        runfolder.check_named_by_user(
+            place, str(recipe.explicit({}, *files)["method"]["name"]), flags_given.get("method"), "--method"
+        )
     if config is not None:
         files.append(read_file(config))
     starts = [Path(file.pop("start")) for file in files if file.get("start")]
@@ -205,6 +210,8 @@ def _settings(
         files = [recipe.below(protocol, set_by_user), *files, recipe.method(protocol, set_by_user)]
     elif protocol is not None:
         raise ValueError(f"--protocol is for a new run: the one in {place} goes on with its own settings")
+    if is_own(name := set_by_user["method"]["name"]):
+        import_method(name)
     settings = resolve(given, method_flags, *files)
     if not resume:
         about = recipe.line(settings, protocol, set_by_user)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
+from fedfew.training.own_method import is_own
 from fedfew.training.run_files import ABOUT_DATA as ABOUT_DATA
 from fedfew.training.run_files import CONFIG as CONFIG
 from fedfew.training.run_files import FINAL_SCORES as FINAL_SCORES
@@ -69,7 +70,23 @@ def _recorded_method(folder: Path) -> dict[str, Any]:
     from fedfew.training.checkpoint import newest_settings
 
     settings = newest_settings(folder)
-    return {"method": methods.recorded(settings["method"])} if settings else {}
+    if not settings:
+        return {}
+    if is_own(name := _named_method(folder)):  # the class has another name
+        return {"method": dict(settings["method"]) | {"name": name}}
+    return {"method": methods.recorded(settings["method"])}
+
+
+def _named_method(folder: Path) -> str:
+    """The method that the configuration in a folder names."""
+    method = read_file(folder / CONFIG).get("method", "")
+    return str(method.get("name", "")) if isinstance(method, dict) else str(method)
+
+
+def check_named_by_user(folder: Path | None, found: str, given: str | None, flag: str) -> None:
+    """Refuse to import a method because a folder names it: the user must."""
+    if is_own(found) and given is None:
+        raise ValueError(f"the run in {folder} was made with a method of your own, {found}: name it again ({flag} {found})")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, selection
-from fedfew.cli.show import OwnModel
+from fedfew.cli.show import OwnMethod, OwnModel
 
 if TYPE_CHECKING:
     from fedfew.config import LocalTraining
@@ -50,6 +50,7 @@ def select(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     model: OwnModel = None,
+    method: OwnMethod = None,
     json: flags.Json = False,
 ) -> None:
     """Choose the model that fits new data best: for a site that took no part in the training.
@@ -64,7 +65,7 @@ def select(
     from fedfew.tasks import recorded_task
 
     selection.check_output(output, force)
-    source = selection.find(folder, model)
+    source = selection.find(folder, model, method)
     x, y, groups, record = selection.read(data, source, label, group)
     training = source.training(adapt_epochs, lr, batch_size) if adapt_epochs else None
     console = Console(stderr=json, highlight=False, soft_wrap=True)

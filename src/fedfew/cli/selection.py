@@ -39,7 +39,7 @@ class Source:
         return LocalTraining.taken_from(self.settings, local_epochs=epochs, **changes)
 
 
-def find(folder: Path, model: str | None) -> Source:
+def find(folder: Path, model: str | None, method: str | None = None) -> Source:
     """The models in the folder of an export (every file of which is checked) or of a run."""
     from fedfew import export
     from fedfew.training.settings import find_model
@@ -50,7 +50,7 @@ def find(folder: Path, model: str | None) -> Source:
         listed = [row.get("client_names") for row in found.card["models"]]
         users = [names or [] for names in listed] if any(listed) else None
         return Source(found.models, found.card["model"], found.card["training"], {"card_sha256": found.sha256}, found.data, users)
-    run = load(folder, model)
+    run = load(folder, model, method)
     if not run.models:
         raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to choose from")
     about = export.model_about(run, runfolder.about_data(folder))

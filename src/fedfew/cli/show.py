@@ -23,6 +23,12 @@ OwnModel = Annotated[
 ]
 
 
+OwnMethod = Annotated[
+    str | None,
+    typer.Option("--method", help="module:Class, for a run made with a method of your own; it is imported.", show_default=False),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     app.command()(show)
 
@@ -57,11 +63,14 @@ def show(
     console.print(tables.run_summary(run, final), tables.clients(run, about))
 
 
-def load(folder: Path, model: str | None) -> Run:
-    """The run in a folder. Nothing that the folder names is imported: a module of the user's own comes from --model alone."""
+def load(folder: Path, model: str | None, method: str | None = None) -> Run:
+    """The run in a folder. Nothing that the folder names is imported: code of the user's own comes from the flags alone."""
     import fedfew
+    from fedfew.training.own_method import import_method
     from fedfew.training.settings import find_model
 
+    if method is not None:
+        import_method(method)
     factory: Any = find_model(model) if model and ":" in model else None
     return fedfew.load(folder, factory)
 

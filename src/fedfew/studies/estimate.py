@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.studies.folder import DamagedFileError, RunFolder
 from fedfew.studies.store import readable_result
+from fedfew.training.own_method import is_own
 from fedfew.training.settings import Settings, make_method
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
     from fedfew.evaluation.costs import cost
     from fedfew.federation import Federation
 
+    if is_own(method):  # it is not imported for an estimate
+        return epochs, 0, 1
     made = make_method(Settings(method=method, method_settings=json.loads(method_settings)))
     few = max(2, getattr(made, "models", 1))
     client = np.zeros((2, 2), dtype=np.float32), np.array([0, 1])

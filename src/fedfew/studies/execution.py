@@ -15,7 +15,7 @@ from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.plan import Cell, Options, cells
 from fedfew.studies.study import Study
 from fedfew.studies.tuning import points
-from fedfew.training.settings import find_model
+from fedfew.training.settings import find_model, make_method
 
 WRITE_EVERY = 20.0  # seconds between two updates of the tables while runs are going
 
@@ -86,10 +86,14 @@ class Prepared:
         return runner.Job(key, cell.label, cell.settings, self.estimate.seconds[key] or 1.0, cell.candidates, values)
 
     def _check_models(self) -> None:
-        """Import the modules of the user's own that the new runs name, so that an error is found before anything is trained."""
-        for cell in {cell.settings.model: cell for cell in self.new.values()}.values():
+        """Import the models and methods of the user's own that the new runs name, so that errors are found before training."""
+        named = {
+            (cell.settings.model, cell.settings.method, str(cell.settings.method_settings)): cell for cell in self.new.values()
+        }
+        for cell in named.values():
             try:
                 find_model(cell.settings.model)
+                make_method(cell.settings)
             except (ValueError, ImportError) as error:
                 raise self.study.error(f"columns → {cell.column} with rows → {cell.row}", error) from None
 

@@ -18,6 +18,7 @@ from typing import Any
 from fedfew.methods import Method
 from fedfew.studies.module_lookup import source_file
 from fedfew.studies.tuning import SHARE
+from fedfew.training.own_method import is_own
 from fedfew.training.settings import Settings, make_method
 
 OUTCOME_VERSION = 4
@@ -42,11 +43,11 @@ def identity(settings: Settings) -> dict[str, Any]:
     device = _device_class(settings.device)
     return values | {
         "outcome_version": OUTCOME_VERSION,
-        "method": _method(make_method(settings)),
+        "method": _own(settings) if is_own(settings.method) else _method(make_method(settings)),
         "device": device,
         "precision": settings.precision if device == "cuda" else None,  # of no effect elsewhere
         "files": _files(settings.dataset, settings.data_dir),
-        "factory": _factory(settings.model),
+        "factory": _source(settings.model),
     }
 
 
@@ -84,10 +85,26 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
     return None
 
 
+def _own(settings: Settings) -> dict[str, Any]:
+    """Of a method of the user's own: its name, what is given of its hyperparameters, and the source, which is not imported.
+
+    Where the source changes, runs are made anew. Defaults are part of the source.
+    """
+    given = {name: _number(value) for name, value in settings.method_settings.items()}
+    return given | {"name": settings.method, "source": _source(settings.method)}
+
+
+def _number(value: Any) -> Any:
+    """1 and 1.0 are the same, whatever type the class declares."""
+    if isinstance(value, list | tuple):
+        return [_number(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 @cache
-def _factory(model: str) -> str | None:
-    """Of ``module:factory``, a hash of the module's source file, which is not imported; None where there is none."""
-    module, colon, _ = model.partition(":")
+def _source(named: str) -> str | None:
+    """Of ``module:name``, a hash of the module's source file, which is not imported; None where there is none."""
+    module, colon, _ = named.partition(":")
     file = source_file(module) if colon else None
     return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 

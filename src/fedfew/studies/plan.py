@@ -14,6 +14,7 @@ from fedfew.studies import scale as scaling
 from fedfew.studies import tuning
 from fedfew.studies.module_lookup import check_named
 from fedfew.studies.study import NOT_AN_AXIS, Study
+from fedfew.training.own_method import is_own
 from fedfew.training.settings import RECOMMENDED, TYPES, Settings, make_method, resolve
 from fedfew.util.spelling import unknown
 
@@ -246,8 +247,13 @@ def _has_folders_of_clients(dataset: str) -> bool:
 
 
 def axes_of(row: Layer) -> set[str]:
-    """The settings that mean something to a row: those of a run, and those of its method."""
+    """The settings that mean something to a row: those of a run, and those of its method.
+
+    A method of the user's own is not imported to plan a study: of its hyperparameters those count that its row names.
+    """
     _, method = _apart(row)
+    if is_own(method["name"]):
+        return {*TYPES, *(name for name in method if name != "name"), "published"}
     return {*TYPES, *(hyperparameter.name for hyperparameter in hyper_parameters(method["name"]))}
 
 
@@ -257,7 +263,10 @@ def _check(settings: Settings) -> None:
     from fedfew.models import MODELS
     from fedfew.training.api import device_named
 
-    method = make_method(settings)
+    if is_own(settings.method):
+        check_named(settings.method, "method")
+    else:
+        method = make_method(settings)
     if ":" in settings.model:
         check_named(settings.model, "model")
     elif settings.model not in MODELS:
@@ -266,7 +275,7 @@ def _check(settings: Settings) -> None:
         PartitionSpec.parse(settings.partition)
     device_named(settings.device)
     _check_dataset(settings.dataset)
-    if settings.clients is not None:
+    if settings.clients is not None and not is_own(settings.method):
         method.check_against(settings.clients)
 
 

@@ -67,7 +67,7 @@ def _run(
         "local_epochs": settings.local_epochs,
         "batch_size": settings.batch_size,
         "lr": settings.lr,
-        "settings": json.dumps(settings.as_config() | {"method": run.method.settings()}),
+        "settings": json.dumps(settings.as_config() | {"method": run.method.settings() | {"name": settings.method}}),
         "fedfew": run.settings["fedfew"],
         "torch": run.settings["torch"],
         "python": platform.python_version(),

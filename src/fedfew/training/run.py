@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew import methods, models
-from fedfew.methods import Method
+from fedfew.methods import LocalOnly, Method
 from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
 from fedfew.models.served import ServedModel
@@ -24,6 +24,7 @@ from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
+from fedfew.training.own_method import NotImported
 from fedfew.training.prediction import Predictor, SampleFormat
 
 
@@ -214,11 +215,12 @@ def load(folder: str | Path, model: ModelFactory | nn.Module | None = None) -> R
         )
     state, _ = checkpoint.read_newest(Path(folder))
     settings = state.settings
-    factory, method = (
-        named_factory(settings) if model is None else OwnModel(model),
-        methods.make(**methods.recorded(settings["method"])),
-    )
-    return Run(state, *with_policy(settings.get("batch_norm", "average"), factory, method))
+    factory: ModelFactory = named_factory(settings) if model is None else OwnModel(model)
+    policy = settings.get("batch_norm", "average")
+    if settings["method"]["name"] not in methods.METHODS:  # the scores are there without it
+        absent: Any = NotImported(settings["method"]["name"])
+        return Run(state, with_policy(policy, factory, LocalOnly())[0], absent)
+    return Run(state, *with_policy(policy, factory, methods.make(**methods.recorded(settings["method"]))))
 
 
 def named_factory(settings: dict[str, Any]) -> ModelFactory:

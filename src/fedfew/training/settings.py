@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from fedfew.config import TRAINING, Recipe, TrainConfig, recipe_settings
+from fedfew.training.own_method import import_method, is_own
 from fedfew.util import safe_yaml
 from fedfew.util.conversion import convert, in_words
 from fedfew.util.spelling import unknown
@@ -95,7 +96,9 @@ class Settings(TrainConfig):
         panel=TRAINING,
         outcome=False,  # the settings it stands for count themselves
     )
-    method: str = setting("fedfew", "Federated method (see 'fedfew methods').", panel=TASK)
+    method: str = setting(
+        "fedfew", "Federated method (see 'fedfew methods'), or module:Class for one of your own (found from here).", panel=TASK
+    )
     method_settings: dict[str, Any] = field(default_factory=dict)
 
     def as_config(self) -> dict[str, Any]:
@@ -186,9 +189,12 @@ def _from_file(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _method_settings(method: str, given: Mapping[str, Any], as_flags: bool = False) -> dict[str, Any]:
-    """Hyper-parameters converted to the types that the method declares."""
+    """Hyper-parameters converted to the types that the method declares; as they are where it has not been imported yet."""
+    from fedfew.methods import METHODS
     from fedfew.methods.hyperparameters import hyper_parameters, wrong_setting
 
+    if is_own(method) and method not in METHODS:
+        return {str(key).replace("-", "_"): value for key, value in given.items()}
     known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
     values = {}
     for key, value in given.items():
@@ -203,6 +209,8 @@ def _from_flags(method: str, given: Mapping[str, str | None]) -> dict[str, Any]:
     """The same from flags: a switch needs no value, and ``--no-…`` turns it off."""
     from fedfew.methods.hyperparameters import hyper_parameters
 
+    if not given:
+        return {}
     known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
     spelt_out: dict[str, str] = {}
     for name, value in given.items():
@@ -234,9 +242,12 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def make_method(settings: Settings) -> Method:
+    """The method with its hyperparameters; one of the user's own is imported."""
     from fedfew import methods
 
-    return methods.make(settings.method, **settings.method_settings)
+    if is_own(settings.method):
+        import_method(settings.method)
+    return methods.make(settings.method, **_method_settings(settings.method, settings.method_settings))
 
 
 def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
@@ -282,7 +293,7 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
         raise ImportError(f"{setting} is {name!r}, but the module {module_name} cannot be imported: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
-        what = "factory" if setting == "model" else "function"
+        what = {"model": "factory", "method": "class"}.get(setting, "function")
         raise unknown(f"{what} in {module_name} called", attribute, [n for n, v in vars(module).items() if callable(v)])
     found: Callable[..., Any] = function
     return found
