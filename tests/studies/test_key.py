@@ -170,10 +170,10 @@ def test_a_model_of_the_users_own_counts_by_its_file(tmp_path: Path, monkeypatch
     (tmp_path / "netfile_a.py").write_text(source)
     (tmp_path / "netfile_b.py").write_text(source)
     (tmp_path / "netfile_c.py").write_text(source + "# other\n")
-    hashes = [key._factory(f"netfile_{which}:net") for which in "abc"]
+    hashes = [key._source(f"netfile_{which}:net") for which in "abc"]
     assert hashes[0] == hashes[1] != hashes[2]
-    assert key._factory("mlp") is None
-    assert key._factory("math:floor") is None  # has no file
+    assert key._source("mlp") is None
+    assert key._source("math:floor") is None  # has no file
 
 
 # -- code --------------------------------------------------------------------------------------------------------------------

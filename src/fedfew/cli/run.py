@@ -199,7 +199,7 @@ def _settings(
     files = [runfolder.to_resume(place, "run")] if resume else []
     if resume:
         runfolder.check_named_by_user(
-            place, str(recipe.explicit({}, *files)["method"]["name"]), flags_given.get("method"), "--method"
+            place, str(recipe.explicit({}, *files)["method"].get("name", "")), flags_given.get("method"), "--method"
         )
     if config is not None:
         files.append(read_file(config))
@@ -210,7 +210,7 @@ def _settings(
         files = [recipe.below(protocol, set_by_user), *files, recipe.method(protocol, set_by_user)]
     elif protocol is not None:
         raise ValueError(f"--protocol is for a new run: the one in {place} goes on with its own settings")
-    if is_own(name := set_by_user["method"]["name"]):
+    if is_own(name := str(set_by_user["method"].get("name", ""))):
         import_method(name)
     settings = resolve(given, method_flags, *files)
     if not resume:
