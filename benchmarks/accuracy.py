@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedfew.cli.progress import display
 
 import fedfew
 from fedfew.report import SCORES, mean_curve
