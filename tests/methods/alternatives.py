@@ -34,6 +34,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedbn": {},
     "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},
     "ifca": {"models": ({}, 2), "init_models": ({}, "copies"), "ties": ({"init_models": "copies"}, "random")},
+    "cfl": {"models": ({"epsilon": 5.0}, 2), "epsilon": ({}, 0.0), "gamma": ({"epsilon": 5.0}, 0.99)},
     "fedem": {"models": ({}, 2), "full_step": ({}, False)},
     "fedfew": {
         "models": ({}, 2),
@@ -91,6 +92,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedbn": {},
     "fedamp": {"lam": (*NOT_A_WEIGHT, "strong"), "alpha": NOT_POSITIVE, "sigma": NOT_POSITIVE, "unit": ("metre",)},
     "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",), "ties": ("last",)},
+    "cfl": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "epsilon": NOT_A_WEIGHT, "gamma": (*NOT_A_WEIGHT, 1.0)},
     "fedem": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "full_step": ("half", 1)},
     "fedfew": {
         "models": (*NOT_A_NUMBER_OF, M + 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from fedfew import random_streams
 from fedfew.training.run import Run
-from tests.methods.formulas import COUNTS, EPOCHS, LR, ROUNDS, SEED, SHARE, K, M, N, Served, Weights, X, Y, mean, slope
+from tests.methods.formulas import COUNTS, EPOCHS, LR, ROUNDS, SEED, SHARE, K, Local, M, N, Served, Weights, X, Y, mean, slope
 
 
 def nll(p: Weights, i: int) -> Tensor:
@@ -47,4 +48,39 @@ def mixed_model(models: list[Weights], weights_of: Tensor) -> Weights:
     return {f"{n} of {k}": t for k, p in enumerate(models) for n, t in p.items()} | {"log_weights": weights_of.log()}
 
 
-FEW_MODELS: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {"fedem": fedem}
+def flat(p: Weights) -> Tensor:
+    return torch.cat([t.flatten() for t in p.values()])
+
+
+def cfl(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """Splits are looked for one by one: of all ways to split a cluster, the one with the smallest largest similarity across."""
+    models, cluster = [start[0]], [0] * M
+    for r in range(1, ROUNDS + 1):
+        trained = [Local(i, r, batch).sgd(models[cluster[i]])[0] for i in range(M)]
+        moved = [flat(trained[i]) - flat(models[cluster[i]]) for i in range(M)]
+        of = [[i for i in range(M) if cluster[i] == k] for k in range(len(models))]
+        for k, members in enumerate(of):
+            models[k] = mean([trained[i] for i in members], [SHARE[i] for i in members])
+        for k, members in enumerate(of):
+            total = sum(N[i] for i in members)
+            middle = sum(N[i] / total * moved[i] for i in members)
+            if len(members) < 2 or len(models) == method.models:
+                continue
+            if float(middle.norm()) >= method.epsilon * max(float(moved[i].norm()) for i in members):
+                continue
+
+            def across(half: tuple[int, ...], members: list[int] = members, moved: list[Tensor] = moved) -> float:
+                pairs = [(moved[i], moved[j]) for i in half for j in members if j not in half]
+                return max(float(a @ b / (a.norm() * b.norm())) for a, b in pairs)
+
+            halves = [h for size in range(1, len(members)) for h in itertools.combinations(members, size)]
+            best = min(across(h) for h in halves)
+            (small,) = (h for h in halves if across(h) < best + 1e-9 and sum(N[i] for i in h) <= total / 2)
+            for i in small:
+                cluster[i] = len(models)
+            models.append(models[k])
+    assert len(models) > 1  # there was something to split
+    return [models[cluster[i]] for i in range(M)]
+
+
+FEW_MODELS: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {"fedem": fedem, "cfl": cfl}

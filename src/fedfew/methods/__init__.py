@@ -11,6 +11,7 @@ from typing import Any
 
 from fedfew.methods.apfl import APFL
 from fedfew.methods.base import Method, Outcome, Reply
+from fedfew.methods.cfl import CFL
 from fedfew.methods.ditto import Ditto
 from fedfew.methods.fedala import FedALA
 from fedfew.methods.fedamp import FedAMP
@@ -66,12 +67,14 @@ METHODS: dict[str, type[Method]] = {
         FedALA,
         IFCA,
         FedEM,
+        CFL,
         LocalOnly,
     )
 }
 
 __all__ = [
     "APFL",
+    "CFL",
     "IFCA",
     "METHODS",
     "Ditto",

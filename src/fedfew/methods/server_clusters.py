@@ -1,0 +1,105 @@
+"""What CFL and FeSEM have in common: the server keeps which cluster each client is in, and every client's newest update."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfew.local import Local
+from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
+from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, stack, subtract, take, tensor, tree_map
+
+
+@dataclass(frozen=True)
+class ServerClusters(Method):
+    """At most K models; a client trains the model of its cluster, and the server decides on the clusters by single updates. All
+    start in cluster 0, from one initial model. It is no method by itself."""
+
+    models: int = 4
+    """K, the largest number of clusters. 1: FedAvg. Default 4."""
+
+    served: ClassVar[str] = "the model of the client's cluster"
+    adapted: ClassVar[str] = "the model of the client's cluster after its local epochs"
+    notes: ClassVar[frozenset[str]] = frozenset({"models", "cluster", "updates", "samples", "answered"})
+
+    def check(self) -> None:
+        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
+
+    def check_against(self, clients: int) -> None:
+        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
+
+    @property
+    def aggregates(self) -> bool:
+        return False  # the mean of a round is not used: the server averages within clusters itself
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        model = fresh(0)
+        device = leaves(model)[0].device
+        parts: Tree = {
+            "parameters": {name: t for name, t in model.items() if name not in fresh.buffers},
+            "buffers": {name: t for name, t in model.items() if name in fresh.buffers},
+        }
+        server: Tree = {
+            "models": stack([model] * self.models),
+            "cluster": torch.zeros(clients, dtype=torch.int64, device=device),
+            "updates": tree_map(lambda t: t.new_zeros(clients, *t.shape), parts),
+            "samples": torch.zeros(clients, dtype=torch.int64, device=device),  # 0: no update yet
+            "answered": torch.zeros(clients, dtype=torch.int64, device=device),  # in this round
+        }
+        return server, {}
+
+    def dispatch(self, server: Tree, clients: Tensor) -> Tree:
+        cluster = tensor(server, "cluster")
+        return tree_map(lambda t: t[cluster[clients.to(cluster.device)]][:, None], branch(server, "models"))
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        trained, losses = local.train(received)
+        parameters, buffers = local.split(subtract(trained, received))
+        return Outcome(Reply({"parameters": parameters, "buffers": buffers}, losses, local.counts), own, adapted=trained)
+
+    def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
+        changed = tree_map(torch.clone, {name: server[name] for name in ("updates", "samples", "answered")})
+        new: Tree = {"updates": tree_map(lambda t: t[:, 0], reply.update), "samples": reply.samples}
+        put(changed, clients, new | {"answered": torch.ones_like(reply.samples)})
+        return server | changed
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        """Each model moves by the mean, by number of samples, of those of its cluster that answered; then clusters may change."""
+        cluster, present = tensor(server, "cluster"), tensor(server, "answered") > 0
+        models = tree_map(torch.clone, branch(server, "models"))
+        updates = branch(branch(server, "updates"), "parameters") | branch(branch(server, "updates"), "buffers")
+        for k in range(self.models):
+            at = ((cluster == k) & present).nonzero()[:, 0]
+            if len(at):
+                moved = WeightedMean(1)
+                moved.add(
+                    tensor(server, "samples")[at].double().log()[:, None], tree_map(lambda t: t[:, None], take(updates, at))
+                )
+                put(models, torch.tensor([k]), add(take(branch(server, "models"), slice(k, k + 1)), moved.mean()))
+        for k in range(1, self.models):
+            if not bool(
+                (cluster == k).any()
+            ):  # not in use: as model 0, so that averages over rounds begin with something trained
+                put(models, torch.tensor([k]), take(tree_map(torch.clone, models), slice(1)))
+        after = server | {"models": models, "answered": torch.zeros_like(cluster)}
+        return self.reclustered(after)
+
+    @abstractmethod
+    def reclustered(self, server: Tree) -> Tree:
+        """The server's state with the clusters of the next round."""
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return received
+
+    def server_models(self, server: Tree) -> Tree:
+        return take(branch(server, "models"), slice(int(tensor(server, "cluster").max()) + 1))
+
+
+def products(updates: Tree) -> Tensor:
+    """⟨Δ_i, Δ_j⟩ of updates ``[m, …]``, in double precision."""
+    flat = [t.reshape(len(t), -1).double() for t in leaves(updates)]
+    return torch.stack([t @ t.T for t in flat]).sum(0)
