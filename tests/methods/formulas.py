@@ -44,7 +44,7 @@ def weights(module: nn.Module) -> Weights:
     if isinstance(module, ServedModel):
         found = {f"{n} of {k}": t for k, model in enumerate(module.models) for n, t in weights(model).items()}
         return found | {"log_weights": module.log_weights.double()}
-    return {NAMES[name]: t.clone() for name, t in module.state_dict().items()}
+    return {NAMES[name]: t.clone() for name, t in module.state_dict().items() if name in NAMES}
 
 
 def slope(p: Weights, x: Tensor, y: Tensor) -> tuple[Weights, float]:

@@ -53,7 +53,7 @@ def lgfedavg(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
 
 
 def fedbn(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
-    """FedAvg, as the model has no BatchNorm; with BatchNorm see test_fedbn.py."""
+    """FedAvg, as the model has no BatchNorm (with BatchNorm: test_fedbn.py). kNN-Per too; its memory is in test_knnper.py."""
     w = start[0]
     for r in range(1, ROUNDS + 1):
         w = mean([Local(i, r, batch).sgd(w)[0] for i in range(M)], SHARE)
@@ -196,4 +196,5 @@ PERSONAL = {
     "feddbe": feddbe,
     "fedala": fedala,
     "fedpac": fedpac,
+    "knnper": fedbn,
 }

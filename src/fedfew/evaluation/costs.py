@@ -61,7 +61,7 @@ def cost(
     first = torch.tensor([0])  # messages are stacks, so every client's has the same size: one client stands for all
     received, kept = chosen.dispatch(server, first), take(own, first)
     reply = chosen.client(received, kept, _at_home(counting, federation)).reply
-    candidates = chosen.serve(received, kept)
+    candidates = {name: t for name, t in chosen.serve(received, kept).items() if name in single}  # a memory is no model
     choices = leaves(candidates)[0].shape[1]
     mixed = chosen.mixture(kept) is not None
     batches = [math.ceil(n / batch_size) for n in federation.train.count.tolist()]

@@ -31,6 +31,7 @@ from fedfew.methods.fedrep import FedRep
 from fedfew.methods.fedrod import FedRoD
 from fedfew.methods.fedsam import FedSAM
 from fedfew.methods.ifca import IFCA
+from fedfew.methods.knnper import KNNPer
 from fedfew.methods.lgfedavg import LGFedAvg
 from fedfew.methods.local import LocalOnly
 from fedfew.methods.perfedavg import PerFedAvg
@@ -61,6 +62,7 @@ METHODS: dict[str, type[Method]] = {
         FedRoD,
         FedDBE,
         FedPAC,
+        KNNPer,
         LGFedAvg,
         FedBN,
         FedAMP,
@@ -95,6 +97,7 @@ __all__ = [
     "FedRep",
     "FedRoD",
     "FedSAM",
+    "KNNPer",
     "LGFedAvg",
     "LocalOnly",
     "Method",

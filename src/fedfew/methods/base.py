@@ -28,6 +28,8 @@ from torch import Tensor
 from fedfew.stack import Tree, WeightedMean, bytes_each, leaves, take, tree_map
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedfew.local import Local
 
 
@@ -120,6 +122,10 @@ class Method(ABC):
     def replicas(self) -> int:
         """How many models a client trains side by side."""
         return 1
+
+    def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        """The factory of the modules that clients use, for a method that predicts with more than the model (a memory, say)."""
+        return factory
 
     @abstractmethod
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:

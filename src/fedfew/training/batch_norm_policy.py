@@ -21,6 +21,7 @@ from fedfew.models.batch_norm import batch_norms, needs_two, state_names, statis
 
 def with_policy(policy: str, factory: Callable[[], nn.Module], method: Method) -> tuple[Callable[[], nn.Module], Method]:
     """The factory and the method of a run with this policy."""
+    factory = method.around(factory)
     if policy == "batch":
         return lambda: without_statistics(factory()), method
     if policy == "local" and not isinstance(method, LocalOnly):  # whose clients keep everything

@@ -1,0 +1,78 @@
+"""kNN-Per: a global model, and for every client a memory of its own samples' features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedfew.local import Local
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.fedavg import FedAvg
+from fedfew.models.memory import EMPTY, KEYS, LABELS, with_memory
+from fedfew.models.split import linear_head
+from fedfew.stack import Tree, leaves, named_leaves, stack, subtract, tensor, tree_map
+
+
+@dataclass(frozen=True)
+class KNNPer(FedAvg):
+    """The global model is trained as in FedAvg; a client predicts with λ·p_kNN + (1 − λ)·p_model, where p_kNN is the vote of the
+    k of its own training samples whose features are nearest, each weighing exp(−‖z − z_j‖²/(d·σ)) (Marfoq et al. 2022,
+    "Personalized Federated Learning through Local Memorization", Algorithm 1). Features and labels never leave the client.
+
+    The paper fills the memory once, when training has ended, and chooses λ per client on validation data. Here a client fills it
+    in every round that it takes part in, with features under the model as received, and λ is one number for all.
+    """
+
+    lam: float = 0.5
+    """λ, the weight of the neighbours. 0: FedAvg; 1: the neighbours alone."""
+    neighbours: int = 10
+    """k, how many of the nearest samples vote."""
+    scale: float = 1.0
+    """σ: the smaller, the more the very nearest count."""
+    capacity: int = 500
+    """How many samples a client remembers: its first ones, where it has more."""
+
+    name: ClassVar[str] = "knnper"
+    family: ClassVar[Family] = "personal parts"
+    summary: ClassVar[str] = "one global model, mixed at each client with the votes of its own nearest samples"
+    when: ClassVar[str] = "label skew, good features, and no local training may be needed to personalise"
+    served: ClassVar[str] = "the global model as received with the client's memory of its samples' features"
+    adapted: ClassVar[str] = "the global model after the client's local epochs with the same memory"
+    needs_classes: ClassVar[bool] = True
+
+    def check(self) -> None:
+        self.require(is_number(self.lam) and self.lam <= 1, "lam", "a number in [0, 1]")
+        self.require(is_whole(self.neighbours), "neighbours", "a whole number ≥ 1")
+        self.require(is_number(self.scale) and self.scale > 0, "scale", "a finite number > 0")
+        self.require(is_whole(self.capacity), "capacity", "a whole number ≥ 1")
+
+    def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.scale)
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        model = {name: t for name, t in named_leaves(fresh(0)) if name not in (KEYS, LABELS)}
+        weight = model[f"{linear_head(model)}.weight"]
+        keys = weight.new_zeros(clients, self.capacity, weight.shape[1])
+        return stack([dict(model)]), {KEYS: keys, LABELS: torch.full(keys.shape[:2], EMPTY, device=weight.device)}
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        trained, losses = local.train(received)
+        model = {name: t[0, 0] for name, t in named_leaves(received)}
+        features, labels = local.features(received, linear_head(model))[:, : self.capacity], local.labels[:, : self.capacity]
+        free = self.capacity - features.shape[1]
+        memory: Tree = {KEYS: F.pad(features, (0, 0, 0, free)), LABELS: F.pad(labels, (0, free), value=EMPTY)}
+        reply = Reply(subtract(trained, received), losses, local.counts)
+        return Outcome(reply, tree_map(lambda new, old: new.to(old.dtype), memory, own), adapted=self.serve(trained, memory))
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        clients = len(leaves(own)[0])
+        model = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
+        return model | {name: tensor(own, name)[:, None] for name in (KEYS, LABELS)}
+
+    def server_models(self, server: Tree) -> Tree:
+        return {}  # what clients use is made with their memories, and without one it is FedAvg's
