@@ -43,7 +43,6 @@ class FedPAC(Method):
     when: ClassVar[str] = "label skew with clients that resemble each other; class means of features may leave the client"
     served: ClassVar[str] = "the body as received with the head that the server combined for the client"
     adapted: ClassVar[str] = "the same after the client's local epochs"
-    needs_classes: ClassVar[bool] = True
     notes: ClassVar[frozenset[str]] = frozenset({"heads", "centroids", "sent"})
 
     def check(self) -> None:
