@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,22 @@ def test_a_named_data_set_is_trained_with_the_strong_recipe_and_one_line_says_so
     assert LINE in out.splitlines()
     assert "recipe" not in call("run", "--resume", "--folder", "r", "--rounds", "3").stdout  # goes on as it was
     assert fedfew.load("r").settings["label_prior"] == "client"
+
+
+def test_the_summary_shows_the_mixture_its_cost_and_the_best_model_alone() -> None:
+    _, out = trained()
+    run = fedfew.load("r")
+    single, served = (100 * run.history[name][-1].mean() for name in ("single_accuracy", "served_accuracy"))
+    flat = " ".join(out.split())
+    assert f"served accuracy {served:.1f} ±" in flat
+    assert f"single accuracy {single:.1f} ±" in flat
+    assert "served: a mixture, a prediction runs 2 models. single: the best of them alone, one model." in flat
+    assert json.loads(Path("r/costs.json").read_text())["inference_passes"] == 2
+    document = json.loads(call("show", "r", "--json").stdout)["mixture"]
+    assert (document["models"], document["single"]["mean"]) == (2, pytest.approx(single / 100))
+    plain = call("run", *SMALL, "--models", "2", "--recipe", "plain", "--folder", "plain").stdout
+    assert "single accuracy" not in plain
+    assert json.loads(Path("plain/costs.json").read_text())["inference_passes"] == 1
 
 
 def test_a_setting_wins_over_the_recipe_and_the_line_lists_what_is_left() -> None:

@@ -181,6 +181,15 @@ def test_a_prediction_takes_one_model_and_a_choice_all_candidates(method, federa
     assert all(value >= 0 for value in vars(c).values())
 
 
+@pytest.mark.parametrize(("method", "passes"), [(FedFew(models=3), 3), (FedFew(models=3, share="body"), 3), (FedAvg(), 1)])
+def test_a_mixture_runs_all_models(method, passes, federation):
+    c = cost(method, "mlp", federation, serve="mixture")
+    run = train(federation, "mlp", method, rounds=1, serve="mixture", engine="sequential", device="cpu")
+    served = run.model_of(0)
+    assert c.inference_passes == passes == len(getattr(served, "models", [served]))  # also those that share a body
+    assert c.selection_passes == (passes if passes > 1 else 0)  # their losses are compared to weigh them
+
+
 def test_counting_leaves_the_samples_and_the_random_state_of_training_alone(federation):
     before = federation.fingerprint()
     a = train(federation, "linear", "fedavg", rounds=1, engine="sequential", device="cpu").history.served_loss

@@ -158,5 +158,5 @@ def _advice(
                 run = train_in(place / f"k{K}-{seed}", with_k, federation, show, resume, go_on)
                 runs.append(observed(run, here))
                 method, model = make_method(with_k), find_model(settings.model)
-                costs[K] = cost(method, model, federation, settings.local_epochs, settings.batch_size)
+                costs[K] = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve)
     return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation), local.task)

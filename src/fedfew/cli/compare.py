@@ -159,7 +159,8 @@ def _mapping(spec: str) -> dict[str, Any]:
 def _cost(settings: Settings, federation: Federation) -> Cost:
     from fedfew.evaluation.costs import cost
 
-    return cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
+    method, model = make_method(settings), find_model(settings.model)
+    return cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve)
 
 
 def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool) -> None:

@@ -57,7 +57,8 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     built = models.factory(model, federation.shape, federation.classes, federation.vocabulary)()
     if count_bytes(dict(built.state_dict())) * len(federation) > LARGEST:
         return
-    counted = cost(arguments["method"], lambda: built, federation, arguments["local_epochs"], arguments["batch_size"])
+    training = (arguments[name] for name in ("local_epochs", "batch_size", "serve"))
+    counted = cost(arguments["method"], lambda: built, federation, *training)
     write_atomically(folder / COSTS, json.dumps(asdict(counted)))
 
 

@@ -38,8 +38,8 @@ class Cost:
     model_bytes: int  # one model: parameters that are trained, and buffers
     server_models: float  # the server's state, in models
     client_models: float  # what a client keeps from round to round, in models
-    inference_passes: float  # models a client runs to predict one sample
-    selection_passes: int  # models a client compares on its training data to find the one it uses; 0 where there is no choice
+    inference_passes: float  # models a client runs to predict one sample; of a mixture all, each from its first layer to its last
+    selection_passes: int  # models a client compares on its training data to choose or weigh them; 0 where there is no choice
 
 
 def cost(
@@ -48,6 +48,7 @@ def cost(
     federation: Federation,
     local_epochs: int = 1,
     batch_size: int = 20,
+    serve: str = "best",
 ) -> Cost:
     """The cost of a method on a federation; ``method``, ``model`` and the settings are those of :func:`fedfew.train`."""
     training = LocalTraining(lr=1.0, batch_size=batch_size, local_epochs=local_epochs)
@@ -63,7 +64,8 @@ def cost(
     reply = chosen.client(received, kept, _at_home(counting, federation)).reply
     candidates = {name: t for name, t in chosen.serve(received, kept).items() if name in single}  # a memory is no model
     choices = leaves(candidates)[0].shape[1]
-    mixed = chosen.mixture(kept) is not None
+    learned = chosen.mixture(kept) is not None  # a mixture whose weights need no comparison of losses
+    mixed = learned or serve == "mixture"
     batches = [math.ceil(n / batch_size) for n in federation.train.count.tolist()]
     model_bytes = count_bytes(single)
     return Cost(
@@ -76,7 +78,7 @@ def cost(
         server_models=count_bytes(server) / model_bytes,
         client_models=count_bytes(own) / len(federation) / model_bytes,
         inference_passes=count_bytes(candidates) / (1 if mixed else choices) / model_bytes,
-        selection_passes=choices if choices > 1 and not mixed else 0,
+        selection_passes=choices if choices > 1 and not learned else 0,
     )
 
 

@@ -49,6 +49,13 @@ def last_scores(run: Run) -> dict[str, Summary]:
     return {score: summarise(run.scores(score), samples) for score in SCORES}
 
 
+def single_scores(run: Run) -> Summary | None:
+    """The scores of each client's best model alone, where it is served a mixture; None where it is not."""
+    if run.history.score_column("single") not in run.history.columns or run.scored("mixture").shape[1] == 1:
+        return None
+    return summarise(run.scores("single"), run.settings["federation"]["test_samples"])
+
+
 def score_name(run: Run) -> str:
     """What the run's scores are: accuracy, R², …"""
     return recorded_task(run.settings).score
@@ -102,6 +109,7 @@ def describe(run: Run) -> dict[str, Any]:
     return about | {
         "score": score_name(run),
         "scores": score_values(run),
+        "mixture": _mixture(run),
         "last_and_best": asdict(last_and_best(history)),
         "weights": last_weights(history),
         "seconds": seconds(run),
@@ -111,6 +119,12 @@ def describe(run: Run) -> dict[str, Any]:
         ],
         "curve": {"round": history.round.tolist()} | {score: mean_curve(history, score).tolist() for score in SCORES},
     }
+
+
+def _mixture(run: Run) -> dict[str, Any] | None:
+    """Of a run that serves mixtures: how many models a prediction runs, and the scores of the best of them alone."""
+    single = single_scores(run)
+    return None if single is None else {"models": int(run.scored("mixture").shape[1]), "single": asdict(single)}
 
 
 def same_grouping(groups: Any, choice: Any) -> bool:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import SCORES, across_seeds, last_scores, last_weights, score_name, seconds
+from fedfew.report import SCORES, across_seeds, last_scores, last_weights, score_name, seconds, single_scores
 from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
     title = f"{run.settings['method']['name']}, {at}: test scores over clients, %"
     weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
+    single = single_scores(run)
+    if single is not None:
+        models = run.scored("mixture").shape[1]
+        weights = f"served: a mixture, a prediction runs {models} models. single: the best of them alone, one model. {weights}"
     title += "; MAE and RMSE in units of the target" if "mae" in final else ""
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
     scores = {f"{name} {score_name(run)}": summary for name, summary in last_scores(run).items()}
@@ -68,6 +72,8 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
         f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
     }
     values = {f"{score} {score_name(run)}": run.scores(score) for score in SCORES}
+    if single is not None:
+        scores[f"single {score_name(run)}"], values[f"single {score_name(run)}"] = single, run.scores("single")
     values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
     for name, summary in scores.items():
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"

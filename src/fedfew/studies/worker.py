@@ -111,7 +111,8 @@ class Worker:
             "tuning": None if tuned is None else json.dumps(tuned[1]),
             "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
         }
-        spent = cost(make_method(settings), find_model(settings.model), federation, settings.local_epochs, settings.batch_size)
+        method, model = make_method(settings), find_model(settings.model)
+        spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve)
         here = federation.to(device, stream=too_large(federation, device))
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
