@@ -12,7 +12,7 @@ from PIL import Image
 import fedfew
 from fedfew.report import html
 from tests import hospitals
-from tests.helpers import call
+from tests.helpers import call, refused
 
 pytestmark = pytest.mark.usefixtures("wide")
 FLAGS = ["--rounds", "3", "--models", "2", "--model", "linear", "--device", "cpu", "--engine", "sequential"]
@@ -89,3 +89,21 @@ def test_the_report_has_the_names(run: Path) -> None:
         assert found is not None
         assert json.loads(found[1])["names"] == list(SHOWN)
         assert "\x1b" not in page
+
+
+def test_classes_on_the_terminal(run: Path) -> None:
+    shown = call("show", str(run), "--classes").stdout
+    finished = fedfew.load(run)
+    matrix = finished.confusion()
+    assert "test samples of all clients, %" in shown
+    (ill,) = re.findall(r"^ ?ill +(\d+) +(\S+) +(\S+) +(\S+)", shown, re.M)
+    recall, precision = matrix[0, 0] / matrix[0].sum(), matrix[0, 0] / matrix[:, 0].sum()
+    assert ill[:3] == (str(matrix[0].sum()), f"{100 * recall:.1f}", f"{100 * precision:.1f}")
+    (row,) = re.findall(r"^ ?well +([\d·]+) +([\d·]+) *$", shown, re.M)
+    assert [0 if cell == "·" else int(cell) for cell in row] == matrix[1].tolist()
+    one = json.loads(call("show", str(run), "--client", "=Basel", "--json").stdout)
+    assert one["confusion"] == finished.confusion("=Basel").tolist()
+    assert [entry["class"] for entry in one["classes"]] == list(hospitals.CLASSES)
+    assert sum(entry["samples"] for entry in one["classes"]) == finished.confusion(0).sum()
+    assert r"client [bold]Bern\x1b[31m" in call("show", str(run), "--client", hospitals.NAMES[1]).stdout
+    assert "client 'Genf' took no part" in refused("show", str(run), "--client", "Genf")

@@ -219,7 +219,7 @@ def test_ctrl_c_then_resume_ends_as_if_nothing_had_happened() -> None:
     )
     assert stopped.stdout is not None
     for line in stopped.stdout:
-        if "round" in line:  # the first of at most twenty lines
+        if "fedfew: round " in line:  # the first of at most twenty lines
             stopped.send_signal(signal.SIGINT)
             break
     out, err = stopped.communicate(timeout=60)

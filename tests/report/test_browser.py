@@ -15,6 +15,8 @@ from fedfew.report.page.document import of_run
 from fedfew.report.page.html import page
 from fedfew.report.page.record import InMemory, SideFiles
 from fedfew.report.page.server import Watched, serving
+from fedfew.training.confusion import Confusion
+from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.settings import make_federation, resolve
 from tests.report.browser import Page, chromium
@@ -47,6 +49,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "nasty": nasty(),
         "sites": of_run(InMemory(_at_sites())),
         "unscored": of_run(InMemory(_unscored())),
+        "named": of_run(InMemory(_named()), SideFiles(confusion=Confusion.of([([0, 1], [0, 0])] * 3 + [([1, 1], [1, 2])], 3))),
     }
     for name, made in documents.items():
         (folder / f"{name}.html").write_text(page(made), encoding="utf-8")
@@ -61,6 +64,12 @@ def _at_sites() -> Any:
     for name in ("served_accuracy", "adapted_accuracy", "alpha", "w", "losses"):
         columns[name][:, 2] = np.nan
     state.history, state.sites = History.from_arrays(columns), {"run": "x"}
+    return state
+
+
+def _named() -> Any:
+    state = by_hand()
+    state.data = DataRecord(client_names=("Basel", "<b>Bern</b>", "Chur", "Davos"), class_names=("ill", "<i>well</i>", "both"))
     return state
 
 
@@ -79,14 +88,14 @@ def browser(chromium: Any) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (375, "dark")])
-@pytest.mark.parametrize("name", ["small", "many", "without", "sites", "unscored"])
+@pytest.mark.parametrize("name", ["small", "many", "without", "sites", "unscored", "named"])
 def test_it_loads_without_a_complaint_and_fits(browser: Page, pages: Path, name: str, width: int, theme: str) -> None:
     browser.resize(width, theme)
     browser.open(pages / f"{name}.html")
     assert browser.do("return document.documentElement.scrollWidth") <= width
     if name != "unscored":
         browser.wait("return document.querySelectorAll('#curves .plot path.line').length == 4")
-    assert browser.text("h1").endswith("four" if name in ("sites", "unscored") else "synthetic")
+    assert browser.text("h1").endswith("four" if name in ("sites", "unscored", "named") else "synthetic")
     background = browser.do("return getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(14, 19, 24)") == (theme == "dark")
 
@@ -211,6 +220,29 @@ def test_names_from_the_data_do_not_run(browser: Page, pages: Path) -> None:
     assert browser.do("return window.hacked") is None
     assert browser.do("return document.images.length") == 0
     assert "<script>window.hacked=1</script>" in browser.text("h1")
+
+
+def test_clients_and_classes_have_their_names(browser: Page, pages: Path) -> None:
+    browser.open(pages / "named.html")
+    tiles = browser.do("return Array.from(document.querySelectorAll('#summary .tile'), (n) => n.textContent)")
+    assert any(text.replace("\u00a0", " ") == "worst client, served60.0 % <b>Bern</b>" for text in tiles)
+    assert browser.do("return document.querySelectorAll('b, i').length - document.querySelectorAll('.lead b').length") == 0
+    rows = "document.querySelectorAll('#classes tbody tr')"
+    table = f"return Array.from({rows}, (row) => Array.from(row.children, (cell) => cell.textContent))"
+    whole = [[cell.replace("\u00a0", " ") for cell in row] for row in browser.do(table)]
+    assert whole == [
+        ["<i>well</i>", "5", "20.0 %", "100.0 %", "33.3 %"],
+        ["ill", "3", "100.0 %", "50.0 %", "66.7 %"],
+        ["both", "0", "–", "0.0 %", "0.0 %"],
+    ]
+    field = browser.find("#client-number")
+    assert field.get_attribute("value") == "<b>Bern</b>"
+    browser.do("const f = document.querySelector('#client-number'); f.value = 'Davos'; f.dispatchEvent(new Event('change'))")
+    assert browser.text("#classes-one") == "only Davos (picked below)"
+    browser.find("#classes-one").click()
+    assert [row[:2] for row in browser.do(table)] == [["<i>well</i>", "2"], ["both", "0"]]
+    browser.do("const f = document.querySelector('#client-number'); f.value = 'Genf'; f.dispatchEvent(new Event('change'))")
+    assert browser.text("#client .wrong") == "No client has that name."
 
 
 def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fedfew.report.page.document import of_run
 from fedfew.report.page.html import as_data, page
 from fedfew.report.page.record import InMemory, SideFiles
 from fedfew.training.checkpoint import CheckpointError, State
+from fedfew.training.confusion import Confusion
 from fedfew.training.history import History
 from tests.helpers import federation
 from tests.report.synthetic import Synthetic
@@ -138,7 +139,8 @@ def test_what_lies_beside_is_shown() -> None:
     counts = np.array([[1, 1, 2], [4, 0, 0], [0, 0, 0], [0, 3, 1]])
     about = {"train": [4, 4, 0, 4], "test": [10, 10, 10, 30], "class_names": ["a", "b", "c"]}
     final = {"macro_f1": [0.5, 0.25, None, 0.75], "auc": [None] * 4}
-    document = made(SideFiles("mine", about, counts, final, {"checkpoint_every": 7}, {"bytes_up": 5, "steps": 2.5}))
+    confusion = Confusion.of([([0], [0])] * 4, 3)
+    document = made(SideFiles("mine", about, counts, final, {"checkpoint_every": 7}, {"bytes_up": 5, "steps": 2.5}, confusion))
     shares = pack.unpacked(document["labels"]["clients"])
     assert shares == pytest.approx(np.array([[0.25, 0.25, 0.5], [1, 0, 0], [0, 0, 0], [0, 0.75, 0.25]]), abs=0.002)
     assert pack.unpacked(document["labels"]["all"]) == pytest.approx([5 / 12, 4 / 12, 3 / 12])
@@ -149,6 +151,25 @@ def test_what_lies_beside_is_shown() -> None:
     assert document["run"]["checkpoint_every"] == 7
     assert document["costs"] == {"bytes_up": 5, "steps": 2.5}
     assert document["absent"] == {}
+
+
+def test_predictions_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [([0, 0, 1], [0, 2, 1]), ([2], [2]), ([1], [0]), ([1], [1])]
+    shown = made(SideFiles(confusion=Confusion.of(pairs, 3)))["confusion"]
+    assert shown["classes"] == ["0", "1", "2"]
+    assert pack.unpacked(shown["all"]).tolist() == [[1, 0, 1], [1, 2, 0], [0, 0, 1]]
+    assert [pack.unpacked(shown[name]).tolist() for name in ("samples", "predicted", "right")] == [
+        [2, 3, 1],
+        [2, 2, 2],
+        [1, 2, 1],
+    ]
+    assert pack.unpacked(shown["entries"])[0].tolist() == [0, 0, 0, 1]
+    assert made()["absent"]["classes"].startswith("Predictions per class were not counted")
+    monkeypatch.setattr("fedfew.report.page.classes.MOST_ENTRIES", 3)
+    assert "entries" not in made(SideFiles(confusion=Confusion.of(pairs, 3)))["confusion"]
+    monkeypatch.setattr("fedfew.report.page.classes.MOST_CLASSES", 2)
+    assert "all" not in made(SideFiles(confusion=Confusion.of(pairs, 3)))["confusion"]
+    assert "confusion" not in made(SideFiles(confusion=Confusion.of(pairs[:2], 3)))  # of another number of clients
 
 
 def test_sections_without_data_say_why() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import fedfew
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import AcrossSeeds, describe, mean_curve, plots, same_grouping, tables
+from fedfew.report import AcrossSeeds, class_tables, describe, mean_curve, plots, same_grouping, tables
 from fedfew.training.checkpoint import CheckpointError
 from tests.helpers import federation
 
@@ -129,3 +129,16 @@ def test_the_page_says_where_a_mixture_is_what_was_scored() -> None:
     }
     assert "a mixture of all models that the server offers a client" in pages["mixture"]
     assert "a mixture of all models" not in pages["best"]
+
+
+def test_of_many_classes_the_most_frequent_errors_are_listed() -> None:
+    matrix = np.diag(np.full(20, 5))
+    matrix[3, 7], matrix[4, 1] = 15, 2
+    assert class_tables.errors(matrix) == [(3, 7), (4, 1)]
+    table = class_tables.confusion(matrix, [f"class {i}" for i in range(20)])
+    assert [list(column.cells) for column in table.columns] == [
+        ["class 3", "class 4"],
+        ["class 7", "class 1"],
+        ["15", "2"],
+        ["75.0", "28.6"],
+    ]

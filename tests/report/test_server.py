@@ -180,7 +180,7 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(finished: Path) -> 
 
 # -- damaged files -----------------------------------------------------------------------------------------------------------
 
-SIDE_FILES = ("config.yaml", "federation.json", "scores.json", "labels.npz", "costs.json", "progress.json")
+SIDE_FILES = ("config.yaml", "federation.json", "scores.json", "labels.npz", "costs.json", "progress.json", "confusion.npz")
 DAMAGES = {
     "empty": b"",
     "half": b'{"round": 4, "rou',

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.training.run_files import COSTS, LABELS, PROGRESS
+from fedfew.training.run_files import CONFUSION, COSTS, LABELS, PROGRESS
 from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.training.loop import Progress
 
-NAMES = (LABELS, COSTS, PROGRESS)
+NAMES = (LABELS, COSTS, PROGRESS, CONFUSION)
 LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: counting makes a state as large as the run's
 
 

@@ -140,8 +140,13 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[str, Any]:
     """Loss, accuracy, macro-F1 and AUC of every client's served model, computed once and kept with the round they are of."""
     from fedfew.evaluation.metrics import evaluate
+    from fedfew.training.confusion import Confusion
 
-    scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(evaluate(run, federation)).items()}
+    pairs: list[tuple[Any, Any]] = []
+    found = evaluate(run, federation, lambda outputs, y: pairs.append((y.numpy(), outputs.argmax(1).numpy())))
+    if run.task.name == "classification":
+        Confusion.of(pairs, federation.classes).write(folder, run.round)
+    scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(found).items()}
     write_atomically(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
     return scores
 

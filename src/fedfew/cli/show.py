@@ -37,10 +37,16 @@ def add_to(app: typer.Typer) -> None:
 def show(
     folder: RunFolder,
     png: Annotated[Path | None, typer.Option(help="Write a plot of the learning curves (and weights) to this file.")] = None,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Show recall and precision per class, and the confusion matrix.")
+    ] = False,
+    client: Annotated[
+        str | None, typer.Option(help="With --classes: of this client, by name or number (default: all).", show_default=False)
+    ] = None,
     model: OwnModel = None,
     json: flags.Json = False,
 ) -> None:
-    """Show a run: settings, scores, and one row per client.
+    """Show a run: settings, scores, and one row per client; or, with --classes, one row per class.
 
     Example: [cyan]fedfew show runs/digits-fedfew-0 --png curves.png[/cyan]
     """
@@ -49,6 +55,9 @@ def show(
     run = load(folder, model)
     about, final = runfolder.about_data(folder), runfolder.final_scores(folder, run.round)
     console = Console(stderr=json)
+    if classes or client is not None:
+        _show_classes(run, client, console, json)
+        return
     if png is not None:
         _require_rounds(run)
         plots.run(run, png, about.get("groups"))
@@ -61,6 +70,17 @@ def show(
         console.print(printable(event), style="yellow", markup=False, highlight=False, soft_wrap=True)
     _require_rounds(run)
     console.print(tables.run_summary(run, final), tables.clients(run, about))
+
+
+def _show_classes(run: Run, client: str | None, console: Console, json: bool) -> None:
+    from fedfew.report import class_tables, tables
+
+    matrix, names = run.confusion(client), run.class_names
+    if json:
+        tables.print_json({"client": client} | class_tables.values(matrix, names))
+        return
+    whose = "all clients" if client is None else f"client {tables.name_cell(client)}"
+    console.print(class_tables.scores(matrix, names, whose), class_tables.confusion(matrix, names))
 
 
 def load(folder: Path, model: str | None, method: str | None = None) -> Run:

@@ -6,6 +6,7 @@ Everything but :func:`evaluate` is a pure function of numpy arrays; those of a s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,10 +149,12 @@ class Scores:
     samples: NDArray[np.int64]  # test samples of each client: to weigh by
 
 
-def evaluate(run: Run, federation: Federation) -> Scores | RegressionScores | MultiLabelScores:
+def evaluate(
+    run: Run, federation: Federation, each: Callable[[Tensor, Tensor], None] = lambda outputs, y: None
+) -> Scores | RegressionScores | MultiLabelScores:
     """Test scores of what each client is served now (:meth:`Run.served_to`), by the task of the run.
 
-    Runs where ``federation`` lies (:meth:`Federation.to`).
+    Runs where ``federation`` lies (:meth:`Federation.to`). each: called with every client's outputs and targets.
     """
     expected = run.settings["federation"]
     if federation.task != run.task.name:
@@ -166,6 +169,7 @@ def evaluate(run: Run, federation: Federation) -> Scores | RegressionScores | Mu
     scores: list[dict[str, float]] = []
     for i in range(len(federation)):
         outputs, y = _outputs(module, run.served_to(i), run.task, federation.test, i)
+        each(outputs, y)
         try:
             scores.append(_of_client(run, outputs, y, federation.classes))
         except ValueError as error:

@@ -93,9 +93,12 @@ def html(run: Run | str | Path) -> str:
     from fedfew.report.page.document import of_run
     from fedfew.report.page.html import page
     from fedfew.report.page.of_folder import of_folder
-    from fedfew.report.page.record import InMemory
+    from fedfew.report.page.record import InMemory, SideFiles
 
-    return page(of_folder(Path(run)) if isinstance(run, str | Path) else of_run(InMemory(run.state)))
+    if isinstance(run, str | Path):
+        return page(of_folder(Path(run)))
+    counted = len(run.history) > 0 and run.federation is not None and run.task.name == "classification"
+    return page(of_run(InMemory(run.state), SideFiles(confusion=run.confusions() if counted else None)))
 
 
 def describe(run: Run) -> dict[str, Any]:

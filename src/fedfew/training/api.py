@@ -154,7 +154,9 @@ def train(
             loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
         try:
             with progress_bar.shown(progress if group.first else False, chosen.name, loop.on_round) as loop.on_round:
-                return loop.run()
+                run = loop.run()
+                run.federation = federation
+                return run
         except torch.OutOfMemoryError as error:
             raise MemoryError(
                 f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "

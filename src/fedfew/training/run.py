@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedfew import methods, models
+from fedfew.federation import Federation
 from fedfew.methods import LocalOnly, Method
 from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
@@ -19,9 +22,10 @@ from fedfew.models.served import ServedModel
 from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
 from fedfew.tasks import Criterion, Task, chosen, recorded_task
-from fedfew.training import checkpoint
+from fedfew.training import checkpoint, confusion
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
+from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.own_method import NotImported
@@ -47,6 +51,8 @@ class Run(Predictor):
         self.method = method
         self._factory = factory
         self._criterion = criterion
+        self.federation: Federation | None = None  # that it was trained on, in the process that trained
+        self.folder: Path | None = None  # that it was read from
 
     @property
     def task(self) -> Task:
@@ -179,6 +185,26 @@ class Run(Predictor):
         at = int(self.choice[client])
         return Served(take(candidates, slice(at, at + 1)), torch.ones(1), prior)
 
+    def confusion(self, client: int | str | None = None, data: Federation | None = None) -> NDArray[np.int64]:
+        """``[classes, classes]``: test samples of the class in the row that are predicted as the class in the column.
+
+        client: a number or a name; None: all clients together. data: of a run that was read from a folder, its federation;
+        'fedfew run' has counted already.
+        """
+        return self.confusions(data).matrix(None if client is None else self.data.client_number(client, self.clients))
+
+    def confusions(self, data: Federation | None = None) -> Confusion:
+        """The same for every client."""
+        if self.task.name != "classification":
+            raise ValueError(f"a confusion matrix is of classes, but the task of this run is {self.task.name}")
+        data = data or self.federation
+        if data is not None:
+            return confusion.counted(self, data)
+        found = None if self.folder is None else confusion.read(self.folder, self.round)
+        if found is None:
+            raise ValueError("the confusion matrix was not counted when the run ended: give its federation, data=…")
+        return found
+
     def save(self, folder: str | Path) -> Path:
         """Write the run to a folder; :func:`fedfew.load` reads it back."""
         return checkpoint.write(Path(folder), self.newest)
@@ -219,8 +245,11 @@ def load(folder: str | Path, model: ModelFactory | nn.Module | None = None) -> R
     policy = settings.get("batch_norm", "average")
     if settings["method"]["name"] not in methods.METHODS:  # the scores are there without it
         absent: Any = NotImported(settings["method"]["name"])
-        return Run(state, with_policy(policy, factory, LocalOnly())[0], absent)
-    return Run(state, *with_policy(policy, factory, methods.make(**methods.recorded(settings["method"]))))
+        run = Run(state, with_policy(policy, factory, LocalOnly())[0], absent)
+    else:
+        run = Run(state, *with_policy(policy, factory, methods.make(**methods.recorded(settings["method"]))))
+    run.folder = Path(folder)
+    return run
 
 
 def named_factory(settings: dict[str, Any]) -> ModelFactory:

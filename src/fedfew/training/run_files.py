@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIG, ABOUT_DATA, FINAL_SCORES = "config.yaml", "federation.json", "scores.json"
-LABELS, COSTS, PROGRESS = "labels.npz", "costs.json", "progress.json"
+LABELS, COSTS, PROGRESS, CONFUSION = "labels.npz", "costs.json", "progress.json", "confusion.npz"
 
 
 class DamagedFileError(ValueError):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedfew._version import __version__
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES
-from fedfew.report.page import labels, pack, series
+from fedfew.report.page import classes, labels, pack, series
 from fedfew.report.page.binning import arranged, thinned
 from fedfew.report.page.record import Record, SideFiles
 from fedfew.report.page.reproduction import how_to_repeat
@@ -92,6 +92,9 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
         of_clients, document["curves"]["switches"] = series.switches(record, at)
         document["curves"]["switches"] = document["curves"]["switches"].tolist()
         document["clients"]["switches"] = pack.whole(of_clients)
+    if files.confusion is not None and files.confusion.clients == len(choice):
+        called = record.data.class_names or [str(i) for i in range(files.confusion.classes)]
+        document["confusion"] = classes.confusion(files.confusion, [printable(name) for name in called])
     if files.labels is not None:
         document["labels"] = labels.distribution(
             files.labels, [printable(name) for name in record.data.class_names or files.about.get("class_names", ())], rows
@@ -133,6 +136,12 @@ def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
             "The run was made by sites that keep their labels to themselves."
             if record.sites
             else "The run's folder holds no label counts: it was saved from Python, or made by an older version of fedfew."
+        )
+    if files.confusion is None:
+        why["classes"] = (
+            "Predictions per class were not counted: they are when 'fedfew run' has ended."
+            if recorded_task(record.settings).name == "classification"
+            else "The targets are not classes."
         )
     if not files.costs:
         why["costs"] = "What a round costs was not counted for this run; traffic and seconds are those measured."

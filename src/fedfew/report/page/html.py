@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 _CHARTS = ("base", "array", "theme", "view", "chart", "bars", "grid", "tile")
-_SECTIONS = ("summary", "curves", "choice", "weights", "labels", "client", "fairness", "costs", "settings")
+_SECTIONS = ("summary", "curves", "choice", "weights", "labels", "classes", "client", "fairness", "costs", "settings")
 SCRIPTS = {  # by kind of document, in the order in which they are put together
     "run": (*_CHARTS, *_SECTIONS, "live", "run"),
     "study": ("base", "theme", "chart", "tile", "settings", "study"),

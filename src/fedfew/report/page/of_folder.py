@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from fedfew.report.page.document import of_run
 from fedfew.report.page.record import SideFiles, newest
+from fedfew.training import confusion
 from fedfew.training.run_files import CONFIG, about_data, costs, final_scores, labels
 from fedfew.training.settings import read_file
 
@@ -48,6 +49,7 @@ def side_files(folder: Path, round: int) -> tuple[SideFiles, list[str]]:
         name=folder.resolve().name,
         about=readable(lambda: about_data(folder), {}),
         labels=readable(lambda: labels(folder), None),
+        confusion=readable(lambda: confusion.read(folder, round), None),
         final=readable(lambda: final_scores(folder, round), {}),
         config=readable(lambda: read_file(folder / CONFIG) if (folder / CONFIG).exists() else {}, {}),
         costs=readable(lambda: costs(folder), {}),

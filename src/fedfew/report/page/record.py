@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedfew.stack import tensor
 from fedfew.training.checkpoint import CheckpointError, State, check_head, checkpoints
+from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 
 Array = NDArray[Any]
@@ -66,6 +67,7 @@ class SideFiles:
     final: Mapping[str, Any] = field(default_factory=dict)  # macro-F1 and AUC of each client
     config: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, Any] = field(default_factory=dict)  # fields of fedfew.evaluation.costs.Cost
+    confusion: Confusion | None = None  # of the test samples, by what clients are served
 
 
 class InMemory:

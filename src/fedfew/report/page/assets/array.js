@@ -23,5 +23,9 @@ function decoded(doc) {
     const { classes, all: mean, clients, rows } = doc.labels;
     ready.labels = { classes, all: unpack(mean), clients: unpack(clients), rows: unpack(rows) };
   }
+  if (doc.confusion) {
+    const { classes, ...packed } = doc.confusion;
+    ready.confusion = { classes, ...all(packed) };
+  }
   return ready;
 }

@@ -1,7 +1,7 @@
 // The page of a run.
 
 const SECTIONS = {
-  curves: showCurves, clients: showClients, models: showModels, weights: showWeights, labels: showLabels,
+  curves: showCurves, clients: showClients, models: showModels, weights: showWeights, labels: showLabels, classes: showClasses,
   client: showClient, fairness: showFairness, costs: showCosts,
 };
 let shown = null;
