@@ -17,6 +17,7 @@ from fedfew.util.validated import (
     AT_LEAST_ONE_OR_NONE,
     BELOW_ONE,
     NOT_NEGATIVE,
+    OPEN_SHARE,
     POSITIVE,
     SHARE,
     WHOLE,
@@ -38,6 +39,7 @@ Keep = Literal["last", "best"]
 BestBy = Literal["loss", "accuracy"]
 ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "norm-bound"]
+Attack = Literal["none", "label-flip", "sign-flip", "forged-loss", "noise"]
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
 AGGREGATOR_SETTINGS = {"trim": ("trimmed-mean",), "assumed_attackers": ("krum", "multi-krum"), "norm_bound": ("norm-bound",)}
@@ -234,6 +236,28 @@ class TrainConfig(LocalTraining):
         allowed=POSITIVE,
         panel=TRAINING,
     )
+    attack: Attack = setting(
+        "none",
+        "Simulate an attack: label-flip, sign-flip, forged-loss or noise (docs/robustness.md). Attackers get no scores.",
+        allowed=one_of(*get_args(Attack)),
+        panel=TRAINING,
+    )
+    attackers: int = setting(1, "With attack: how many clients, drawn by the seed.", allowed=AT_LEAST_ONE, panel=TRAINING)
+    dp_noise: float = setting(
+        0.0,
+        "Differential privacy of clients: noise on a round's sum, in units of dp-clip (docs/privacy.md); 0: off, 1 is usual.",
+        allowed=NOT_NEGATIVE,
+        panel=TRAINING,
+    )
+    dp_clip: float = setting(
+        1.0,
+        "With dp-noise: largest norm of what a client contributes, all its models together.",
+        allowed=POSITIVE,
+        panel=TRAINING,
+    )
+    dp_delta: float = setting(
+        1e-5, "With dp-noise: the δ at which ε is given; below 1 / number of clients.", allowed=OPEN_SHARE, panel=TRAINING
+    )
     server_optimizer: ServerOptimizerName = setting(
         "none",
         "What the server does with a round's update: none (adds it), momentum (FedAvgM), adam, yogi or adagrad.",
@@ -326,6 +350,11 @@ class TrainConfig(LocalTraining):
     def without_effect(self) -> list[str]:
         """Settings that do nothing beside the others, one line each."""
         found = super().without_effect()
+        if self.attackers != defaults()["attackers"] and self.attack == "none":
+            found.append(f"attackers is {self.attackers}, but attack is none: it has no effect")
+        for name in ("dp_clip", "dp_delta"):
+            if getattr(self, name) != defaults()[name] and self.dp_noise == 0:
+                found.append(f"{name} is {getattr(self, name):g}, but dp_noise is 0: it has no effect")
         for name, rules in AGGREGATOR_SETTINGS.items():
             if getattr(self, name) != defaults()[name] and self.aggregator not in rules:
                 found.append(f"{name} is {getattr(self, name):g}, but the aggregator is {self.aggregator}: it has no effect")

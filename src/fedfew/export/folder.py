@@ -28,6 +28,7 @@ from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
 from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export, sha256_of
 from fedfew.stack import tensor
+from fedfew.training import privacy
 from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically
@@ -118,6 +119,7 @@ def _card(
             "train_samples": _counts(about.get("train")),
             "test_samples": _counts(data.get("test_samples")),
         },
+        "privacy": privacy.guarantee(run),
         "scores": _scores(run),
         "scores_are_of_these_models": shared,
         "parameters": sum(p.numel() for p in modules[0].parameters()),

@@ -26,6 +26,7 @@ def text(card: Mapping[str, Any]) -> str:
         _introduction(card),
         "## Models\n" + _models(card),
         "## Scores\n" + _scores(card),
+        *_privacy(card),
         "## Data\n" + _data(card),
         "## Settings\n" + _settings(card),
         "## Use\n" + _use(card),
@@ -101,6 +102,20 @@ def _as_served(card: Mapping[str, Any]) -> str:
             f"{card['training']['temperature']:g}) with the loss on its own data."
         )
     return text
+
+
+def _privacy(card: Mapping[str, Any]) -> list[str]:
+    """What differential privacy promises of the parameters, where they were trained with it."""
+    found = card.get("privacy")
+    if not found:
+        return []
+    return [
+        f"## Privacy\nThe parameters of all models together are (ε = {found['epsilon']:.3g}, δ = {found['delta']:g}) "
+        "differentially private for adding or removing one client, by Rényi differential privacy: a client's contribution was "
+        f"shortened to norm {found['clip']:g}, noise of {found['noise']:g} times that was added, each client took part in a "
+        f"round with probability {found['participation']:.3g}, and there were {found['rounds']} rounds. Scores, and anything of "
+        "single clients, are not covered. In a simulation the noise follows from the seed: keep the seed secret."
+    ]
 
 
 def _data(card: Mapping[str, Any]) -> str:

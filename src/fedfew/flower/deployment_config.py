@@ -13,7 +13,7 @@ from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
 from fedfew.methods.compression import WAYS, Way
-from fedfew.training import settings
+from fedfew.training import privacy, settings
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
 from fedfew.util.validated import (
@@ -28,7 +28,10 @@ from fedfew.util.validated import (
 )
 
 AT_THE_SITE = ("engine", "device", "chunk")
-SIMULATION_ONLY = ("early_stopping", "keep", "best_by")  # sites hold no validation data apart
+SIMULATION_ONLY = {  # and why
+    **dict.fromkeys(("early_stopping", "keep", "best_by"), "on a network no validation data are kept apart"),
+    **dict.fromkeys(("attack", "attackers"), "they simulate hostile clients"),
+}
 SIMULATED = ("data", "partition", "data-seed")  # read by the nodes of a simulation, which have no configuration of their own
 
 
@@ -91,8 +94,16 @@ class DeploymentConfig(TrainConfig):
         method = self.make_method()
         method.check_against(self.clients)
         self.check_aggregator(self.clients)
+        privacy.check(self, method)
+        if self.dp_noise and self.refuse_ratio:
+            raise ValueError(
+                f"refuse-ratio must be 0 where dp-noise is set, not {self.refuse_ratio:g}: whether one client counts must not "
+                "depend on the others' updates (dp-clip bounds them)"
+            )
         if self.aggregation == "masked":
             check_method(method)
+            if self.dp_noise:
+                raise ValueError("dp-noise must be 0 where aggregation is masked: the server clips updates, which masks hide")
             if self.aggregator != "mean":
                 raise ValueError(
                     f"aggregator must be mean where aggregation is masked, not {self.aggregator!r}: a robust rule compares "
@@ -118,7 +129,7 @@ class DeploymentConfig(TrainConfig):
             if key in AT_THE_SITE:
                 raise ValueError(f"{key} is chosen at each site (--node-config), not in the run's configuration")
             if key.replace("-", "_") in SIMULATION_ONLY:
-                raise ValueError(f"{key} is for simulations: on a network no validation data are kept apart")
+                raise ValueError(f"{key} is for simulations: {SIMULATION_ONLY[key.replace('-', '_')]}")
             if key in known:
                 values[known[key]] = convert(value, hints[known[key]], key)
             elif "." not in key and key not in SIMULATED:

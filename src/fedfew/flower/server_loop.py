@@ -27,6 +27,7 @@ from fedfew.flower.exchanges import Exchanges, put_score
 from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
+from fedfew.training import privacy
 from fedfew.training.aggregation import Aggregation, PerClient, ServerStep
 from fedfew.training.api import aggregator_without_effect
 from fedfew.training.loop import DivergedError
@@ -149,10 +150,13 @@ class ServerLoop:
         must be left out."""
         for attempt in range(1, self.config.attempts + 1):
             sampled, nodes = self._sample_clients(number)
-            if len(sampled):
+            if sampled is not None and len(sampled) == 0:  # with differential privacy: noise alone
+                return self._aggregate({}, torch.zeros(self.config.clients), scored, 0, None, 0), sampled
+            if sampled is not None:
                 masked = self._masked_round(number, nodes)
                 replies, sample_shares, bytes_down = self._exchanges.train(number, scored, sampled, nodes, masked)
-                needed = self._quorum(round(self.config.participation * self.config.clients))
+                expected = len(sampled) if self.config.dp_noise else round(self.config.participation * self.config.clients)
+                needed = self._quorum(expected)
                 usable = len(replies)
                 if usable >= needed:
                     aggregation = self._aggregate(replies, sample_shares, scored, bytes_down, masked, needed)
@@ -171,8 +175,9 @@ class ServerLoop:
             f"after round {number - 1} is kept: run the app again with the same folder to continue."
         )
 
-    def _sample_clients(self, number: int) -> tuple[Tensor, dict[int, int]]:
-        """The clients of a round, sampled from those present, and their nodes; waits for enough of them until the deadline."""
+    def _sample_clients(self, number: int) -> tuple[Tensor | None, dict[int, int]]:
+        """The clients of a round, sampled from those present, and their nodes; waits for enough of them until the deadline. None:
+        too few are present."""
         begin = self._clock()
         needed = self._quorum(self.config.clients)
         while True:
@@ -186,7 +191,9 @@ class ServerLoop:
         present = torch.tensor(list(nodes), dtype=torch.int64)
         if len(present) < needed:
             self._log_event(f"round {number}: {len(present)} clients are present, {needed} are needed")
-            return present[:0], nodes
+            return None, nodes
+        if self.config.dp_noise:
+            return present[privacy.secretly_drawn(len(present), self.config.participation)], nodes
         return present[random_streams.participants(self.config.seed, number, present, self.config.participation)], nodes
 
     def _masked_round(self, number: int, nodes: dict[int, int]) -> MaskedRound | None:
@@ -210,7 +217,8 @@ class ServerLoop:
         """The replies aggregated in the order of clients; masked, after further exchanges, which may leave no client."""
         state = self._state.state
         method = self._state.method.smoothed(self.config.smoothing_of(state.round + 1))
-        aggregation = Aggregation(method, state, sample_shares, self._state.optimizer)
+        noise = privacy.secret_noise if self.config.dp_noise else None
+        aggregation = Aggregation(method, state, sample_shares, self._state.optimizer, noise)
         if masked:
             masked.finish(aggregation, replies, quorum)
             replies = {client: replies[client] for client in aggregation.answered.tolist()}

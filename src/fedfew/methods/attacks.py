@@ -13,7 +13,6 @@ from fedfew.methods.base import Outcome
 from fedfew.methods.wrapper import Wrapper
 from fedfew.stack import Tree, from_named, named_leaves, tree_map
 
-REPLY_ATTACKS = ("sign-flip", "forged-loss", "noise")
 SIGN_FLIP = -5.0  # what an update is multiplied by
 FORGED_LOSS = 1000.0
 NOISE = 5.0  # length of the noise, in lengths of the client's honest update
@@ -24,7 +23,8 @@ class Attacked(Wrapper):
     """A method some of whose clients reply falsely; what clients keep for themselves is as the method says.
 
     sign-flip: the update times −5. noise: Gaussian noise in its place, five times as long. forged-loss: a loss of 1000 for all
-    models, and an update of zeros. It is no method by itself: ``fedfew.train(…, attack="sign-flip", attackers=2)``.
+    models, and an update of zeros. label-flip: honest replies about data with false labels, which the data hold. It is no method
+    by itself: ``fedfew.train(…, attack="sign-flip", attackers=2)``.
     """
 
     attack: str
@@ -34,7 +34,7 @@ class Attacked(Wrapper):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         outcome = self.method.client(received, own, local)
         hostile = torch.isin(local.clients.cpu(), torch.tensor(self.attackers, dtype=torch.int64))
-        if not bool(hostile.any()):
+        if self.attack == "label-flip" or not bool(hostile.any()):  # flipped labels are in the data
             return outcome
         reply = outcome.reply
         if self.attack == "sign-flip":

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedfew.local import Local
 
 
+LOSS_BOUND = 10.0  # times the median; the largest factor that was measured in honest runs is 6.4
 Family = Literal["few models", "one model", "personal parts", "one model per client", "other"]
 """What clients have in common: K models that they choose from; one model; a part of a model; nothing but each other's help."""
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -151,6 +152,11 @@ class Method(ABC):
         """One number per client, the sum of whose exponentials is what the weights are shares of (``WeightedMean.shares``), for a
         method whose weights ω do not sum to the whole by themselves. None: they do."""
         return None
+
+    def loss_bound(self, median: float) -> float:
+        """The largest loss under its best model that counts for a client's weight, given the median over clients in the round
+        before (docs/robustness.md)."""
+        return LOSS_BOUND * median
 
     @property
     def share_cap(self) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedfew.local import Local
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
@@ -47,6 +48,9 @@ class Wrapper(Method):
     def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
         return self.method.log_whole(reply, share, clients)
 
+    def loss_bound(self, median: float) -> float:
+        return self.method.loss_bound(median)
+
     @property
     def share_cap(self) -> float:
         return self.method.share_cap
@@ -70,6 +74,9 @@ class Wrapper(Method):
 
     def mixture(self, own: Tree) -> Tensor | None:
         return self.method.mixture(own)
+
+    def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        return self.method.around(factory)
 
     def server_models(self, server: Tree) -> Tree:
         return self.method.server_models(server)

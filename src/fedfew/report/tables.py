@@ -66,6 +66,10 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
         models = run.scored("mixture").shape[1]
         weights = f"served: a mixture, a prediction runs {models} models. single: the best of them alone, one model. {weights}"
     title += "; MAE and RMSE in units of the target" if "mae" in final else ""
+    if "epsilon" in run.history.columns:
+        weights = ", ".join(
+            filter(None, [weights, f"ε {float(run.history.last('epsilon')):.3g} at δ {run.settings['dp_delta']:g}"])
+        )
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
     scores = {f"{name} {score_name(run)}": summary for name, summary in last_scores(run).items()}
     scores |= {

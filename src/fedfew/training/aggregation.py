@@ -5,6 +5,7 @@ The simulator and a real server both go through here, so that a round means the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +20,9 @@ from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tenso
 from fedfew.tasks import recorded_task
 from fedfew.training import own_metrics
 from fedfew.training.checkpoint import State
-from fedfew.training.client_weights import LOSS_BOUND, bounded, caps, log_factors, median_of
+from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
+from fedfew.training.privacy import Noise, PrivateMean, epsilon
 from fedfew.training.round_mean import RoundMean
 from fedfew.training.scoring import ServedScores
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
@@ -90,7 +92,10 @@ class Aggregation:
     share: n_i / Σ_j n_j over the clients that the round was begun with, 0 for all others, [M].
     """
 
-    def __init__(self, method: Method, state: State, share: Tensor, optimizer: ServerOptimizer) -> None:
+    def __init__(
+        self, method: Method, state: State, share: Tensor, optimizer: ServerOptimizer, noise: Noise | None = None
+    ) -> None:
+        """noise: with differential privacy, where the random numbers come from."""
         self.method = method
         self.optimizer = optimizer
         self.share = share
@@ -100,10 +105,14 @@ class Aggregation:
         self.bytes_up = 0
         self.bytes_down = 0
         self._state = state
-        self._median = state.median_loss  # of the round before: the state's changes when this one is complete
-        self._mean: RoundMean | None = None
+        median = state.median_loss  # of the round before
+        self._bound = method.loss_bound(median) if median is not None and median > 0 else None
+        self._mean: RoundMean | PrivateMean | None = None
         self._masked_mean: WeightedMean | None = None
         self._answered: list[Tensor] = []
+        self._noise = noise
+        if noise is not None:
+            self._mean = self._round_mean(0)  # a round without clients gets noise, too
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
 
     def add(self, clients: Tensor, reply: Reply) -> None:
@@ -129,14 +138,16 @@ class Aggregation:
 
     def bounded(self, losses: Tensor) -> Tensor:
         """Reported losses ``[C, K]`` as they count for weights."""
-        return bounded(losses, self._median)
+        return bounded(losses, self._bound)
 
     def log_factors(self, log_alpha: Tensor, clients: Tensor) -> Tensor:
         """What is added to the log of these clients' weights [C] so that none is above its cap; they are all of the round."""
         most = self._caps()
         return torch.zeros(len(clients)) if most is None else log_factors(log_alpha, most[clients])
 
-    def _round_mean(self, models: int) -> RoundMean:
+    def _round_mean(self, models: int) -> RoundMean | PrivateMean:
+        if self._noise is not None:
+            return PrivateMean(self.optimizer.config, self._state.server, len(self.share), self._noise)
         return RoundMean(models, self._caps(), self.optimizer.config)
 
     def _caps(self) -> Tensor | None:
@@ -160,7 +171,7 @@ class Aggregation:
             self.bytes_up += bytes_up
             self.bytes_down += bytes_down
             self._answered += answered
-        self._mean, self._noted = None, []
+        self._mean, self._noted = None if self._noise is None else self._round_mean(0), []
         everyones: list[tuple[Tensor, Tree]] = []
         for theirs in group.everyones_trees(mine, device):
             for name in theirs:
@@ -181,8 +192,15 @@ class Aggregation:
         return torch.cat(self._answered) if self._answered else torch.zeros(0, dtype=torch.int64)
 
     @property
+    def nobody_drawn(self) -> bool:
+        """With differential privacy it may happen that no client is drawn for a round."""
+        return self._noise is not None and not bool((self.share > 0).any())
+
+    @property
     def loss(self) -> float:
         """Mean over clients of the least loss they reported."""
+        if self.nobody_drawn:
+            return math.nan
         assert self.losses is not None, "nobody answered"
         return float(self.reported(self.answered).amin(1).mean())
 
@@ -199,22 +217,25 @@ class Aggregation:
         mean = self._mean.combine() if self._mean else self._masked_mean
         if mean is not None:
             server, moments = self.optimizer.step(server, self.method.aggregate(server, mean), moments)
-        if not self._answered or not all(bool(t.isfinite().all()) for t in leaves(server)):
+        if (not self._answered and not self.nobody_drawn) or not all(bool(t.isfinite().all()) for t in leaves(server)):
             return None
         average = averaged(self._state.average, server, self.optimizer.config.server_average)
-        return ServerStep(server, moments, average, median_of(self.reported(self.answered)))
+        median = median_of(self.reported(self.answered)) if self._answered else self._state.median_loss
+        return ServerStep(server, moments, average, median)
 
     def events(self, round: int) -> list[str]:
         """A line for every client whose losses are bounded or whose weight is capped, and for every client with most of a model;
         once in a run for each."""
+        if self._noise is not None:
+            return [f"round {round}: no client was drawn, the models move by noise alone"] if self.nobody_drawn else []
         if self._mean is None and self._masked_mean is None:
             return []
         clients, reported = self.answered.tolist(), self.reported(self.answered)
         log_weights, log_alpha, factors = self._weights()
         before, after = log_alpha.softmax(0).tolist(), (log_alpha + factors).softmax(0).tolist()
         lines = [
-            f"losses of client {clients[row]} are bounded: {float(reported[row].amin()):.4g} in round {round} is more than "
-            f"{LOSS_BOUND:g} times the median of the round before"
+            f"losses of client {clients[row]} are bounded: {float(reported[row].amin()):.4g} in round {round} counts as "
+            f"{self._bound:.4g}, by the median of the round before"
             for row in (self.bounded(reported) != reported).any(1).nonzero()[:, 0].tolist()
         ]
         lines += [
@@ -242,20 +263,37 @@ class Aggregation:
         log_alpha = log_weights.logsumexp(1) if whole is None else whole.cpu().double()
         return log_weights, log_alpha, self.log_factors(log_alpha, at)
 
+    def _diagnosed(self, models: int) -> dict[str, Any]:
+        """What the method records of the round, NaN for clients without a reply."""
+        answered, columns = self.answered, dict[str, Any]()
+        if self.nobody_drawn:  # of somebody, for the names
+            found = self.method.diagnose(torch.zeros(1, models), torch.ones(1), torch.tensor([0]))
+        else:
+            found = self.method.diagnose(self.bounded(self.reported(answered)), self.share[answered], answered)
+        if "alpha" in found:
+            found["alpha"] = self._alpha_used(found["alpha"])
+        for name, value in found.items():
+            empty = torch.full((len(self.share), *value.shape[1:]) if value.ndim else (), torch.nan)
+            columns[name] = empty
+            if not self.nobody_drawn:
+                columns[name] = value.cpu().float() if value.ndim == 0 else empty.index_copy(0, answered, value.cpu().float())
+        return columns
+
+    def _alpha_used(self, alpha: Tensor) -> Tensor:
+        """α after the cap; with differential privacy all clients count alike."""
+        if self._noise is not None:
+            return torch.full_like(alpha, 1 / len(alpha))
+        _, log_alpha, factors = self._weights()
+        return (log_alpha + factors).softmax(0) if bool(factors.any()) else alpha
+
     def record(self, state: State, served: PerClient, seconds: float, validated: PerClient | None = None) -> None:
         """Write the round, which is complete, into the state's history; validated: scores on validation data, where compared."""
-        assert self.losses is not None, "nobody answered"
-        answered = self.answered
-        columns: dict[str, Any] = {}
-        found = self.method.diagnose(self.bounded(self.reported(answered)), self.share[answered], answered)
-        if "alpha" in found:  # as it was used
-            _, log_alpha, factors = self._weights()
-            found["alpha"] = (log_alpha + factors).softmax(0) if bool(factors.any()) else found["alpha"]
-        for name, value in found.items():
-            columns[name] = value.cpu().float()
-            if value.ndim:
-                columns[name] = torch.full((len(self.share), *value.shape[1:]), torch.nan)
-                columns[name][answered] = value.cpu().float()
+        if self.losses is None:
+            assert self.nobody_drawn, "nobody answered"
+            self.losses = torch.full((len(self.share), len(leaves(state.server)[0])), torch.nan)
+        columns = self._diagnosed(self.losses.shape[1])
+        if self._noise is not None:
+            columns["epsilon"] = epsilon(self.optimizer.config, state.round)
         called = recorded_task(state.settings).column
         single = {f"single_{called}": served["single_score"]} if "single_score" in served.columns else {}
         state.history.append(

@@ -31,10 +31,12 @@ from fedfew.training import (
     distributed,
     model_check,
     own_metrics,
+    privacy,
     progress_bar,
     task_settings,
     validation,
 )
+from fedfew.training.attack import with_attack
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
@@ -96,6 +98,7 @@ def train(
     factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
     chosen.check_against(len(federation))
     config.check_aggregator(len(federation))
+    privacy.check(config, chosen)
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config, federation.train)
     validation.check(config, federation)
@@ -124,7 +127,8 @@ def train(
         if begun is not None and begun.models:
             frozen = frozen_of(begun.models, frozen)
         factory = holding(factory, dict(named_leaves(frozen)))
-        here = with_class_weights(with_label_prior(federation, config), config)
+        chosen, here = with_attack(config, chosen, federation)
+        here = with_class_weights(with_label_prior(here, config), config)
         here = here.to(device, stream=too_large(federation, device))
         engine = _engine(config, factory, here, chosen.replicas, group)
         chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
@@ -175,7 +179,7 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
     found = config.without_effect()
     if config.server_optimizer != "none" and not method.aggregates:
         found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
-    found += aggregator_without_effect(config, method)
+    found += aggregator_without_effect(config, method) + privacy.notes(config, state.settings["federation"]["clients"])
     if config.serve == "mixture" and method.mixture(take(state.own, slice(1))) is not None:
         found.append(f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect")
     elif config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:

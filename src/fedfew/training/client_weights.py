@@ -11,21 +11,17 @@ import math
 import torch
 from torch import Tensor
 
-LOSS_BOUND = 10.0
-"""A client's least loss counts as at most this many times the median of the round before. In honest runs the largest factor
-that was measured is 6.4 (docs/robustness.md)."""
 FLOOR = 3.0  # of n clients, one may always have 3/n of the weights: in small federations honest clients reach 0.63
 
 
-def bounded(losses: Tensor, median: float | None) -> Tensor:
-    """``losses[C, K]``, each client's lowered by one number where its least loss exceeds the bound.
+def bounded(losses: Tensor, bound: float | None) -> Tensor:
+    """``losses[C, K]``, each client's lowered by one number where its least loss exceeds the bound; None: there is none.
 
-    Differences between a client's models stay, and with them the model that it prefers. median: of the clients' least losses in
-    the round before; None: not known, nothing is bounded.
+    Differences between a client's models stay, and with them the model that it prefers.
     """
-    if median is None or median <= 0:
+    if bound is None:
         return losses
-    excess = (losses.amin(1, keepdim=True) - LOSS_BOUND * median).clamp_min(0)
+    excess = (losses.amin(1, keepdim=True) - bound).clamp_min(0)
     return torch.where(losses.isfinite(), losses - excess, losses)
 
 
@@ -56,9 +52,9 @@ def log_factors(log_alpha: Tensor, most: Tensor) -> Tensor:
         return torch.where(most > 0, log_most - log_alpha, 0.0)
     capped = torch.zeros(len(most), dtype=torch.bool)
     while True:  # capping one raises the others' shares, which may bring another above its cap
-        left = math.log1p(-float(most[capped].sum()))
-        log_scale = left - log_alpha[~capped].logsumexp(0)
-        over = ~capped & (log_alpha + log_scale > log_most + 1e-12)
+        left, others = 1 - float(most[capped].sum()), log_alpha[~capped]
+        over = left * others.softmax(0) > most[~capped] * (1 + 1e-9)  # with room for rounding, or all might end up capped
         if not bool(over.any()):
+            log_scale = math.log(left) - others.logsumexp(0)
             return torch.where(capped, log_most - log_scale - log_alpha, 0.0)
-        capped |= over
+        capped[~capped] = over

@@ -31,6 +31,7 @@ class History:
     seconds             [S]          seconds of training a round, mean since the last scored round (scoring not counted)
     bytes_up, _down     [S]          bytes sent to the server, and to the clients, in this round
     left_out            [S]          clients left out since the last scored round because their numbers were not finite
+    epsilon             [S]          ε of differential privacy so far, where dp_noise is set
     alpha, w, g         …            the method's own, here FedFew's: [S, M], [S, M, K], [S]
     ==================  ===========  ====================================================================================
     """

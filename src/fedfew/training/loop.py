@@ -23,8 +23,9 @@ from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, put, take
-from fedfew.training import checkpoint, own_metrics, validation
+from fedfew.training import checkpoint, own_metrics, privacy, validation
 from fedfew.training.aggregation import Aggregation, PerClient, usable
+from fedfew.training.attack import without_attackers
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.training.history import History
@@ -127,11 +128,14 @@ class RoundLoop:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
         begin = time.perf_counter()
         method, server, train = self.method.smoothed(self.config.smoothing_of(number)), self.state.server, self.federation.train
-        present = random_streams.participants(self.engine.seed, number, self.federation.ids, self.config.participation)
+        private = self.config.dp_noise > 0
+        draw = privacy.drawn if private else random_streams.participants
+        present = draw(self.engine.seed, number, self.federation.ids, self.config.participation)
         counts = train.count.cpu()
         share = torch.zeros(len(self.federation), dtype=torch.float64)  # weights are exp(share · loss / μ): digits count
         share[present] = counts[present].double() / counts[present].sum()
-        collected = Aggregation(method, self.state, share, self.optimizer)
+        noise = privacy.counted_noise(self.engine.seed, number) if private else None
+        collected = Aggregation(method, self.state, share, self.optimizer, noise)
         new: list[tuple[Tensor, Tree]] = []
         scoring = 0.0
         for clients in _chunks(self.group.share(present, counts[present]), self.chunk):
@@ -219,7 +223,8 @@ class RoundLoop:
 
     def _score(self, candidates: Tree, clients: Tensor, on: Samples, learned: Tensor | None) -> ServedScores:
         own_data = self.federation.val or self.federation.train
-        return score(self.engine, candidates, own_data.take(clients), on.take(clients), self.config, learned)
+        scores = score(self.engine, candidates, own_data.take(clients), on.take(clients), self.config, learned)
+        return without_attackers(scores, self.method, self.federation.ids[clients])
 
     def _note_choice(self) -> None:
         """Which of the models served now each client would use, where the last round was not scored. No other process is asked: a
@@ -237,6 +242,8 @@ class RoundLoop:
         self.state.mixture = torch.cat(mixtures) if mixtures else None
 
     def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
+        if collected.nobody_drawn:
+            return
         answered = collected.answered.sort().values
         missing = present[~torch.isin(present, answered)].tolist()
         self.state.left_out += len(missing)

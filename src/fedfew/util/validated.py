@@ -53,6 +53,7 @@ POSITIVE = (lambda value: 0 < value < math.inf, "a finite number > 0")
 NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "a finite number ≥ 0")
 ZERO_OR_ABOVE_ONE = (lambda value: value == 0 or 1 < value < math.inf, "0 or a finite number > 1")
 SHARE = (lambda value: 0 < value <= 1, "in (0, 1]")
+OPEN_SHARE = (lambda value: 0 < value < 1, "in (0, 1)")
 BELOW_ONE = (lambda value: 0 <= value < 1, "in [0, 1)")
 
 

@@ -29,7 +29,7 @@ def of_run(record: Record, files: SideFiles | None = None) -> dict[str, Any]:
         "kind": "run",
         "title": f"{method['name']} on {settings['federation']['name']}",
         "run": _about(record, files),
-        "settings": _settings(settings),
+        "settings": _privacy(record) + _settings(settings),
         "reproduction": how_to_repeat(record, files),
         "events": {"all": len(record.events), "newest": record.events[-EVENTS:]},
         "costs": {name: series.short(float(value)) for name, value in files.costs.items()},
@@ -169,6 +169,15 @@ def _served_and_adapted(record: Record) -> dict[str, str]:
             "adapted": f"a mixture of all models that the client has trained, {weights}",
         }
     return {} if method is None else {score: getattr(method, score) for score in SCORES}
+
+
+def _privacy(record: Record) -> list[dict[str, Any]]:
+    """ε by round, of a run with differential privacy; as the first group of settings."""
+    if not record.scored or "epsilon" not in record.columns:
+        return []
+    at = sorted({*range(0, record.scored, -(-record.scored // 10)), record.scored - 1})  # ten rounds or so, and the last
+    rows = [[f"ε after round {int(record.row('round', i))}", f"{float(record.row('epsilon', i)):.3g}"] for i in at]
+    return [{"title": f"Differential privacy (δ = {record.settings['dp_delta']:g})", "rows": rows}]
 
 
 def _settings(settings: dict[str, Any]) -> list[dict[str, Any]]:
