@@ -144,9 +144,17 @@ def test_where_a_study_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_catalogue_holds_the_papers_tables_and_figures():
     names = {"table1", "table2", "k-cifar10", "k-agnews-kvasir", "local-epochs", "mu", "fairness", "costs", "theory"}
-    assert names | {"natural", "attacks", "privacy", "leaderboard", "quick", "quick-k", "quick-mu", "quick-epochs"} == set(
-        catalogue()
-    )
+    assert names | {
+        "natural",
+        "attacks",
+        "privacy",
+        "leaderboard",
+        "leaderboard-wide",
+        "quick",
+        "quick-k",
+        "quick-mu",
+        "quick-epochs",
+    } == set(catalogue())
     for name in catalogue():
         found = read(name)
         assert found.name == name
