@@ -50,3 +50,19 @@ def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(percent(out).values()) >= 90
     served = re.findall(r"served by model (\d)", out)
     assert served[0] == served[1] != served[2]
+
+
+def test_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run("regression.py", tmp_path, monkeypatch)
+    r2 = {name: float(number) for name, number in re.findall(r"^(\w+): R² (-?\d\.\d+)", out, re.MULTILINE)}
+    assert list(r2) == ["local", "fedavg", "fedfew"]
+    assert 0.3 < r2["local"] < min(r2["fedavg"], r2["fedfew"])
+    assert abs(r2["fedavg"] - r2["fedfew"]) < 0.03  # as its last line says
+
+
+def test_frozen_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run("frozen_backbone.py", tmp_path, monkeypatch)
+    assert "the backbone is as it was: True" in out
+    assert "650 of 17226 numbers sent" in out  # 64 · 10 + 10 of the head
+    correct = {name: int(number) for name, number in re.findall(r"^([\w ]+): (\d+) % correct", out, re.MULTILINE)}
+    assert correct["frozen backbone"] > correct["from scratch"] > 60
