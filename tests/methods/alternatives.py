@@ -29,7 +29,8 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedrod": {"gamma": ({}, 0.0)},
     "feddbe": {"kappa": ({}, 0.0), "momentum": ({}, 1.0), "head": ({}, "0")},
     "fedpac": {"lam": ({}, 5.0), "head_epochs": ({}, 3), "head": ({}, "0")},
-    "knnper": {"lam": ({}, 0.9), "neighbours": ({}, 1), "scale": ({}, 0.1), "capacity": ({}, 6)},
+    "fedfomo": {"models": ({}, 1), "holdout": ({}, 0.5)},
+    "knnper": {"lam": ({}, 0.9), "neighbours": ({}, 1), "scale": ({}, 1.0), "capacity": ({}, 6)},
     "fedala": {"layers": ({}, 1), "eta": ({}, 1.0), "ala_epochs": ({}, 2)},
     "lgfedavg": {"shared_layers": ({}, 2)},
     "fedbn": {},
@@ -88,6 +89,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedrod": {"gamma": (*NOT_A_WEIGHT, "strong")},
     "feddbe": {"kappa": NOT_A_WEIGHT, "momentum": (*NOT_A_WEIGHT, 1.1, "much"), "head": (3, "no such layer")},
     "fedpac": {"lam": (*NOT_A_WEIGHT, "strong"), "head_epochs": (*NOT_A_NUMBER_OF, "all"), "head": (3, "no such layer")},
+    "fedfomo": {"models": (*NOT_A_NUMBER_OF, "all"), "holdout": (0.0, 1.0, float("nan"), "some")},
     "knnper": {
         "lam": (*NOT_A_WEIGHT, 1.1),
         "neighbours": (*NOT_A_NUMBER_OF, "all"),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfew import random_streams
 from fedfew.training.run import Run
 from tests.methods.formulas import (
     BODY,
@@ -17,6 +18,7 @@ from tests.methods.formulas import (
     HEAD,
     LR,
     ROUNDS,
+    SEED,
     SHARE,
     Local,
     M,
@@ -187,6 +189,35 @@ def fedpac(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     return [joined(body, heads[i]) for i in range(M)]
 
 
+def fedfomo(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """w_n ∝ max(0, (L(θ_i) − L(θ_n))/‖θ_n − θ_i‖) on the held-out samples; then SGD on the others."""
+    models, out = [start[0]] * M, [max(1, round(method.holdout * n)) for n in N]
+    out = [o + ((n - o) % batch == 1) for n, o in zip(N, out, strict=True)]  # a batch of one is held out, too
+    rest = torch.tensor([n - o for n, o in zip(N, out, strict=True)])
+    used = 0
+
+    for r in range(1, ROUNDS + 1):
+        new = []
+        for i in range(M):
+            x, y, mine = X[i][-out[i] :], Y[i][-out[i] :], models[i]
+            apart = [{n: other[n] - mine[n] for n in mine} for other in models]
+            length = [math.sqrt(sum(float(t.square().sum()) for t in d.values())) for d in apart]
+            gain = [slope(mine, x, y)[1] - slope(other, x, y)[1] for other in models]
+            w = [max(0.0, g / d) if d else 0.0 for g, d in zip(gain, length, strict=True)]
+            used += sum(value > 0 for value in w)
+            if sum(w):
+                mine = {n: t + sum(value / sum(w) * d[n] for value, d in zip(w, apart, strict=True)) for n, t in mine.items()}
+            for epoch in range(EPOCHS):
+                order = random_streams.order(SEED, r, torch.arange(M), 1, epoch, rest, int(rest.max()))[i, 0, : int(rest[i])]
+                for rows in order.split(batch):
+                    g, _ = slope(mine, X[i][rows], Y[i][rows])
+                    mine = {n: t - LR * g[n] for n, t in mine.items()}
+            new.append(mine)
+        models = new
+    assert used > 5  # some models of others are better
+    return models
+
+
 PERSONAL = {
     "fedper": fedper,
     "lgfedavg": lgfedavg,
@@ -197,4 +228,5 @@ PERSONAL = {
     "fedala": fedala,
     "fedpac": fedpac,
     "knnper": fedbn,
+    "fedfomo": fedfomo,
 }

@@ -243,7 +243,7 @@ REFERENCES: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
 }
 # Of weights of order one, after three rounds. In the stack a sample's share of its batch, 1/b, is kept in single precision.
 TOLERANCE = {"sequential": 1e-9, "stacked": 1e-6}
-BY_LOSSES = {"qfedavg"}  # weights are powers of the losses of received models, which are reported in single precision
+BY_LOSSES = {"qfedavg", "fedfomo"}  # weights are made of losses of received models, which are reported in single precision
 
 
 def settings(batch: int) -> dict[str, Any]:

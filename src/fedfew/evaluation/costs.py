@@ -28,7 +28,10 @@ from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs of one round in which all clients take part; "a client" is the mean client where they differ."""
+    """Costs of one round in which all clients take part; "a client" is the mean client where they differ.
+
+    Of a method that uses a part of the samples for one thing and the rest for another (FedFomo), each is counted as if it used all.
+    """
 
     bytes_down: int  # to a client: what the server dispatches
     bytes_up: int  # from a client: its update and its losses

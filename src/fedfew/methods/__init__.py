@@ -22,6 +22,7 @@ from fedfew.methods.feddbe import FedDBE
 from fedfew.methods.feddyn import FedDyn
 from fedfew.methods.fedem import FedEM
 from fedfew.methods.fedfew import FedFew
+from fedfew.methods.fedfomo import FedFomo
 from fedfew.methods.fedmtl import FedMTL
 from fedfew.methods.fednova import FedNova
 from fedfew.methods.fedpac import FedPAC
@@ -67,6 +68,7 @@ METHODS: dict[str, type[Method]] = {
         FedBN,
         FedAMP,
         FedALA,
+        FedFomo,
         IFCA,
         FedEM,
         CFL,
@@ -89,6 +91,7 @@ __all__ = [
     "FedDyn",
     "FedEM",
     "FedFew",
+    "FedFomo",
     "FedMTL",
     "FedNova",
     "FedPAC",

@@ -28,11 +28,11 @@ class KNNPer(FedAvg):
     in every round that it takes part in, with features under the model as received, and λ is one number for all.
     """
 
-    lam: float = 0.5
+    lam: float = 0.3
     """λ, the weight of the neighbours. 0: FedAvg; 1: the neighbours alone."""
-    neighbours: int = 10
+    neighbours: int = 5
     """k, how many of the nearest samples vote."""
-    scale: float = 1.0
+    scale: float = 0.1
     """σ: the smaller, the more the very nearest count."""
     capacity: int = 500
     """How many samples a client remembers: its first ones, where it has more."""
