@@ -30,7 +30,7 @@ from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
 class Cost:
     """Costs of one round in which all clients take part; "a client" is the mean client where they differ.
 
-    Of a method that uses a part of the samples for one thing and the rest for another (FedFomo), each is counted as if it used all.
+    Of a method that uses some samples for one thing and the others for another (FedFomo), each is counted as if it used all.
     """
 
     bytes_down: int  # to a client: what the server dispatches
