@@ -6,6 +6,7 @@ import os
 import sys
 
 SMALL = ["--rounds", "2", "--clients", "4", "--device", "cpu", "--engine", "stacked"]
+TINY = [*SMALL, "--sample", "160"]
 PNG = b"\x89PNG"
 PROGRAM = [sys.executable, "-c", "from fedfew.cli import main; main()"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}

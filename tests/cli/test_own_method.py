@@ -19,7 +19,7 @@ from fedfew.methods import METHODS
 from fedfew.studies import estimate, key
 from fedfew.studies.execution import prepare
 from fedfew.studies.plan import Options, cells
-from tests.cli.small import SMALL
+from tests.cli.small import TINY
 from tests.helpers import call, refused
 from tests.studies.small import study
 
@@ -77,11 +77,11 @@ def forget() -> None:
 
 
 def test_a_run_with_a_class_of_ones_own_is_that_of_python() -> None:
-    call("run", *SMALL, "--method", SPEC, "--q", "2", "--recipe", "plain", "--folder", "r")
+    call("run", *TINY, "--method", SPEC, "--q", "2", "--recipe", "plain", "--folder", "r")
     run = fedfew.load("r")
     assert run.method.settings() == {"name": "qfair-of-a-user", "q": 2.0}
     assert yaml.safe_load(Path("r/config.yaml").read_text())["method"] == {"name": SPEC, "q": 2.0}
-    data = fedfew.data.digits(4)
+    data = fedfew.data.load("digits", clients=4, sample=160)
     same = fedfew.train(data, "mlp", type(run.method)(q=2.0), rounds=2, batch_size=10, lr=0.1, engine="stacked", device="cpu")
     plain = fedfew.train(data, "mlp", "fedavg", rounds=2, batch_size=10, lr=0.1, engine="stacked", device="cpu")
     assert np.array_equal(run.history.served_loss, same.history.served_loss)
@@ -89,8 +89,8 @@ def test_a_run_with_a_class_of_ones_own_is_that_of_python() -> None:
 
 
 def test_a_folder_does_not_make_fedfew_import_anything(capsys: pytest.CaptureFixture[str]) -> None:
-    call("run", *SMALL, "--method", SPEC, "--folder", "r")
-    call("compare", *SMALL, "--methods", f"fedavg,{SPEC}", "--folder", "c")
+    call("run", *TINY, "--method", SPEC, "--folder", "r")
+    call("compare", *TINY, "--methods", f"fedavg,{SPEC}", "--folder", "c")
     forget()
     assert "qfair-of-a-user" in call("show", "r").stdout  # scores need no method
     assert f"made with a method of your own, {SPEC}: name it again (--method {SPEC})" in refused(
@@ -107,9 +107,9 @@ def test_a_folder_does_not_make_fedfew_import_anything(capsys: pytest.CaptureFix
 
 
 def test_select_and_predict_take_it() -> None:
-    call("run", *SMALL, "--method", SPEC, "--folder", "r")
+    call("run", *TINY, "--method", SPEC, "--folder", "r")
     forget()
-    x, y = fedfew.data.digits(4).train.of(0)
+    x, y = fedfew.data.load("digits", clients=4, sample=160).train.of(0)
     np.savez("new.npz", x=x.numpy(), y=y.numpy())
     assert json.loads(call("select", "r", "--data", "new.npz", "--method", SPEC, "--json").stdout)["model"] == 0
     forget()
@@ -149,7 +149,7 @@ def test_its_settings_are_listed() -> None:
 
 
 def test_a_run_without_its_class_says_what_is_missing() -> None:
-    call("run", *SMALL, "--method", SPEC, "--folder", "r")
+    call("run", *TINY, "--method", SPEC, "--folder", "r")
     forget()
     run = fedfew.load("r")
     assert len(run.history.served_accuracy) == 2
@@ -188,6 +188,7 @@ def test_a_study_runs_it_in_worker_processes(here: Path) -> None:
     assert estimate.estimate(Path("studies"), {"k": cells(own_study(q=5))[0].settings}, 1).seconds["k"] is not None
 
 
+@pytest.mark.slow
 def test_mistakes_in_a_study_are_found_before_training() -> None:
     with pytest.raises(ValueError, match="the module nowhere cannot be found"):
         cells(study(rows={"Mine": {"method": "nowhere:QFair"}}))

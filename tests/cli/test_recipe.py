@@ -13,7 +13,7 @@ import fedfew
 from fedfew.cli import recipe
 from fedfew.config import STRONG
 from fedfew.training.settings import resolve
-from tests.cli.small import SMALL
+from tests.cli.small import TINY
 from tests.helpers import call, refused
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -26,7 +26,7 @@ LINE = (
 
 def trained(*words: str) -> tuple[dict[str, object], str]:
     """The settings of a run, and what was printed."""
-    out = call("run", *SMALL, "--models", "2", *words, "--folder", "r").stdout
+    out = call("run", *TINY, "--models", "2", *words, "--folder", "r").stdout
     return fedfew.load("r").settings, out
 
 
@@ -49,7 +49,7 @@ def test_the_summary_shows_the_mixture_its_cost_and_the_best_model_alone() -> No
     assert json.loads(Path("r/costs.json").read_text())["inference_passes"] == 2
     document = json.loads(call("show", "r", "--json").stdout)["mixture"]
     assert (document["models"], document["single"]["mean"]) == (2, pytest.approx(single / 100))
-    plain = call("run", *SMALL, "--models", "2", "--recipe", "plain", "--folder", "plain").stdout
+    plain = call("run", *TINY, "--models", "2", "--recipe", "plain", "--folder", "plain").stdout
     assert "single accuracy" not in plain
     assert json.loads(Path("plain/costs.json").read_text())["inference_passes"] == 1
 
@@ -71,7 +71,7 @@ def test_the_plain_recipe_is_there_for_the_asking(words: list[str]) -> None:
 
 def test_data_of_ones_own_are_trained_plainly_and_one_line_says_so() -> None:
     rng = np.random.default_rng(0)
-    np.savez("mine.npz", x=rng.normal(size=(80, 5)).astype(np.float32), y=np.arange(80) % 2)
+    np.savez("mine.npz", x=rng.normal(size=(200, 5)).astype(np.float32), y=np.arange(200) % 2)
     settings, out = trained("--dataset", "mine.npz", "--partition", "iid")
     assert settings["label_prior"] == "none"
     assert "recipe plain, as for all data of your own; --recipe strong sets label prior" in out
@@ -102,12 +102,12 @@ def test_published_is_the_preset_of_the_method_that_is_trained() -> None:
 
 
 def test_compare_gives_every_method_the_recipe_or_the_protocol() -> None:
-    out = call("compare", *SMALL, "--methods", "fedavg,fedfew:models=2", "--folder", "c").stdout
+    out = call("compare", *TINY, "--methods", "fedavg,fedfew:models=2", "--folder", "c").stdout
     assert LINE in out.splitlines()
     assert yaml.safe_load(Path("c/config.yaml").read_text())["recipe"] == "strong"
     assert {fedfew.load(f"c/{name}").settings["label_prior"] for name in ("fedavg-0", "fedfew-models=2-0")} == {"client"}
     assert "recipe" not in call("compare", "--resume", "--folder", "c").stdout
-    call("compare", *SMALL, "--methods", "fedprox,fedfew:models=2", "--protocol", "published", "--folder", "p")
+    call("compare", *TINY, "--methods", "fedprox,fedfew:models=2", "--protocol", "published", "--folder", "p")
     assert fedfew.load("p/fedprox-0").method == fedfew.methods.make("fedprox", published=True)
     assert fedfew.load("p/fedfew-models=2-0").method == fedfew.FedFew.as_published(models=2)
 
@@ -117,7 +117,7 @@ def test_wrong_protocols_are_answered() -> None:
     assert "that needs a study" in refused("compare", "--protocol", "tuned")
     trained()
     assert "--protocol is for a new run" in refused("run", "--resume", "--folder", "r", "--protocol", "fair")
-    call("compare", *SMALL, "--methods", "fedavg", "--folder", "c")
+    call("compare", *TINY, "--methods", "fedavg", "--folder", "c")
     assert "--protocol is for a new comparison" in refused("compare", "--resume", "--folder", "c", "--protocol", "fair")
 
 

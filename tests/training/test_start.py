@@ -16,7 +16,7 @@ from fedfew.config import TrainConfig
 from fedfew.methods import FedAvg, FedFew, LocalOnly
 from fedfew.training import start as starting
 from fedfew.training.api import fresh_models
-from tests.cli.small import SMALL
+from tests.cli.small import TINY
 from tests.helpers import call
 from tests.methods.small import assert_same, federation, mlp, train
 
@@ -172,13 +172,13 @@ def test_frozen_parameters_come_with_the_models() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_from_the_command_line() -> None:
-    call("run", *SMALL, "--models", "2", "--folder", "a")
+    call("run", *TINY, "--models", "2", "--folder", "a")
     assert (
         "start: goes on after round 2"
-        in call("run", *SMALL, "--models", "2", "--rounds", "4", "--start", "a", "--folder", "b").stdout
+        in call("run", *TINY, "--models", "2", "--rounds", "4", "--start", "a", "--folder", "b").stdout
     )
     assert fedfew.load("b").round == 4
-    out = call("run", *SMALL, "--method", "fedavg", "--start", "a", "--folder", "c").stdout
+    out = call("run", *TINY, "--method", "fedavg", "--start", "a", "--folder", "c").stdout
     assert "start: starts with the 2 models of fedfew after round 2" in out
     assert yaml.safe_load(Path("c/config.yaml").read_text())["start"] == "a"
     assert "start:" not in call("run", "--resume", "--folder", "c", "--rounds", "3").stdout
