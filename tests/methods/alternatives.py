@@ -36,6 +36,8 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedbn": {},
     "fedamp": {"lam": ({}, 0.1), "alpha": ({}, 0.5), "sigma": ({}, 2.0), "unit": ({}, "one")},
     "ifca": {"models": ({}, 2), "init_models": ({}, "copies"), "ties": ({"init_models": "copies"}, "random")},
+    "fedrc": {"models": ({}, 2), "full_step": ({}, False)},
+    "fedsoft": {"models": ({}, 2), "lam": ({}, 1.0), "sigma": ({}, 0.3)},
     "cfl": {"models": ({"epsilon": 5.0}, 2), "epsilon": ({}, 0.0), "gamma": ({"epsilon": 5.0}, 0.99)},
     "fedem": {"models": ({}, 2), "full_step": ({}, False)},
     "fedfew": {
@@ -101,6 +103,8 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedbn": {},
     "fedamp": {"lam": (*NOT_A_WEIGHT, "strong"), "alpha": NOT_POSITIVE, "sigma": NOT_POSITIVE, "unit": ("metre",)},
     "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",), "ties": ("last",)},
+    "fedrc": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "full_step": ("half", 1)},
+    "fedsoft": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "lam": NOT_A_WEIGHT, "sigma": (*NOT_POSITIVE, 1.1)},
     "cfl": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "epsilon": NOT_A_WEIGHT, "gamma": (*NOT_A_WEIGHT, 1.0)},
     "fedem": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "full_step": ("half", 1)},
     "fedfew": {

@@ -11,7 +11,25 @@ from torch import Tensor
 
 from fedfew import random_streams
 from fedfew.training.run import Run
-from tests.methods.formulas import COUNTS, EPOCHS, LR, ROUNDS, SEED, SHARE, K, Local, M, N, Served, Weights, X, Y, mean, slope
+from tests.methods.formulas import (
+    CLASSES,
+    COUNTS,
+    EPOCHS,
+    LR,
+    ROUNDS,
+    SEED,
+    SHARE,
+    K,
+    Local,
+    M,
+    N,
+    Served,
+    Weights,
+    X,
+    Y,
+    mean,
+    slope,
+)
 
 
 def nll(p: Weights, i: int) -> Tensor:
@@ -46,6 +64,40 @@ def fedem(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
 
 def mixed_model(models: list[Weights], weights_of: Tensor) -> Weights:
     return {f"{n} of {k}": t for k, p in enumerate(models) for n, t in p.items()} | {"log_weights": weights_of.log()}
+
+
+def fedrc(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    models, omega = start[:K], torch.full((M, K), 1 / K, dtype=torch.float64)
+    frequency = torch.full((K, CLASSES), 1 / CLASSES, dtype=torch.float64)
+    for r in range(1, ROUNDS + 1):
+        trained, counted = [], torch.zeros(K, CLASSES, dtype=torch.float64)
+        for i in range(M):
+            joint = torch.stack([omega[i, k] * torch.exp(-nll(models[k], i)) / frequency[k, Y[i]] for k in range(K)])
+            gamma = joint / joint.sum(0)
+            omega[i] = gamma.mean(1)
+            for k in range(K):
+                for c in range(CLASSES):
+                    counted[k, c] += gamma[k][Y[i] == c].sum()
+            by = K if method.full_step else 1
+            trained.append([weighted_sgd(i, r, batch, models[k], gamma[k] * by, k) for k in range(K)])
+        models = [mean([trained[i][k] for i in range(M)], SHARE) for k in range(K)]
+        frequency = (counted / counted.sum(1, keepdim=True)).clamp_min(1e-3)
+    return [mixed_model(models, omega[i]) for i in range(M)]
+
+
+def fedsoft(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    centres, own = start[:K], [start[0]] * M
+    for r in range(1, ROUNDS + 1):
+        u = torch.zeros(M, K, dtype=torch.float64)
+        for i in range(M):
+            best = torch.stack([nll(c, i) for c in centres]).argmin(0)
+            u[i] = torch.stack([(best == s).double().mean() for s in range(K)]).clamp_min(method.sigma)
+            for x, y, _ in Local(i, r, batch).batches(EPOCHS):
+                g, _ = slope(own[i], x, y)
+                pull = {n: sum(u[i, s] * (t - centres[s][n]) for s in range(K)) for n, t in own[i].items()}
+                own[i] = {n: t - LR * (g[n] + method.lam * pull[n]) for n, t in own[i].items()}
+        centres = [mean(own, [N[i] * float(u[i, s]) for i in range(M)]) for s in range(K)]
+    return own
 
 
 def flat(p: Weights) -> Tensor:
@@ -83,4 +135,9 @@ def cfl(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     return [models[cluster[i]] for i in range(M)]
 
 
-FEW_MODELS: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {"fedem": fedem, "cfl": cfl}
+FEW_MODELS: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
+    "fedem": fedem,
+    "fedrc": fedrc,
+    "fedsoft": fedsoft,
+    "cfl": cfl,
+}

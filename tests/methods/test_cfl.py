@@ -71,6 +71,7 @@ def test_where_it_never_splits_it_is_fedavg() -> None:
     for method in (CFL(epsilon=0.0), CFL(models=1, epsilon=1e9), CFL(gamma=0.999999, epsilon=1e9)):
         run = train(method)
         assert not run.state.server["cluster"].any()
+        assert len(run.models) == 1
         assert_same(dict(run.models[0].state_dict()), dict(fedavg.models[0].state_dict()), 1e-6)
 
 

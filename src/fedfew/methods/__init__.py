@@ -28,9 +28,11 @@ from fedfew.methods.fednova import FedNova
 from fedfew.methods.fedpac import FedPAC
 from fedfew.methods.fedper import FedPer
 from fedfew.methods.fedprox import FedProx
+from fedfew.methods.fedrc import FedRC
 from fedfew.methods.fedrep import FedRep
 from fedfew.methods.fedrod import FedRoD
 from fedfew.methods.fedsam import FedSAM
+from fedfew.methods.fedsoft import FedSoft
 from fedfew.methods.ifca import IFCA
 from fedfew.methods.knnper import KNNPer
 from fedfew.methods.lgfedavg import LGFedAvg
@@ -71,6 +73,8 @@ METHODS: dict[str, type[Method]] = {
         FedFomo,
         IFCA,
         FedEM,
+        FedSoft,
+        FedRC,
         CFL,
         LocalOnly,
     )
@@ -97,9 +101,11 @@ __all__ = [
     "FedPAC",
     "FedPer",
     "FedProx",
+    "FedRC",
     "FedRep",
     "FedRoD",
     "FedSAM",
+    "FedSoft",
     "KNNPer",
     "LGFedAvg",
     "LocalOnly",
