@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedfew
-from fedfew.sklearn import FedFewClassifier
+from fedfew.sklearn import FedFewClassifier, FedFewRegressor
 
 QUICK = {"engine": "sequential", "rounds": 10, "model": "linear", "lr": 0.5}
 PART = np.array(["Basel", "Bern"]).repeat(60)
@@ -27,8 +27,8 @@ def opposite(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, np.where((x[:, 0] > 0) == (PART == "Basel"), "ill", "well")
 
 
-@pytest.mark.slow  # eight seconds
-@parametrize_with_checks([FedFewClassifier(engine="sequential", rounds=10, model="linear")])
+@pytest.mark.slow  # half a minute
+@parametrize_with_checks([made(engine="sequential", rounds=10, model="linear") for made in (FedFewClassifier, FedFewRegressor)])
 def test_what_scikit_learn_expects(estimator, check) -> None:
     """All checks of its version; it leaves out by itself what an estimator does not claim (sparse input, sample weights)."""
     check(estimator)
@@ -63,6 +63,26 @@ def test_without_groups_there_is_one_client() -> None:
     alone = FedFewClassifier(n_models=3, **QUICK).fit(x[:60], y[:60])
     assert (len(alone.clients_), len(alone.run_.models)) == (1, 1)
     assert alone.score(x[:60], y[:60]) > 0.95
+
+
+def test_numbers_have_a_model_per_client_too() -> None:
+    x = np.random.default_rng(0).normal(3, 10, size=(120, 4))
+    y = np.where(PART == "Basel", 1, -1) * x[:, 0] + 1000
+    few = FedFewRegressor(n_models=2, **QUICK).fit(x, y, groups=PART)
+    assert few.score(x, y, groups=PART) > 0.95
+    assert FedFewRegressor(n_models=1, **QUICK).fit(x, y, groups=PART).score(x, y, groups=PART) < 0.5  # no one model fits both
+    assert few.predict(x, groups=PART) == pytest.approx(y, abs=10)
+    both = FedFewRegressor(**QUICK).fit(x[:60], np.stack([y[:60], 2 * y[:60]], axis=1))
+    assert both.predict(x[:5]) == pytest.approx(np.stack([y[:5], 2 * y[:5]], axis=1), rel=0.02)
+
+
+def test_features_are_standardised_unless_asked_not_to() -> None:
+    x, y = opposite()
+    x, y = 1000 + 100 * x[:60], y[:60]
+    assert FedFewClassifier(**QUICK).fit(x, y).score(x, y) > 0.95
+    plain = FedFewClassifier(**QUICK | {"lr": 1e-3}, standardize=False).fit(x, y)
+    assert plain.score(x, y) < 0.9
+    assert (plain.mean_.tolist(), plain.scale_.tolist()) == ([0], [1])
 
 
 def test_parameters_reach_the_training() -> None:

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics import accuracy_score
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
@@ -27,7 +27,8 @@ ONLY = "all"  # the name of the one client where no groups are given
 class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """
     n_models: K, at most the number of clients. model: a name ("linear", "mlp", …) or a zero-argument callable returning a module.
-    method: a name or a method; n_models is for those that have several models. random_state: of initial models and batches.
+    method: a name or a method; n_models is for those that have several models. standardize: features by the mean and
+    standard deviation of all rows of ``fit``. random_state: of initial models and batches.
     settings: further settings of :func:`fedfew.train`, e.g. ``{"optimizer": "adam"}``.
 
     After ``fit``: ``clients_``, the different values of groups; ``run_``, the :class:`fedfew.Run`. All samples
@@ -46,6 +47,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         lr: float = 0.1,
         engine: str = "auto",
         device: str = "auto",
+        standardize: bool = True,
         random_state: Any = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -58,12 +60,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.lr = lr
         self.engine = engine
         self.device = device
+        self.standardize = standardize
         self.random_state = random_state
         self.settings = settings
 
     def _fitted(self, X: NDArray[Any], y: NDArray[Any], groups: ArrayLike | None, **about: Any) -> Self:
         whose = _column(groups, len(X), "groups") if groups is not None else np.full(len(X), ONLY)
         self.clients_, number = np.unique(whose, return_inverse=True)
+        self.mean_, self.scale_ = _statistics(X) if self.standardize else (np.zeros(1), np.ones(1))
+        X = self._scaled(X)
         parts = [(X[number == i], y[number == i]) for i in range(len(self.clients_))]
         names = [str(client) for client in self.clients_.tolist()]
         federation = Federation.from_arrays(parts, parts, name="samples", client_names=names, **about)
@@ -109,15 +114,18 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self)
-        checked: NDArray[np.float32] = validate_data(self, X, reset=False, dtype=np.float32)
-        return checked
+        return self._scaled(validate_data(self, X, reset=False, dtype=np.float32))
+
+    def _scaled(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        scaled: NDArray[np.float32] = ((X.astype(np.float64) - self.mean_) / self.scale_).astype(np.float32)
+        return scaled
 
 
 class FedFewClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]  # scikit-learn has no types
     """Few models for many clients: each client uses the one that fits its training samples best.
 
     groups: the client of every row. Without groups there is one client, and so one model. ``predict`` needs groups where ``fit``
-    had several and clients use different models. X is used as it is: put a StandardScaler before it.
+    had several and clients use different models.
     {parameters}
     """
 
@@ -144,8 +152,41 @@ class FedFewClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]  # sc
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
 
-for _estimator in (FedFewClassifier,):
+class FedFewRegressor(RegressorMixin, _Federated):  # type: ignore[misc]  # scikit-learn has no types
+    """The same for numbers: y [N] or [N, targets], standardised for training by the mean and standard deviation of all rows.
+    {parameters}
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        x, given = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
+        targets = np.asarray(given, dtype=np.float64)
+        self.target_mean_, self.target_scale_ = _statistics(targets)
+        return self._fitted(x, ((targets - self.target_mean_) / self.target_scale_).astype(np.float32), groups, task="regression")
+
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.float64]:
+        checked = self._checked(X)
+        found = self.run_.predict(checked, self._clients(groups, len(checked)))
+        values: NDArray[np.float64] = found * self.target_scale_ + self.target_mean_
+        return values
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> float:
+        """R² over all rows."""
+        return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
+
+for _estimator in (FedFewClassifier, FedFewRegressor):
     _estimator.__doc__ = (_estimator.__doc__ or "").format(parameters=_Federated.__doc__)
+
+
+def _statistics(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation per column; 1 in place of 0."""
+    mean, spread = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+    return mean, np.where(spread > 0, spread, 1.0)
 
 
 def _column(values: ArrayLike, rows: int, name: str) -> NDArray[Any]:

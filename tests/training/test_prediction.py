@@ -17,7 +17,8 @@ from tests import hospitals
 from tests.helpers import federation, linear
 
 SHORT = {"rounds": 3, "engine": "sequential", "lr": 0.3, "batch_size": 8}
-METHODS = ("fedfew", "fedavg", "ditto", "apfl", "fedrep", "local")
+QUICK = ("fedfew", "fedavg", "ditto", "fedrep", "knnper", "fedem")  # served in different ways
+METHODS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in fedfew.methods.METHODS]
 
 
 @pytest.fixture(scope="module")
