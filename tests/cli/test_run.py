@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_a_module_of_the_users_own(here: Path) -> None:
     call("run", *SMALL, "--method", "fedavg", "--model", "mine_for_cli:net", "--folder", "r")
     np.savez("new.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.zeros(3, np.int64))
     assert "--model module:factory" in refused("select", "r", "--data", "new.npz")
+    again = "was made with a model of your own, mine_for_cli:net: name it again (--model mine_for_cli:net)"
+    sys.modules.pop("mine_for_cli")
+    assert again in refused("run", "--resume", "--folder", "r")
+    assert "mine_for_cli" not in sys.modules  # a folder does not make fedfew import anything
+    call("run", "--resume", "--folder", "r", "--model", "mine_for_cli:net", "--rounds", "3")
+    for command in ("compare", "advise-k"):
+        assert again.replace("run in r", f"run in {command}") in refused(
+            command, "--resume", "--folder", _folder_that_names_a_model(command)
+        )
     own = ("--model", "mine_for_cli:net")
     assert json.loads(call("select", "r", "--data", "new.npz", *own, "--json").stdout)["model"] == 0
     assert "mine_for_cli:net" in call("show", "r").stdout  # scores need no model
@@ -71,6 +81,12 @@ def test_a_module_of_the_users_own(here: Path) -> None:
         "run", "--model", "mine_for_cli:nett"
     )
     assert "the module nowhere cannot be imported" in refused("run", "--model", "nowhere:net")
+
+
+def _folder_that_names_a_model(name: str) -> str:
+    Path(name).mkdir()
+    Path(name, "config.yaml").write_text("model: mine_for_cli:net\n")
+    return name
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def advise_k(
     if output is not None:
         plots.check_name(output)
     file = runfolder.to_resume(folder, "advise-k") if resume else {}
+    runfolder.check_imports(folder, file, given)
     file |= read_file(config) if config else {}
     own = {name: file.pop(name, None) for name in OWN}
     tried = parse(ks or str(own["ks"] or DEFAULT_KS))

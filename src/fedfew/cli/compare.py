@@ -75,6 +75,7 @@ def compare(
     if output is not None:
         plots.check_name(output)
     file = runfolder.to_resume(folder, "compare") if resume else {}
+    runfolder.check_imports(folder, file, given)
     file |= read_file(config) if config else {}
     kept = str(file.pop("methods", DEFAULT_METHODS))
     specs = methods or kept

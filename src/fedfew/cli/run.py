@@ -83,7 +83,7 @@ def run(
                 federation,
                 both(display.run(settings.method), tracker),
                 resume,
-                go_on=f"fedfew run --resume --folder {place}",
+                go_on=f"fedfew run --resume --folder {place}{runfolder.to_name_again(settings)}",
                 accepted=lambda: console.print(heading, soft_wrap=True),
                 keeps=first,
                 start=start,
@@ -198,6 +198,7 @@ def _settings(
     """The settings, the folder, a line about the recipe, and the folder of a run to start from, where a file names one."""
     files = [runfolder.to_resume(place, "run")] if resume else []
     if resume:
+        runfolder.check_imports(place, files[0], flags_given)
         runfolder.check_named_by_user(
             place, str(recipe.explicit({}, *files)["method"].get("name", "")), flags_given.get("method"), "--method"
         )

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedfew.util.files import HOLDER, LOCK, write_atomically
 if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.training.run import Run
+    from fedfew.training.settings import Settings
 
 RUNS = Path("runs")
 
@@ -81,6 +82,20 @@ def _named_method(folder: Path) -> str:
     """The method that the configuration in a folder names."""
     method = read_file(folder / CONFIG).get("method", "")
     return str(method.get("name", "")) if isinstance(method, dict) else str(method)
+
+
+def check_imports(folder: Path | None, file: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse to import a model or a loss because a folder names it: the user must."""
+    for name in ("model", "loss"):
+        found = str(file.get(name, ""))
+        if ":" in found and given.get(name) is None:
+            raise ValueError(f"the run in {folder} was made with a {name} of your own, {found}: name it again (--{name} {found})")
+
+
+def to_name_again(settings: Settings) -> str:
+    """The flags that a resumption needs besides the folder."""
+    named = {name: getattr(settings, name) for name in ("model", "loss")}
+    return "".join(f" --{name} {value}" for name, value in named.items() if ":" in value)
 
 
 def check_named_by_user(folder: Path | None, found: str, given: str | None, flag: str) -> None:
