@@ -291,6 +291,13 @@ class TrainConfig(LocalTraining):
         allowed=SHARE,
         panel=TRAINING,
     )
+    restart_unused: int = setting(
+        0,
+        "With several models on the server: one that no client has used for so many rounds starts again near the model of the "
+        "client that is served worst; 0: never.",
+        allowed=ZERO_OR_MORE,
+        panel=TRAINING,
+    )
     early_stopping: int = setting(
         0,
         "Stop after so many scored rounds without a better one on validation data; 0: never. Needs val-share.",

@@ -64,6 +64,7 @@ OTHERWISE = {
     "serve": "mixture",
     "temperature": 1.0,
     "smoothing_end": 0.25,
+    "restart_unused": 10,
     "participation": 0.5,
     "aggregator": "median",
     "dp_noise": 1.0,

@@ -18,7 +18,7 @@ from fedfew.methods import Method
 from fedfew.methods.base import Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
 from fedfew.tasks import recorded_task
-from fedfew.training import own_metrics
+from fedfew.training import own_metrics, restart
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
@@ -70,11 +70,12 @@ class ServerStep:
     moments: Tree
     average: Tree
     median_loss: float | None  # over clients, of the least loss that each reported
+    unused: tuple[int, ...] = ()  # for how many rounds nobody has used each model, where that is counted
 
     @classmethod
     def none(cls, state: State) -> ServerStep:
         """A step that leaves the server as it is."""
-        return cls(state.server, state.moments, state.average, state.median_loss)
+        return cls(state.server, state.moments, state.average, state.median_loss, state.unused)
 
     @property
     def served(self) -> Tree:
@@ -83,7 +84,7 @@ class ServerStep:
     def complete(self, state: State, round: int) -> None:
         """Take the step: the round is done."""
         state.server, state.moments, state.average, state.round = self.server, self.moments, self.average, round
-        state.median_loss = self.median_loss
+        state.median_loss, state.unused = self.median_loss, self.unused
 
 
 class Aggregation:
@@ -113,6 +114,7 @@ class Aggregation:
         self._noise = noise
         if noise is not None:
             self._mean = self._round_mean(0)  # a round without clients gets noise, too
+        self._restarted: list[tuple[int, int]] = []
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
 
     def add(self, clients: Tensor, reply: Reply) -> None:
@@ -221,7 +223,19 @@ class Aggregation:
             return None
         average = averaged(self._state.average, server, self.optimizer.config.server_average)
         median = median_of(self.reported(self.answered)) if self._answered else self._state.median_loss
-        return ServerStep(server, moments, average, median)
+        return self._with_restarts(ServerStep(server, moments, average, median, self._state.unused))
+
+    def _with_restarts(self, step: ServerStep) -> ServerStep:
+        """The step with models that nobody has used for restart_unused rounds started again."""
+        after = self.optimizer.config.restart_unused
+        if not after or not self._answered:
+            return step
+        losses = self.reported(self.answered)
+        if not restart.applies(self.method, step.server, losses.shape[1]):
+            return step
+        step = replace(step, unused=restart.unused_for(self._state.unused, self._weights()[0]))
+        step, self._restarted = restart.restarted(step, losses, after)
+        return step
 
     def events(self, round: int) -> list[str]:
         """A line for every client whose losses are bounded or whose weight is capped, and for every client with most of a model;
@@ -250,8 +264,14 @@ class Aggregation:
             for row, model in (of_model > MOST).nonzero().tolist()
             if len(clients) > 1
         ]
+        restarts = [
+            f"round {round}: model {k} starts again near model {neighbour}: no client had used it for "
+            f"{self.optimizer.config.restart_unused} rounds"
+            for k, neighbour in self._restarted
+        ]
         reported_before = {line.partition(":")[0] for line in self._state.events}
-        return [f"{line}. This is reported once" for line in lines if line.partition(":")[0] not in reported_before]
+        once = [f"{line}. This is reported once" for line in lines if line.partition(":")[0] not in reported_before]
+        return restarts + once
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""

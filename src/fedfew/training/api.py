@@ -33,6 +33,7 @@ from fedfew.training import (
     own_metrics,
     privacy,
     progress_bar,
+    restart,
     task_settings,
     validation,
 )
@@ -177,15 +178,18 @@ def _listed(on_round: OnRound | Sequence[OnRound] | None) -> Sequence[OnRound]:
 def _without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:
     """Settings that do nothing here, one line each."""
     found = config.without_effect()
+    served = leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1]
     if config.server_optimizer != "none" and not method.aggregates:
         found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
     found += aggregator_without_effect(config, method) + privacy.notes(config, state.settings["federation"]["clients"])
     if config.serve == "mixture" and method.mixture(take(state.own, slice(1))) is not None:
         found.append(f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect")
-    elif config.serve == "mixture" and leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1] == 1:
+    elif config.serve == "mixture" and served == 1:
         found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
     if config.smoothing_end != 1 and method.smoothed(0.5) == method:
         found.append(f"smoothing_end is {config.smoothing_end:g}, but {method.name} has no smoothing: it has no effect")
+    if config.restart_unused and not restart.applies(method, state.server, served):
+        found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
     if isinstance(method, FedBN) and not state.own:
         found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")
     return found

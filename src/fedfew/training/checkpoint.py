@@ -49,6 +49,7 @@ class State:
     mixture: Tensor | None = None  # [M, S]: the weights of these models, where clients use a mixture
     left_out: int = 0  # clients left out since the last scored round
     median_loss: float | None = None  # over clients, of the least loss that each reported in the last round; None: not known
+    unused: tuple[int, ...] = ()  # for how many rounds nobody has used each model, where that is counted
     moments: Tree = field(default_factory=dict)  # of the server optimiser
     average: Tree = field(default_factory=dict)  # of the server's states over rounds, where that is what is served
     priors: Tree = field(default_factory=dict)  # log_prior [M, classes], where clients add one; on a network it stays with them
@@ -102,6 +103,7 @@ def write(folder: Path, state: State) -> Path:
         "events": state.events,
         "left_out": state.left_out,
         "median_loss": state.median_loss,
+        "unused": list(state.unused),
         "sites": state.sites,
         "data": state.data.document,
         "names": list(tensors),  # safetensors sorts them, but a state read back adds up in the order of the one written
@@ -162,6 +164,7 @@ def read(path: Path) -> State:
             events=about["events"],
             left_out=about["left_out"],
             median_loss=about.get("median_loss"),
+            unused=tuple(about.get("unused", ())),
             choice=tensors.get("choice"),
             mixture=tensors.get("mixture"),
             sites=about.get("sites", {}),
