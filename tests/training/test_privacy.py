@@ -270,6 +270,7 @@ def test_a_round_without_clients_moves_the_models_by_noise(tmp_path):
         (FedFew(models=2, share="body"), {}, "fedfew as it is set does more"),
         (FedFew(models=2, scale_free=False), {}, "fedfew as it is set does more"),
         (FedAvg(), {"aggregator": "median"}, "aggregator must be mean where dp_noise is set, not 'median'"),
+        (FedFew(), {"restart_unused": 3}, "restart_unused must be 0 where dp_noise is set"),
         (FedAvg(), {"dp_clip": 0.0}, "dp_clip must be a finite number > 0"),
         (FedAvg(), {"dp_delta": 1.0}, r"dp_delta must be in \(0, 1\)"),
     ],

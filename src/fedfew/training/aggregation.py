@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedfew.methods import Method
-from fedfew.methods.base import Outcome, Reply
+from fedfew.methods.base import LOSS_BOUND, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
 from fedfew.tasks import recorded_task
 from fedfew.training import own_metrics, restart
@@ -106,7 +106,7 @@ class Aggregation:
         self.bytes_up = 0
         self.bytes_down = 0
         self._state = state
-        median = state.median_loss  # of the round before
+        self._median = median = state.median_loss  # of the round before: the state's changes when this one is complete
         self._bound = method.loss_bound(median) if median is not None and median > 0 else None
         self._mean: RoundMean | PrivateMean | None = None
         self._masked_mean: WeightedMean | None = None
@@ -238,8 +238,8 @@ class Aggregation:
         return step
 
     def events(self, round: int) -> list[str]:
-        """A line for every client whose losses are bounded or whose weight is capped, and for every client with most of a model;
-        once in a run for each."""
+        """A line for every model that started again; and, once in a run for each, for every client whose losses are far beyond
+        the others', whose weight is capped, or who has most of a model."""
         if self._noise is not None:
             return [f"round {round}: no client was drawn, the models move by noise alone"] if self.nobody_drawn else []
         if self._mean is None and self._masked_mean is None:
@@ -250,7 +250,7 @@ class Aggregation:
         lines = [
             f"losses of client {clients[row]} are bounded: {float(reported[row].amin()):.4g} in round {round} counts as "
             f"{self._bound:.4g}, by the median of the round before"
-            for row in (self.bounded(reported) != reported).any(1).nonzero()[:, 0].tolist()
+            for row in self._suspicious(reported)
         ]
         lines += [
             f"the weight of client {clients[row]} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
@@ -272,6 +272,11 @@ class Aggregation:
         reported_before = {line.partition(":")[0] for line in self._state.events}
         once = [f"{line}. This is reported once" for line in lines if line.partition(":")[0] not in reported_before]
         return restarts + once
+
+    def _suspicious(self, reported: Tensor) -> list[int]:
+        """Rows of clients whose least loss is beyond what honest clients have: a bound by weight alone needs no line."""
+        median = self._median
+        return [] if not median else (reported.amin(1) > LOSS_BOUND * median).nonzero()[:, 0].tolist()
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""

@@ -45,6 +45,8 @@ def check(config: TrainConfig, method: Method) -> None:
         )
     if config.aggregator != "mean":
         raise ValueError(f"aggregator must be mean where dp_noise is set, not {config.aggregator!r}: the noise is made for a sum")
+    if config.restart_unused:
+        raise ValueError("restart_unused must be 0 where dp_noise is set: it looks at single clients' losses")
     if config.validates:
         raise ValueError("early_stopping must be 0 and keep must be last where dp_noise is set: scores are not private")
     epsilon(config, 1)  # an error where the package is missing, before anything is trained
