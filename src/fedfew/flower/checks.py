@@ -56,8 +56,8 @@ def check_not_failed(message: SiteMessage) -> None:
         raise kind(f"the site failed: {category}" if category in CATEGORIES else "the site failed")
 
 
-def check_reply(message: SiteMessage, request: Request, like: Reply, compression: Way) -> CheckedReply:
-    """The update and losses in a reply; ``like`` is a reply with the right names, shapes and types."""
+def check_reply(message: SiteMessage, request: Request, like: Reply, compression: Way, lowest: float = 0.0) -> CheckedReply:
+    """The update and losses in a reply; ``like`` is a reply with the right names, shapes and types. lowest: score."""
     check_matches(message, request)
     if message.integer("samples", 1) != request.samples:
         raise RefusedError("it was trained on another number of samples than the site joined with")
@@ -70,16 +70,17 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     check_tree(update, specs(expected))
     stacked = tree_map(lambda t: t[None], update)
     reply = Reply(stacked, losses, torch.tensor([request.samples]))
-    score = check_score(message, losses.shape[1])
+    score = check_score(message, losses.shape[1], lowest)
     return CheckedReply(request, message, reply, norm(update), message.integer("started_from"), score)
 
 
-def check_score(message: SiteMessage, models: int) -> tuple[int, float, float] | None:
-    """Choice among so many models, accuracy and loss; None where the site does not report them."""
+def check_score(message: SiteMessage, models: int, lowest: float = 0.0) -> tuple[int, float, float] | None:
+    """Choice among so many models, score (from lowest to 1; called accuracy in the message, whatever the task) and loss; None
+    where the site does not report them."""
     if "accuracy" not in message.values:
         return None
     choice, accuracy, loss = message.integer("choice", 0, models - 1), message.number("accuracy"), message.number("loss")
-    if not 0 <= accuracy <= 1 or not 0 <= loss <= torch.finfo(torch.float32).max:
+    if not lowest <= accuracy <= 1 or not 0 <= loss <= torch.finfo(torch.float32).max:
         raise RefusedError("its scores are out of bounds")
     return choice, accuracy, loss
 

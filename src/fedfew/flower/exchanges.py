@@ -57,7 +57,7 @@ class Exchanges:
             try:
                 if isinstance(message, RefusedError):
                     raise message
-                replies[request.client] = checks.check_reply(message, request, like, self.config.compression)
+                replies[request.client] = checks.check_reply(message, request, like, self.config.compression, self._lowest)
             except RefusedError as reason:
                 if masked and isinstance(reason, RevealedError):
                     masked.already_revealed = True
@@ -80,6 +80,11 @@ class Exchanges:
                 f"round {number}: client {client}'s update is shortened from {before:.3g} to {self.config.clip_norm:g}"
             )
 
+    @property
+    def _lowest(self) -> float:
+        """The lowest score that there is: R² has none."""
+        return -torch.finfo(torch.float32).max if self.state.data["task"] == "regression" else 0.0
+
     def score(self, number: int) -> PerClient:
         """An exchange with all clients present: which of the aggregated models each would use, and how well it scores."""
         scores, nodes = PerClient(self.config.clients), self.dispatcher.present()
@@ -94,7 +99,7 @@ class Exchanges:
                 if isinstance(message, RefusedError):
                     raise message
                 checks.check_matches(message, Request(client, self.state.token, number, SCORE, 0))
-                put_score(scores, client, checks.check_score(message, self.state.like.losses.shape[1]))
+                put_score(scores, client, checks.check_score(message, self.state.like.losses.shape[1], self._lowest))
             except RefusedError as reason:
                 self._log_event(f"round {number}: client {client} is not scored: {reason}")
         return scores

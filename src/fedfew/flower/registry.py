@@ -10,6 +10,7 @@ from typing import Any
 
 from fedfew.flower.checks import check_not_failed
 from fedfew.flower.messages import JOIN, RefusedError, SiteMessage
+from fedfew.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Member:
     vocabulary: int
     pixels: str
     name: str
+    task: str = "classification"
 
 
 class Registry:
@@ -85,6 +87,9 @@ class Registry:
         pixels, name = message.text("pixels"), "".join(filter(str.isprintable, message.text("name")))[:80]
         if pixels not in ("symmetric", "unit"):
             raise RefusedError("pixels is neither symmetric nor unit")
+        task = message.text("task") if "task" in message.values else "classification"  # sites of earlier versions do not say it
+        if task not in TASKS:
+            raise RefusedError("its task is not known")
         return Member(
             client=client,
             samples=message.integer("samples", 1, self.max_samples),
@@ -94,31 +99,43 @@ class Registry:
             vocabulary=message.integer("vocabulary", 0, 2**31),
             pixels=pixels,
             name=name,
+            task=task,
         )
 
 
 def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
-    """What the sites' data have in common: sample shape, vocabulary and pixels of more than half of the sites, and the number of
-    classes. Sites that differ are to be rejected; without a majority the error names two that differ.
+    """What the sites' data have in common: sample shape, vocabulary, pixels and task of more than half of the sites, and the
+    number of classes, targets or labels. Sites that differ are to be rejected; without a majority the error names two of
+    them.
 
     classes: 0 for the largest number reported, up to ten times the median; otherwise one site could make the model huge.
     """
-    kinds = Counter((member.shape, member.vocabulary, member.pixels) for member in members)
-    (shape, vocabulary, pixels), count = kinds.most_common(1)[0]
+    kinds = Counter(_kind(member) for member in members)
+    most_common, count = kinds.most_common(1)[0]
     if 2 * count <= len(members):
         first = members[0]
-        other = next(m for m in members if (m.shape, m.vocabulary, m.pixels) != (first.shape, first.vocabulary, first.pixels))
-        what = next(name for name in ("shape", "vocabulary", "pixels") if getattr(first, name) != getattr(other, name))
+        other = next(member for member in members if _kind(member) != _kind(first))
+        what = next(
+            name for name in ("shape", "vocabulary", "pixels", "task", "classes") if getattr(first, name) != getattr(other, name)
+        )
         raise ValueError(
             f"sites do not fit together: {what} is {getattr(first, what)} for client {first.client}, but "
             f"{getattr(other, what)} for client {other.client}"
         )
-    fitting = [member for member in members if (member.shape, member.vocabulary, member.pixels) == (shape, vocabulary, pixels)]
+    fitting = [member for member in members if _kind(member) == most_common]
+    first = fitting[0]
     most = 10 * statistics.median_low(member.classes for member in fitting)
     return {
-        "shape": list(shape),
+        "shape": list(first.shape),
         "classes": classes or max(member.classes for member in fitting if member.classes <= most),
-        "vocabulary": vocabulary or None,
-        "pixels": pixels,
-        "name": fitting[0].name,
+        "vocabulary": first.vocabulary or None,
+        "pixels": first.pixels,
+        "name": first.name,
+        "task": first.task,
     }
+
+
+def _kind(member: Member) -> tuple[Any, ...]:
+    """What must be the same at all sites; a site may lack classes, but not targets or labels."""
+    outputs = 0 if member.task == "classification" else member.classes
+    return member.shape, member.vocabulary, member.pixels, member.task, outputs

@@ -19,7 +19,8 @@ from fedfew.flower.registry import Member, common_data
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
-from fedfew.training import batch_norm_policy, checkpoint
+from fedfew.tasks import CLASSIFICATION, chosen
+from fedfew.training import batch_norm_policy, checkpoint, task_settings
 from fedfew.training.aggregation import ServerStep
 from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
@@ -45,6 +46,8 @@ class ServerState:
         self.events: list[str] = []  # what happened when it was read
         found = checkpoint.checkpoints(self.folder)
         self.state, data = self._resumed() if found else _new(config, members)
+        data = {"task": CLASSIFICATION.name} | data  # a run of an earlier version does not say it
+        task_settings.check(config, chosen(config.loss, data["task"]), config.make_method())
         self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, make_factory(data), config.make_method())
         if not found:
             self.state.frozen = frozen_parameters(self.factory, config.seed)
@@ -56,11 +59,11 @@ class ServerState:
         buffers = buffer_names(self.factory())
         self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)
         about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}
-        self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels")}
+        self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels", "task")}
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
         self.state.settings = self._comparable() | {"federation": self.data} | more
         self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
-        data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary")}
+        data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary", "task")}
         self._site_settings = json.dumps(config.for_sites() | data_settings)
 
     @property
@@ -75,10 +78,12 @@ class ServerState:
 
     def check_fits(self, member: Member) -> None:
         """Refuse a site whose data do not fit the run's."""
-        for what in ("shape", "vocabulary", "pixels"):
+        for what in ("shape", "vocabulary", "pixels", "task"):
             mine = getattr(member, what)
             if (list(mine) if what == "shape" else mine or None) != self.data[what]:
                 raise RefusedError(f"{what} of its data is {mine}, the run's is {self.data[what]}")
+        if member.task != CLASSIFICATION.name and member.classes != self.data["classes"]:
+            raise RefusedError(f"it has {member.classes} targets or labels, the run {self.data['classes']}")
         if member.classes > self.data["classes"]:
             raise RefusedError(f"it has {member.classes} classes, the run {self.data['classes']}")
 

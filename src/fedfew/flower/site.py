@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedfew import engines, methods, models
+from fedfew import engines, methods, models, tasks
 from fedfew._version import __version__
 from fedfew.config import TrainConfig
 from fedfew.engines import Engine
@@ -38,7 +38,7 @@ from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.models.state import holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
-from fedfew.training import batch_norm_policy
+from fedfew.training import batch_norm_policy, task_settings
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.label_prior import with_label_prior
@@ -104,6 +104,7 @@ class Site:
                 "shape": list(federation.shape),
                 "vocabulary": federation.vocabulary or 0,
                 "pixels": federation.train.pixels,
+                "task": federation.task,
                 "name": federation.name,
                 "version": __version__,
             }
@@ -134,7 +135,7 @@ class Site:
                 "started_from": started_from,
             }
             if message.flag("scored") and self.config.share_scores:
-                values |= _as_values(self._score_candidates(task, outcome.adapted, outcome.mixture))
+                values |= _reported(self._score_candidates(task, outcome.adapted, outcome.mixture))
         with fails_as("state"):
             new_state: Tree = {"own": outcome.own, "wire": residual}
             if leaves(new_state):
@@ -169,7 +170,7 @@ class Site:
             with fails_as("state"):
                 self._save_model(task, take(candidates, 0), scores)
         if self.config.share_scores:
-            values |= _as_values(scores)
+            values |= _reported(scores)
         return SiteMessage(SCORE, values)
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
@@ -188,7 +189,12 @@ class Site:
             batch_norm_policy.check(settings["batch_norm"], factory(), method, data, settings["batch_size"])
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
+            if data.task != settings.get("task", "classification"):
+                raise ValueError(f"the task of the data here is {data.task}, the run's is {settings['task']}")
             training = TrainConfig.taken_from(settings)
+            criterion = tasks.chosen(training.loss, data.task)
+            task_settings.check(training, criterion, method)
+            training = training.with_loss(criterion)
             check_augment(training, data.train)
             data = with_label_prior(data, training, settings["classes"])
             data = with_class_weights(data, training, settings["classes"]).to(device)
@@ -227,7 +233,7 @@ class Site:
         prior = None if task.data.train.log_prior is None else task.data.train.log_prior[0]
         plain = scores.mixture is None and prior is None
         weights = None if scores.mixture is None else scores.mixture[0]
-        state = (modules[0] if plain else ServedModel(modules, weights, prior)).state_dict()
+        state = (modules[0] if plain else ServedModel(modules, weights, prior, task.data.task)).state_dict()
         tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.items()}
         write_atomically(folder / "model.safetensors", save(tensors), private=True)
         about = _as_values(scores) | {"round": task.round, "settings": task.settings, "served_model": not plain}
@@ -249,6 +255,11 @@ class Site:
 
     def _header(self, task: _Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
+
+
+def _reported(scores: ServedScores) -> dict[str, Any]:
+    """What is sent of them; nothing where there is no score (R² of equal targets), for numbers in messages are finite."""
+    return {} if bool(scores.score.isnan().any()) else _as_values(scores)
 
 
 def _as_values(scores: ServedScores) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import torch
 from fedfew import data
 from fedfew.data.readers import npz
 from fedfew.federation import Federation
+from fedfew.targets import check_task, detected
+from fedfew.tasks import TASKS
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
 
@@ -28,6 +30,7 @@ KNOWN = (
     "partition",
     "data-seed",
     "classes",
+    "task",
     "state",
     "engine",
     "device",
@@ -48,6 +51,7 @@ class SiteConfig:
     partition: str | None = None
     data_seed: int = 0
     classes: int | None = None  # for an .npz: the number of classes, where this site has not all of them
+    task: str | None = None  # for an .npz: what y is, where it does not show it (regression: whole numbers that are amounts)
     state: Path = Path("~/.fedfew/sites")
     engine: str = "sequential"
     device: str = "auto"
@@ -78,6 +82,7 @@ class SiteConfig:
             partition=merged.get("partition") or None,
             data_seed=_whole(merged, "data-seed") if "data-seed" in merged else 0,
             classes=_whole(merged, "classes") if "classes" in merged else None,
+            task=convert(merged["task"], str, "task") if "task" in merged else None,
             state=Path(state).expanduser(),
             engine=convert(merged.get("engine", cls.engine), str, "engine"),
             device=convert(merged.get("device", cls.device), str, "device"),
@@ -105,7 +110,7 @@ def _load(config: SiteConfig) -> Federation:
     if colon and not Path(config.data).exists() and module != "hub":
         return _from_factory(module, factory, dict(config.given))
     if config.data.endswith(".npz"):
-        return from_npz(Path(config.data).expanduser(), config.classes)
+        return from_npz(Path(config.data).expanduser(), config.classes, config.task)
     return _named(config.data, config.clients, config.partition, config.data_seed)
 
 
@@ -121,9 +126,13 @@ def _named(name: str, clients: int | None, partition: str | None, seed: int) -> 
     return data.load(name, clients=clients, partition=partition, seed=seed)
 
 
-def from_npz(path: Path, classes: int | None) -> Federation:
+def from_npz(path: Path, classes: int | None, task: str | None = None) -> Federation:
     """One client's samples: x_train, y_train, x_test, y_test; or x and y, of which every fourth sample is for testing."""
-    splits = npz.read_arrays(path).numbered()
+    check_task(task)
+    found = npz.read_arrays(path)
+    given = [y for _, y in found.splits.values()]
+    name = TASKS[task].name if task else "classification" if found.class_names else detected(given)
+    splits = found.numbered() if name == "classification" else found.splits
     if "all" in splits:
         x, y = splits["all"]
         test = np.arange(len(x)) % 4 == 3
@@ -132,7 +141,9 @@ def from_npz(path: Path, classes: int | None) -> Federation:
         train_pair, test_pair = splits["train"], splits["test"]
     else:
         raise ValueError(f"{path} must hold the arrays x and y, or x_train, y_train, x_test and y_test")
-    return Federation.from_arrays([train_pair], [test_pair], classes=classes)  # without the file's name, which is not to be sent
+    return Federation.from_arrays(
+        [train_pair], [test_pair], classes=classes, task=name
+    )  # not the file's name: it is not to be sent
 
 
 def _from_factory(module: str, name: str, given: dict[str, Any]) -> Federation:

@@ -1,0 +1,77 @@
+"""A regression on a network: the sites agree on the task, and the run is the simulator's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedfew
+from fedfew.federation import Federation
+from fedfew.flower.site import Site
+from fedfew.flower.site_data import SiteConfig, from_npz
+from tests.flower.support import SETTINGS, FakeNetwork, same_as_simulated, server_loop, site, tiny
+
+
+def numbers(seed: int = 0) -> Federation:
+    rng = np.random.default_rng(seed)
+    slopes = rng.normal(size=(5, 3))
+
+    def part(client: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        x = rng.normal(size=(n, 5)).astype(np.float32)
+        return x, x @ slopes * (-1) ** client
+
+    return Federation.from_arrays([part(i, 12 + i) for i in range(4)], [part(i, 8) for i in range(4)])
+
+
+FEDERATION = numbers()
+
+
+def make(config: dict[str, int]) -> Federation:
+    return FEDERATION.take([config["client"]])
+
+
+def of_numbers(folder: Path, client: int) -> Site:
+    node = {"client": client, "data": "tests.flower.test_tasks:make", "state": str(folder)}
+    return Site(SiteConfig.read(node, {}), tiny)
+
+
+def network(folder: Path) -> FakeNetwork:
+    return FakeNetwork({100 + i: of_numbers(folder / "sites", i) for i in range(4)})
+
+
+@pytest.mark.parametrize("loss", ["auto", "huber"])
+def test_a_regression_ends_as_in_the_simulator(tmp_path: Path, loss: str) -> None:
+    run = server_loop(tmp_path, network(tmp_path), method="fedfew:models=2", rounds=2, loss=loss).run()
+    names = ("batch_size", "lr", "score_every")
+    same = {name: SETTINGS[name] for name in names if name in SETTINGS}
+    oracle = fedfew.train(FEDERATION, tiny, fedfew.FedFew(models=2), rounds=2, engine="sequential", loss=loss, **same)
+    assert run.settings["federation"]["task"] == "regression"
+    assert run.history.columns[1] == "served_score"
+    assert run.history.last_scores("served").min() < 0  # scores below 0 are no error
+    same_as_simulated(run, oracle, tmp_path / "sites")
+
+
+def test_a_site_with_another_task_cannot_take_part(tmp_path: Path) -> None:
+    here = network(tmp_path)
+    here.sites[103] = site(tmp_path / "sites", 3)
+    loop = server_loop(tmp_path, here, method="fedavg", rounds=1)
+    loop.run()
+    assert loop.server_state is not None
+    assert any("task of its data is classification, the run's is regression" in e for e in loop.server_state.state.events)
+
+
+def test_settings_for_classes_are_refused_before_the_first_round(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="label_prior is 'client', which adds log frequencies of classes"):
+        server_loop(tmp_path, network(tmp_path), method="fedavg", label_prior="client").run()
+    with pytest.raises(ValueError, match="loss is 'mine:loss', which is not known by name"):
+        server_loop(tmp_path / "b", network(tmp_path / "b"), method="fedavg", loss="mine:loss").run()
+
+
+def test_the_numbers_of_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((8, 2), np.float32), y=np.arange(8) / 4)
+    assert from_npz(tmp_path / "a.npz", None).task == "regression"
+    np.savez(tmp_path / "b.npz", x=np.ones((8, 2), np.float32), y=np.arange(8) % 3)
+    assert from_npz(tmp_path / "b.npz", None).task == "classification"
+    assert from_npz(tmp_path / "b.npz", None, "regression").train.y.dtype.is_floating_point
