@@ -46,7 +46,7 @@ def test_the_servers_optimiser_leaves_the_consensus_alone() -> None:
 
 def test_a_strong_pull_brings_the_clients_mean_features_together() -> None:
     def apart(kappa: float) -> float:
-        run = train(FedDBE(kappa=kappa, momentum=1.0), rounds=10, participation=1.0)
+        run = train(FedDBE(kappa=kappa, momentum=1.0), rounds=4, participation=1.0)
         consensus, total = branch(run.state.server, "consensus")["mean"][0], 0.0
         model, data = run.models[0].state_dict(), federation()
         for i in range(len(data)):
