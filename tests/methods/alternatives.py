@@ -38,6 +38,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "ifca": {"models": ({}, 2), "init_models": ({}, "copies"), "ties": ({"init_models": "copies"}, "random")},
     "fedrc": {"models": ({}, 2), "full_step": ({}, False)},
     "fedsoft": {"models": ({}, 2), "lam": ({}, 1.0), "sigma": ({}, 0.3)},
+    "fesem": {"models": ({}, 2)},
     "cfl": {"models": ({"epsilon": 5.0}, 2), "epsilon": ({}, 0.0), "gamma": ({"epsilon": 5.0}, 0.99)},
     "fedem": {"models": ({}, 2), "full_step": ({}, False)},
     "fedfew": {
@@ -105,6 +106,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "ifca": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "init_models": ("same",), "ties": ("last",)},
     "fedrc": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "full_step": ("half", 1)},
     "fedsoft": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "lam": NOT_A_WEIGHT, "sigma": (*NOT_POSITIVE, 1.1)},
+    "fesem": {"models": (*NOT_A_NUMBER_OF, M + 1, True)},
     "cfl": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "epsilon": NOT_A_WEIGHT, "gamma": (*NOT_A_WEIGHT, 1.0)},
     "fedem": {"models": (*NOT_A_NUMBER_OF, M + 1, True), "full_step": ("half", 1)},
     "fedfew": {

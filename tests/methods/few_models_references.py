@@ -135,9 +135,33 @@ def cfl(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     return [models[cluster[i]] for i in range(M)]
 
 
+def fesem(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    cluster, centres = [0] * M, [start[0]] * method.models
+    for r in range(1, ROUNDS + 1):
+        w = [Local(i, r, batch).sgd(centres[cluster[i]])[0] for i in range(M)]
+        if r == 1:
+            middle = mean(w, [1.0] * M)
+            chosen = [max(range(M), key=lambda i: apart(w[i], middle))]
+            while len(chosen) < method.models:
+                chosen.append(max(range(M), key=lambda i: min(apart(w[i], w[j]) for j in chosen)))
+            centres = [w[j] for j in chosen]
+        for _ in range(10 if r == 1 else 1):
+            cluster = [min(range(method.models), key=lambda k, i=i: apart(w[i], centres[k])) for i in range(M)]
+            for k in set(cluster):
+                joined = [i for i in range(M) if cluster[i] == k]
+                centres[k] = mean([w[i] for i in joined], [SHARE[i] for i in joined])
+    assert len(set(cluster)) > 1
+    return [centres[k] for k in cluster]
+
+
+def apart(a: Weights, b: Weights) -> float:
+    return float((flat(a) - flat(b)).norm())
+
+
 FEW_MODELS: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
     "fedem": fedem,
     "fedrc": fedrc,
     "fedsoft": fedsoft,
     "cfl": cfl,
+    "fesem": fesem,
 }

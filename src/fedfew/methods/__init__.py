@@ -33,6 +33,7 @@ from fedfew.methods.fedrep import FedRep
 from fedfew.methods.fedrod import FedRoD
 from fedfew.methods.fedsam import FedSAM
 from fedfew.methods.fedsoft import FedSoft
+from fedfew.methods.fesem import FeSEM
 from fedfew.methods.ifca import IFCA
 from fedfew.methods.knnper import KNNPer
 from fedfew.methods.lgfedavg import LGFedAvg
@@ -76,6 +77,7 @@ METHODS: dict[str, type[Method]] = {
         FedSoft,
         FedRC,
         CFL,
+        FeSEM,
         LocalOnly,
     )
 }
@@ -86,6 +88,7 @@ __all__ = [
     "IFCA",
     "METHODS",
     "Ditto",
+    "FeSEM",
     "FedALA",
     "FedAMP",
     "FedAvg",

@@ -80,10 +80,8 @@ class ServerClusters(Method):
                     tensor(server, "samples")[at].double().log()[:, None], tree_map(lambda t: t[:, None], take(updates, at))
                 )
                 put(models, torch.tensor([k]), add(take(branch(server, "models"), slice(k, k + 1)), moved.mean()))
-        for k in range(1, self.models):
-            if not bool(
-                (cluster == k).any()
-            ):  # not in use: as model 0, so that averages over rounds begin with something trained
+        for k in range(1, self.models):  # those not in use are as model 0: averages over rounds then begin with something trained
+            if not bool((cluster == k).any()):
                 put(models, torch.tensor([k]), take(tree_map(torch.clone, models), slice(1)))
         after = server | {"models": models, "answered": torch.zeros_like(cluster)}
         return self.reclustered(after)
