@@ -172,6 +172,20 @@ def test_chunks_and_processes_do_not_change_a_centre_and_weights_sum_as_before(r
     torch.testing.assert_close(whole.combine().shares, mean.combine().shares)
 
 
+def test_a_weight_by_losses_does_not_count_among_clients():
+    """A client that has nearly all weight of both models, and three others: the centre is that of sample counts."""
+    update = drawn(4)
+    share = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64)
+    alpha = torch.tensor([1e6, 1.0, 1.0, 1.0], dtype=torch.float64)
+    w = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], dtype=torch.float64)
+    config = TrainConfig(aggregator="geometric-median")
+    mean = RoundMean(2, None, config, share)
+    mean.add(torch.arange(4), (alpha[:, None] * w).log(), alpha.log(), dict(update))
+    expected = centre(config, (share[:, None] * w).log(), update)
+    for name in update:
+        torch.testing.assert_close(mean.combine().mean()[name], expected[name])
+
+
 DATA = federation((9, 12, 7, 11, 10, 8, 14, 9))
 
 

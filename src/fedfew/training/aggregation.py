@@ -150,7 +150,7 @@ class Aggregation:
     def _round_mean(self, models: int) -> RoundMean | PrivateMean:
         if self._noise is not None:
             return PrivateMean(self.optimizer.config, self._state.server, len(self.share), self._noise)
-        return RoundMean(models, self._caps(), self.optimizer.config)
+        return RoundMean(models, self._caps(), self.optimizer.config, self.share)
 
     def _caps(self) -> Tensor | None:
         """The largest share of the weights per client; None: no limit."""

@@ -19,10 +19,14 @@ class RoundMean:
     lowers the others' shares. A robust rule compares the updates of all clients: all are kept.
     """
 
-    def __init__(self, models: int, most: Tensor | None = None, config: TrainConfig | None = None) -> None:
-        """most: the largest share of the weights per client [M], None: no cap; config: the robust rule, if it has one."""
+    def __init__(
+        self, models: int, most: Tensor | None = None, config: TrainConfig | None = None, share: Tensor | None = None
+    ) -> None:
+        """most: the largest share of the weights per client [M], None: no cap; config: the robust rule, if it has one; share: of
+        the samples, per client [M], None: all alike."""
         self.most = most
         self.models = models
+        self.share = share
         self.rule = None if config is None or config.aggregator == "mean" else config
         self._mean = WeightedMean(models)
         self._clients = torch.zeros(0, dtype=torch.int64)
@@ -61,11 +65,17 @@ class RoundMean:
         return self._mean
 
     def _centre(self, rule: TrainConfig, kept: list[tuple[Tree, Tensor]]) -> WeightedMean:
-        """The robust centre, in place of a mean with the same sums of weights."""
+        """The robust centre, in place of a mean with the same sums of weights.
+
+        Among clients it goes by sample counts, and by a method's weights only among the models of each client: what it weighs by
+        losses, attackers could choose.
+        """
         log_weights = torch.cat([tensor(one, "log_weights").cpu() + log_factor for one, log_factor in kept])
         wholes = [tensor(one, "log_whole").cpu() + log_factor for one, log_factor in kept if "log_whole" in one]
         update = tree_map(lambda *parts: torch.cat(parts), *(branch(one, "update") for one, _ in kept))
-        centre = robust.centre(rule, log_weights, update)
+        clients = torch.tensor(sorted(self._kept))
+        samples = torch.zeros(len(clients)) if self.share is None else self.share[clients].log()
+        centre = robust.centre(rule, log_weights.log_softmax(1) + samples[:, None], update)
         mean = WeightedMean(self.models)
         whole = torch.cat(wholes) if wholes else log_weights.flatten()
         mean.add(log_weights.logsumexp(0)[None], tree_map(lambda t: t[None], centre), whole)
