@@ -17,7 +17,7 @@ EVERYBODY_MAY = {"util", "_version", "config"}
 # checkers alone count as well: they are dependencies for whoever reads the code.
 BOTTOM = {"stack", "scalarization", "random_streams", "tasks", "targets"}
 CLIENTS = BOTTOM | {"federation", "local", "models"}
-TRAINING = CLIENTS | {"methods", "engines", "data"}
+TRAINING = CLIENTS | {"methods", "engines", "data", "adapters"}
 EVALUATION = TRAINING | {"training"}
 REPORTS = EVALUATION | {"evaluation", "export"}
 MAY_IMPORT = {
@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "local": BOTTOM | {"federation"},
     "models": BOTTOM | {"federation"},
     "data": BOTTOM | {"federation"},
+    "adapters": BOTTOM | {"federation", "models"},
     "methods": CLIENTS,
     "engines": CLIENTS - {"scalarization"},
     "training": TRAINING,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew._version import __version__
 
 if TYPE_CHECKING:
-    from fedfew import data, export, scalarization, sklearn, tracking
+    from fedfew import adapters, data, export, scalarization, sklearn, tracking
     from fedfew.evaluation.selection import join, select
     from fedfew.export.model_file import load_model
     from fedfew.federation import Federation
@@ -37,6 +37,7 @@ __all__ = [
     "Progress",
     "Run",
     "__version__",
+    "adapters",
     "data",
     "export",
     "join",
@@ -63,7 +64,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "export", "scalarization", "sklearn", "tracking"):
+    if name in ("adapters", "data", "export", "scalarization", "sklearn", "tracking"):
         return import_module(f"fedfew.{name}")
     for module, names in _HOME.items():
         if name in names:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew._version import __version__
+from fedfew.adapters import TrainedPart
 from fedfew.data import tensorfile
 from fedfew.data.preprocessing import TablePreprocessing
 from fedfew.evaluation.metrics import summarise
@@ -144,6 +145,7 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "batch_norm": run.settings.get("batch_norm", "average"),
         "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
         "dtype": about.get("dtype") or data.get("dtype"),
+        **TrainedPart.recorded(run.settings).document(),
         **({"class_names": names} if (names := list(run.data.class_names or about.get("class_names", ()))) else {}),
     }
 

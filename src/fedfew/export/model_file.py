@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedfew.adapters import TrainedPart
 from fedfew.data import tensorfile
 from fedfew.methods import FedAvg
 from fedfew.models import ModelFactory
@@ -60,4 +61,4 @@ def note(path: str | Path) -> dict[str, Any]:
 def factory(about: Mapping[str, Any], own: ModelFactory | None = None) -> ModelFactory:
     """How to build a model, from what an export's card says of it."""
     plain = OwnModel(own) if own is not None else named_factory({"model": about["name"], "federation": dict(about)})
-    return with_policy(about["batch_norm"], plain, FedAvg())[0]
+    return with_policy(about["batch_norm"], TrainedPart.recorded(about).of(plain), FedAvg())[0]

@@ -14,6 +14,8 @@ from torch import nn
 
 from fedfew import engines, methods, models, random_streams, tasks
 from fedfew._version import __version__
+from fedfew.adapters import LoRA, TrainedPart
+from fedfew.adapters.part import Freeze
 from fedfew.config import Recipe, TrainConfig, recipe_settings
 from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
@@ -56,6 +58,8 @@ def train(
     model: str | ModelFactory | nn.Module = "mlp",
     method: str | Method = "fedfew",
     *,
+    adapters: LoRA | None = None,
+    freeze: Freeze = "none",
     config: TrainConfig | None = None,
     recipe: Recipe = "plain",
     folder: str | Path | None = None,
@@ -73,6 +77,8 @@ def train(
         callable alone). It gives one output per class, target or label: as a tensor, as ``logits`` of an object or dict, or as
         the first of a tuple. For token ids, "mlp" stands for "textcnn".
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
+    adapters: ``fedfew.adapters.LoRA(rank=8, …)`` to train low-rank adapters and the head of a frozen model (docs/adapters.md).
+    freeze: "body" to train the head alone, the last linear layer, on features that are computed once.
     config: training settings to start from; the keywords listed below change single ones.
     recipe: "strong" sets label_prior, server_optimizer, server_average, serve and, for colour images, augment, where they are not
         given (docs/recipe.md).
@@ -96,7 +102,8 @@ def train(
     chosen = methods.make(method) if isinstance(method, str) else method
     task_settings.check(config, criterion, chosen)
     model, said = model_check.fitting(model, federation, chosen)
-    factory = models.factory(model, federation.shape, federation.classes, federation.vocabulary)
+    part = TrainedPart(adapters, freeze)
+    factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
     chosen.check_against(len(federation))
     config.check_aggregator(len(federation))
     privacy.check(config, chosen)
@@ -104,9 +111,11 @@ def train(
     check_augment(config, federation.train)
     validation.check(config, federation)
     model_check.check_outputs(factory(), federation)
+    said += part.said(factory())
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
-    identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings(), **config.outcome()}
+    identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings()}
+    identity |= config.outcome() | part.document()
     group.check_same(identity | {"rounds": config.rounds})
     config = config.with_loss(criterion)
     if start is not None and resume:
@@ -115,7 +124,7 @@ def train(
     place = None if folder is None else Path(folder)
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
-        state, refused = _resumed(place, resume, identity)
+        state, refused = _resumed(place, resume, {"adapters": None, "freeze": None} | identity)
         events = [*said, *(f"refused: {reason}" for reason in refused)]
         if begun is not None:
             events.append(f"start: {begun.line}")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedfew import methods, models
+from fedfew.adapters import TrainedPart
 from fedfew.federation import Federation
 from fedfew.methods import LocalOnly, Method
 from fedfew.models import ModelFactory
@@ -242,6 +243,7 @@ def load(folder: str | Path, model: ModelFactory | nn.Module | None = None) -> R
     state, _ = checkpoint.read_newest(Path(folder))
     settings = state.settings
     factory: ModelFactory = named_factory(settings) if model is None else OwnModel(model)
+    factory = TrainedPart.recorded(settings).of(factory)
     policy = settings.get("batch_norm", "average")
     if settings["method"]["name"] not in methods.METHODS:  # the scores are there without it
         absent: Any = NotImported(settings["method"]["name"])

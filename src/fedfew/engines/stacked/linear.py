@@ -46,7 +46,10 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
-        """One more axis of replicas."""
+        """One more axis of replicas. A frozen layer is the same for all of them: theirs are more rows of one product."""
+        if weight.ndim == 2 and in_dims[1] is None and (bias is None or in_dims[2] is None):
+            rows: Tensor = _Linear.apply(x.movedim(in_dims[0] or 0, 0), weight, bias)
+            return rows, 0
         every = [
             t if t is None else t.expand(info.batch_size, *t.shape) if at is None else t.movedim(at, 0)
             for t, at in zip((x, weight, bias), in_dims, strict=True)

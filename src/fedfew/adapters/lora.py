@@ -1,0 +1,155 @@
+"""LoRA (Hu et al., 2022): a frozen layer W and a trained product of two small ones, W·x + α/rank · B·(A·x).
+
+A starts at random and B at zero, so training starts at the frozen model. The server averages A and B apart, but the mean of the
+products B_i·A_i is not the product of the means: clients do not get the mean of what they learned. With ``average="freeze-a"``
+(FFA-LoRA, Sun et al., 2024) A stays at its random start, the same for all clients and models; the product is then linear in what
+is trained, its mean is exact, and half is sent.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.adapters.frozen import freeze, head_of, replaced
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Which layers get adapters, and of what size.
+
+    rank: of the product B·A. alpha: the product is multiplied by alpha/rank. dropout: on what enters the adapters, in training.
+    targets: names of layers, or the last parts of names; * stands for anything. None: every ``nn.Linear`` and every ``nn.Conv2d``
+        of one group, but for the head where that is trained.
+    train_head: train the last linear layer in full, without an adapter. average: "ab" trains and averages A and B, "freeze-a"
+        only B.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: Sequence[str] | None = None
+    train_head: bool = True
+    average: Literal["ab", "freeze-a"] = "ab"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.targets, str):
+            raise ValueError(f"LoRA: targets must be a list of names, as [{self.targets!r}], not a string")
+        if self.targets is not None:
+            object.__setattr__(self, "targets", tuple(self.targets))
+        if self.rank < 1:
+            raise ValueError(f"LoRA: rank must be at least 1, not {self.rank}")
+        if not self.alpha > 0:
+            raise ValueError(f"LoRA: alpha must be above 0, not {self.alpha}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"LoRA: dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.average not in ("ab", "freeze-a"):
+            raise ValueError(f"LoRA: average must be 'ab' or 'freeze-a', not {self.average!r}")
+
+    def adapt(self, module: nn.Module) -> nn.Module:
+        """The module itself, frozen, with adapters."""
+        if hasattr(module, "peft_config"):
+            raise ValueError("adapters: the model already has adapters of peft's; leave adapters out, and these are trained")
+        head = head_of(module) if self.train_head else None
+        names = self._targets(module, head)
+        freeze(module, () if head is None else (head,))
+        layers = dict(module.named_modules(remove_duplicate=False))
+        of_layers: dict[int, AdaptedLayer] = {}
+        for name in names:
+            layer = layers[name]
+            assert isinstance(layer, nn.Linear | nn.Conv2d), "others were not chosen"
+            adapter = AdaptedLayer(layer, self)
+            adapter.share(of_layers.setdefault(id(layer), adapter))  # a layer with several names has one A and one B
+            module = replaced(module, name, adapter)
+        return module
+
+    def _targets(self, module: nn.Module, head: str | None) -> list[str]:
+        able = [name for name, layer in module.named_modules(remove_duplicate=False) if _adaptable(layer) and name != head]
+        if self.targets is None:
+            return able
+        for pattern in self.targets:
+            if not any(_named(name, pattern) for name in able):
+                raise ValueError(f"LoRA: no layer in targets is called {pattern!r}; there are {', '.join(able) or 'none'}")
+        return [name for name in able if any(_named(name, pattern) for pattern in self.targets)]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "rank": self.rank,
+            "alpha": self.alpha,
+            "dropout": self.dropout,
+            "targets": None if self.targets is None else list(self.targets),
+            "train_head": self.train_head,
+            "average": self.average,
+        }
+
+
+def _adaptable(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1
+    return type(layer) is nn.Linear  # attention reads the weights of its own kind of linear layer, and does not call it
+
+
+def _named(name: str, pattern: str) -> bool:
+    return fnmatch(name, pattern) or fnmatch(name, f"*.{pattern}")
+
+
+class AdaptedLayer(nn.Module):
+    """A frozen linear layer or convolution, plus alpha/rank · B·A."""
+
+    def __init__(self, base: nn.Linear | nn.Conv2d, lora: LoRA) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.scale = lora.alpha / lora.rank
+        self.dropout = nn.Dropout(lora.dropout)
+        like: dict[str, Any] = {"bias": False, "device": base.weight.device, "dtype": base.weight.dtype}
+        if isinstance(base, nn.Conv2d):
+            same: dict[str, Any] = {
+                name: getattr(base, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+            }
+            self.lora_A: nn.Linear | nn.Conv2d = nn.Conv2d(base.in_channels, lora.rank, **same, **like)
+            self.lora_B: nn.Linear | nn.Conv2d = nn.Conv2d(lora.rank, base.out_channels, 1, **like)
+        else:
+            self.lora_A = nn.Linear(base.in_features, lora.rank, **like)
+            self.lora_B = nn.Linear(lora.rank, base.out_features, **like)
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+        self.lora_A.requires_grad_(lora.average != "freeze-a")
+
+    def share(self, other: AdaptedLayer) -> None:
+        """Have the same A and B as another; not the same modules, which ``functional_call`` cannot take under two names."""
+        self.lora_A.weight, self.lora_B.weight = other.lora_A.weight, other.lora_B.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        base: Tensor = self.base(x)
+        return base + self.scale * self.lora_B(self.lora_A(self.dropout(x)))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of a plain layer that does the same; some modules read it in place of calling the layer."""
+        product = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
+        return self.base.weight + self.scale * product.view_as(self.base.weight)
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.base.bias
+
+
+@torch.no_grad()
+def merged(module: nn.Module) -> nn.Module:
+    """A copy of the module, every adapted layer in it replaced by a plain one that gives the same outputs."""
+    module, done = copy.deepcopy(module), set[int]()
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(layer, AdaptedLayer):
+            if id(layer.base) not in done:  # a layer with several names is merged once
+                done.add(id(layer.base))
+                layer.base.weight = nn.Parameter(layer.weight, requires_grad=False)
+            module = replaced(module, name, layer.base)
+    return module

@@ -1,0 +1,65 @@
+"""Which part of a model is trained: all that requires a gradient, adapters and the head, or the head alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from fedfew.adapters.frozen import freeze, head_of
+from fedfew.adapters.lora import LoRA
+from fedfew.models import ModelFactory
+
+Freeze = Literal["none", "body"]
+
+
+@dataclass(frozen=True)
+class TrainedPart:
+    """adapters: LoRA, or None for none. freeze: "body" for all but the head, the last linear layer."""
+
+    adapters: LoRA | None = None
+    freeze: Freeze = "none"
+
+    def __post_init__(self) -> None:
+        if self.freeze not in ("none", "body"):
+            raise ValueError(f"freeze must be 'none' or 'body', not {self.freeze!r}")
+        if self.adapters is not None and not isinstance(self.adapters, LoRA):
+            raise TypeError(f"adapters must be fedfew.adapters.LoRA(…) or None, not {type(self.adapters).__name__}")
+        if self.adapters is not None and self.freeze == "body":
+            raise ValueError("adapters and freeze='body' exclude each other: adapters freeze all but the head already")
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> TrainedPart:
+        """As it is in the settings of a run or of an export."""
+        found = settings.get("adapters")
+        return cls(None if found is None else LoRA(**found), settings.get("freeze") or "none")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values; empty for a whole model."""
+        found: dict[str, Any] = {}
+        if self.adapters is not None:
+            found["adapters"] = self.adapters.document()
+        if self.freeze != "none":
+            found["freeze"] = self.freeze
+        return found
+
+    def of(self, factory: ModelFactory) -> ModelFactory:
+        """The factory of modules of which this part is trained."""
+        if self.adapters is None and self.freeze == "none":
+            return factory
+        return lambda: self._applied(factory())
+
+    def _applied(self, module: nn.Module) -> nn.Module:
+        if self.adapters is not None:
+            return self.adapters.adapt(module)
+        return freeze(module, (head_of(module),))
+
+    def said(self, module: nn.Module) -> list[str]:
+        """One line about a module of this factory's, unless all of it is trained."""
+        if not self.document():
+            return []
+        trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        total = sum(p.numel() for p in module.parameters())
+        return [f"{next(iter(self.document()))}: {trained:,} of {total:,} numbers are trained and sent; the rest is held once"]

@@ -1,0 +1,76 @@
+"""Models of Hugging Face's with adapters: peft's own, and ours. Small configurations with random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedfew
+from fedfew.adapters import LoRA
+from fedfew.federation import Federation
+from fedfew.stack import count_bytes
+from fedfew.training.run import Run
+from tests.methods.small import assert_same, tensors
+
+WIDTH, RANK, CLASSES = 16, 2, 3
+ADAPTERS, HEAD = 2 * RANK * 2 * WIDTH, WIDTH * CLASSES + CLASSES  # of query and value
+
+
+def bert() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=WIDTH,
+        max_position_embeddings=16,
+        num_labels=CLASSES,
+        attention_probs_dropout_prob=0.0,  # a function's, whose draws engines do not share
+        initializer_range=0.3,  # large enough for gradients of attention to show after two rounds
+    )
+    torch.manual_seed(0)
+    return transformers.BertForSequenceClassification(config)
+
+
+def peft_model() -> nn.Module:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=4, lora_dropout=0.1, target_modules=["query", "value"])
+    return peft.get_peft_model(bert(), config)
+
+
+def texts() -> Federation:
+    draw = np.random.default_rng(0)
+    clients = [(draw.integers(1, 50, (n, 6)), np.arange(n) % CLASSES) for n in (8, 9, 12)]
+    return Federation.from_arrays(clients, clients, classes=CLASSES)
+
+
+def train(model: nn.Module, **settings: Any) -> Run:
+    chosen: dict[str, Any] = {"rounds": 2, "batch_size": 4, "device": "cpu", "engine": "sequential", "lr": 0.1} | settings
+    return fedfew.train(texts(), model, fedfew.FedFew(models=2), **chosen)
+
+
+def test_a_peft_model_is_trained_as_it_is() -> None:
+    model = peft_model()
+    runs = [train(model, engine=engine) for engine in ("sequential", "stacked")]
+    assert_same(*map(tensors, runs), 2e-5)
+    assert count_bytes(runs[0].state.server) == 2 * 4 * (ADAPTERS + HEAD)
+    before, after = model.state_dict(), runs[0].models[1].state_dict()
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) != ("lora_" in name or "modules_to_save" in name), name
+
+
+def test_adapters_on_adapters_are_refused() -> None:
+    with pytest.raises(ValueError, match="the model already has adapters of peft's; leave adapters out, and these are trained"):
+        train(peft_model(), adapters=LoRA())
+
+
+def test_our_adapters_on_a_transformer() -> None:
+    lora = LoRA(rank=RANK, targets=["query", "value"])
+    runs = [train(bert(), adapters=lora, engine=engine) for engine in ("sequential", "stacked")]
+    assert_same(*map(tensors, runs), 2e-5)
+    assert count_bytes(runs[0].state.server) == 2 * 4 * (ADAPTERS + HEAD)
