@@ -44,6 +44,7 @@ CASES = {
     "a client left out": lambda: train(fedfew.FedAvg(), spiked(), participation=1.0),
     "batch norm at home": lambda: train(fedfew.FedAvg(), federation((7, 12, 6, 10, 16, 8)), model=normalised, batch_norm="local"),
     "auto": lambda: train(fedfew.FedAvg(), engine="auto"),
+    "stopped by a callback": lambda: train(fedfew.FedAvg(), rounds=6, on_round=lambda p: "stop" if p.round == 2 else None),
     "six rounds": lambda: train(fedfew.FedFew(models=2), rounds=6),
 }
 

@@ -26,8 +26,12 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew run[/cyan]   FedFew with three models on rotated digits
 [cyan]fedfew run --method fedfew --models 4 --mu 0.1[/cyan]   hyperparameters of the method ('fedfew methods fedfew')
 [cyan]fedfew run --dataset digits --partition dirichlet:0.5 --method fedavg --rounds 50[/cyan]
+[cyan]fedfew run --dataset cifar10 --protocol fair[/cyan]   the paper's settings
+[cyan]fedfew run --dataset ward.csv --label outcome --client ward --val-share 0.2 --early-stopping 5 --keep best[/cyan]
+[cyan]fedfew run --method mine:MyMethod --model mine:net[/cyan]   a method and a model of your own, in mine.py
 [cyan]fedfew run --config my.yaml --lr 0.05[/cyan]   settings from a file, one overridden
-[cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   continue after Ctrl-C
+[cyan]fedfew run --resume --folder runs/digits-fedfew-0[/cyan]   continue after Ctrl-C; with --rounds 200 a finished run
+[cyan]fedfew run --models 5 --start runs/digits-fedfew-0[/cyan]   begin with the models of another run
 [cyan]fedfew run --track tensorboard --track mlflow:http://localhost:5000[/cyan]   log to tracking tools
 [cyan]torchrun --nproc-per-node 2 -m fedfew run --dataset cifar10[/cyan]   split the clients of a round over two GPUs
 """

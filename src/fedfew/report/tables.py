@@ -77,7 +77,9 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     }
     values = {f"{score} {score_name(run)}": run.scores(score) for score in SCORES}
     if single is not None:
-        scores[f"single {score_name(run)}"], values[f"single {score_name(run)}"] = single, run.scores("single")
+        alone = f"single {score_name(run)}"
+        scores = dict(list(scores.items())[:1]) | {alone: single} | scores  # right below what is served
+        values[alone] = run.scores("single")
     values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
     for name, summary in scores.items():
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"
