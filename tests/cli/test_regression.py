@@ -108,3 +108,19 @@ def test_data_show_describes_numbers(place: Path) -> None:
     shown = call("data", "show", str(place / "stay.csv"), "--client", "hospital", "--label", "days").output
     assert "mean" in shown
     assert "std" in shown
+
+
+def test_a_loss_of_ones_own_and_several_targets(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "loss_for_cli.py").write_text("def close(outputs, y):\n    return (outputs - y).abs().mean(1)\n")
+    monkeypatch.chdir(place)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(30, 2)).astype(np.float32)
+    np.savez(place / "two.npz", x=x, y=x * [1.0, 2.0], site=np.arange(30) % 2)
+    words = ("run", "--dataset", "two.npz", "--partition", "by:site", "--method", "fedavg", "--rounds", "1", "--device", "cpu")
+    told = json.loads(call(*words, "--loss", "loss_for_cli:close", "--folder", "two", "--json").stdout)
+    assert told["settings"]["loss"] == "loss_for_cli:close"
+    assert "there is no function in loss_for_cli called 'far'" in refused(*words, "--loss", "loss_for_cli:far")
+    np.savez(place / "new.npz", x=x[:3])
+    head, *rows = call("predict", "two", "--data", "new.npz").stdout.splitlines()
+    assert head == "row,prediction of 0,prediction of 1"
+    assert len(rows) == 3

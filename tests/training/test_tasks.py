@@ -232,3 +232,23 @@ def test_metrics_that_cannot_be_recorded_are_refused(metrics: dict[str, Any], me
         train("regression", metrics=metrics, rounds=1)
     with pytest.raises(TypeError, match="metrics: it must be a function of outputs and targets, not int"):
         train("regression", metrics={"it": 3}, rounds=1)
+
+
+def test_predictions_of_several_labels_and_of_a_new_client(tmp_path: Path) -> None:
+    here = data("multi-label")
+    run = train("multi-label", serve="mixture", rounds=2)
+    x, y = here.test.of(1)
+    with torch.no_grad():
+        outputs = run.model_of(1)(x)
+    np.testing.assert_allclose(run.predict_proba(x, 1), outputs.sigmoid(), rtol=1e-5)
+    np.testing.assert_array_equal(run.predict(x, 1), (outputs > 0).int())
+    new = run.for_new_client(x, y)
+    losses = torch.stack([nn.functional.binary_cross_entropy_with_logits(model(x), y) for model in run.models]).detach()
+    weights = (-losses / run.settings["temperature"]).softmax(0)
+    with torch.no_grad():
+        by_hand = sum(w * model(x).sigmoid() for w, model in zip(weights, run.models, strict=True))
+    np.testing.assert_allclose(new.predict_proba(x), by_hand, rtol=1e-4)
+    several = train("regression", rounds=1)
+    assert several.predict(x, 0).shape == (len(x), 2)
+    with pytest.raises(ValueError, match="these models give numbers: use predict"):
+        several.predict_proba(x, 0)

@@ -10,6 +10,7 @@ from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import captured as module_under_test
 from fedfew.engines.stacked.batches import by_size, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
+from fedfew.federation import Federation
 from fedfew.local import cross_entropy
 from fedfew.stack import named_leaves, squared_distance, tree_map
 from tests.engines.small import SIZES, Normalised, images
@@ -129,3 +130,13 @@ def test_filters_lie_channels_last_in_the_buffers():
     (space,) = engine._captured._spaces.values()
     assert space.weights["conv.weight"].permute(0, 1, 3, 4, 2).is_contiguous()
     assert space.weights["out.weight"].is_contiguous()
+
+
+@pytest.mark.parametrize("training", [{"loss": "mse", "mixup": 0.3}, {"loss": "huber", "optimizer": "adam"}])
+def test_numbers_as_targets(training):
+    pictures = images()
+    targets = [(x, torch.stack([y, y + 1, -y], 1) / 3) for x, y in map(pictures.train.of, range(len(pictures)))]
+    data = Federation.from_arrays(targets, targets, task="regression")
+    plain, captured = both(data, **training)
+    assert_same(plain, captured)
+    assert captured[0].captures > 0
