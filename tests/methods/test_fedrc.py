@@ -66,7 +66,7 @@ def test_clients_with_other_labels_stay_together_longer_than_with_fedem() -> Non
 def test_it_is_for_classes_alone() -> None:
     x = torch.randn(8, 4)
     data = Federation.from_arrays([(x, x[:, :1])] * 2, [(x, x[:, :1])] * 2, task="regression")
-    with pytest.raises(ValueError, match="fedrc is for classification"):
+    with pytest.raises(ValueError, match="method: fedrc works with classes alone"):
         train(FedRC(models=2), data, model=lambda: nn.Linear(4, 1))
     with pytest.raises(ValueError, match="no linear layer"):
         train(FedRC(models=2), model=lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 3, 4), nn.Flatten()))

@@ -28,6 +28,7 @@ class FedRC(FedEM):
 
     name: ClassVar[str] = "fedrc"
     family: ClassVar[Family] = "few models"
+    needs_classes: ClassVar[bool] = True
     summary: ClassVar[str] = "K models, mixed per client; clusters by what labels mean, not by which labels are common"
     when: ClassVar[str] = "the same input has different labels at different clients, and label frequencies differ too"
     served: ClassVar[str] = "the mixture of the K server models by the client's learned weights ω"
@@ -45,8 +46,6 @@ class FedRC(FedEM):
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         models, classes = branch(received, "models"), tensor(received, "classes")
-        if local.labels.is_floating_point():
-            raise ValueError("fedrc is for classification: it weighs samples by how frequent their class is; use fedem")
         losses, labels = local.sample_losses(models), local.labels.clamp_min(0)
         frequency = classes.expand(len(local), -1, -1).gather(2, labels[:, None].expand(-1, self.models, -1))
         gamma = (tensor(own, "pi").log()[..., None] - losses - frequency.log()).softmax(1)
