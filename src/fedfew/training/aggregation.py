@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedfew.methods import Method
 from fedfew.methods.base import LOSS_BOUND, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, branch, finite, leaves, take, tensor, tree_map
+from fedfew.stack import Tree, WeightedMean, all_finite, branch, finite, leaves, take, tensor, tree_map
 from fedfew.tasks import recorded_task
 from fedfew.training import own_metrics, restart
 from fedfew.training.checkpoint import State
@@ -219,7 +219,7 @@ class Aggregation:
         mean = self._mean.combine() if self._mean else self._masked_mean
         if mean is not None:
             server, moments = self.optimizer.step(server, self.method.aggregate(server, mean), moments)
-        if (not self._answered and not self.nobody_drawn) or not all(bool(t.isfinite().all()) for t in leaves(server)):
+        if (not self._answered and not self.nobody_drawn) or not all_finite(server):
             return None
         average = averaged(self._state.average, server, self.optimizer.config.server_average)
         median = median_of(self.reported(self.answered)) if self._answered else self._state.median_loss
@@ -350,11 +350,12 @@ def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
     """
     reply = outcome.reply
     pairs = reply.losses.isfinite()  # [C, K]
-    for t in leaves(reply.update):
-        pairs = pairs & t.reshape(*t.shape[:2], -1).isfinite().all(2)  # [C, 1] where all models take from the same
+    if not all_finite(reply.update):
+        for t in leaves(reply.update):
+            pairs = pairs & t.reshape(*t.shape[:2], -1).isfinite().all(2)  # [C, 1] where all models take from the same
     ok = pairs.any(1)
     if leaves(outcome.own):  # a wrapped method may have an own state of empty branches
-        ok = ok & finite(outcome.own)
+        ok = ok if all_finite(outcome.own) else ok & finite(outcome.own)
     at = ok.nonzero()[:, 0]
     if not bool(pairs.all()):
         losses = reply.losses.masked_fill(~pairs, torch.inf)

@@ -38,6 +38,8 @@ def scores(
     metrics: Mapping[str, Metric], engine: Engine, candidates: Tree, test: Samples, served: ServedScores
 ) -> dict[str, Tensor]:
     """Every metric of every client, ``[C]`` each."""
+    if not metrics:  # nothing to predict for
+        return {}
     found: dict[str, list[float]] = {name: [] for name in metrics}
     for i in range(len(test.count)):
         weights = torch.eye(int(served.choice.max()) + 1)[served.choice[i]] if served.mixture is None else served.mixture[i]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedfew.config import TrainConfig
 from fedfew.engines import Engine
+from fedfew.engines.base import ModelScores
 from fedfew.federation import Samples
 from fedfew.local import best_model
 from fedfew.stack import Tree, leaves
@@ -33,14 +34,23 @@ def score(
 ) -> ServedScores:
     """Scores of candidates ``[1 or C, S, …]``; own_data: the samples that a client chooses and weighs candidates by; learned: the
     weights ``[C, S]`` of a mixture, where the method learns them."""
+    several = leaves(candidates)[0].shape[1] > 1
+    if several and learned is None and config.serve != "mixture":
+        own, on_test = engine.scores(candidates, [own_data, test])
+        choice = best_model(own.loss).cpu()
+        return _of_choice(choice, on_test, None)
     choice, mixture = choose(engine, candidates, own_data, config, learned)
-    at = torch.arange(len(choice)), choice
     if mixture is None or mixture.shape[1] == 1:
-        scores = engine.score(candidates, test)
-        value, loss = scores.score.cpu()[at], scores.loss.cpu()[at]
-        return ServedScores(choice, value, loss, None if mixture is None else value, mixture)
+        return _of_choice(choice, engine.score(candidates, test), mixture)
     mixed, single = engine.score_mixture(candidates, test, mixture.to(test.y.device))
-    return ServedScores(choice, mixed.score[:, 0].cpu(), mixed.loss[:, 0].cpu(), single.score.cpu()[at], mixture)
+    of_choice = single.score.cpu()[torch.arange(len(choice)), choice]
+    return ServedScores(choice, mixed.score[:, 0].cpu(), mixed.loss[:, 0].cpu(), of_choice, mixture)
+
+
+def _of_choice(choice: Tensor, scores: ModelScores, mixture: Tensor | None) -> ServedScores:
+    """mixture: of one candidate, with serve="mixture"."""
+    value, loss = (t.cpu()[torch.arange(len(choice)), choice] for t in (scores.score, scores.loss))
+    return ServedScores(choice, value, loss, None if mixture is None else value, mixture)
 
 
 def choose(

@@ -13,12 +13,12 @@ import torch
 from torch import fx
 
 from fedfew.engines.stacked.kernels import row_gather
-from fedfew.engines.stacked.traced import drop_unused
+from fedfew.engines.stacked.traced import Recording, drop_unused
 
 aten = torch.ops.aten
 
 
-def descending(recording: fx.GraphModule, parameters: list[int], lr: float) -> fx.GraphModule:
+def descending(recording: Recording, parameters: list[int], lr: float) -> Recording:
     """From a recording that returns (gradients, reported): one that moves the parameters, its arguments at these positions, by
     −lr times their gradients, and returns what was reported."""
     graph = recording.graph
@@ -34,7 +34,6 @@ def descending(recording: fx.GraphModule, parameters: list[int], lr: float) -> f
                 aten._foreach_add_.List, tuple([list(nodes) for nodes in zip(*left, strict=True)]), {"alpha": -lr}
             )
     drop_unused(graph)
-    recording.recompile()
     return recording
 
 

@@ -6,7 +6,7 @@ partial batch of a client is filled up, with samples that weigh nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,10 +40,11 @@ from fedfew.engines.stacked.descent import descending
 from fedfew.engines.stacked.embedding import make_padded
 from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
+from fedfew.engines.stacked.one_pass import OnePass
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through, cross_entropy
-from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
+from fedfew.stack import Tree, branch, from_named, leaves, named_leaves, tensor, tree_map
 
 Gradients = Callable[..., tuple[list[Tensor | None], Tensor]]
 
@@ -69,6 +70,7 @@ class Stacked(Engine):
         self.module = make_linear(make_padded(make_masked(self.module)))
         self._gradients_of, self._descent_of = Traced(), Traced()
         self._captured: CapturedTraining | None = None
+        self._one_pass = OnePass(self)
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         if kernels.usable(device):
@@ -258,12 +260,12 @@ class Stacked(Engine):
                 return objective(BatchLoss(outputs, of, y, weight), params, own)
 
         optional = (None if importance is None else 0, 0 if context else None, None if key is None else 0)
-        with self._or_unsupported():
+        with self.or_unsupported():
             of_all = vmap(replica, in_dims=(0, 0, 0, 0, *optional), randomness="different")
             return of_all(weights, x, y, weight, importance, context, key)
 
     @contextmanager
-    def _or_unsupported(self) -> Iterator[None]:
+    def or_unsupported(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -296,26 +298,49 @@ class Stacked(Engine):
             mean_loss[: batch.clients] += loss.unflatten(0, (batch.clients, models))
         return tree_map(lambda t: unranked(t.unflatten(0, (clients, models)), rank), total), unranked(mean_loss, rank)
 
-    def _score(self, params: Tree, samples: Samples) -> ModelScores:
-        parts = [self._score_together(*part) for part in self._that_fit(params, samples)]
+    def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
+        if self._one_pass.fits(params, splits, self._bytes_per_sample(splits[0])):
+            return self._one_pass.scores(params, splits)
+        return super()._scores(params, splits)
+
+    def _score_mixture(self, params: Tree, samples: Samples, log_weights: Tensor) -> tuple[ModelScores, ModelScores]:
+        clients, models = leaves(params)[0].shape[:2]
+        if self._one_pass.fits(params, [samples], self._bytes_per_sample(samples)):
+            (every,) = self._one_pass.scores(params, [samples], log_weights)
+        elif clients > 1:
+            every = self._score(params, samples, log_weights)
+        else:
+            return super()._score_mixture(params, samples, log_weights)
+        single, mixed = (ModelScores(every.loss[:, at], every.score[:, at]) for at in (slice(models), slice(models, None)))
+        return mixed, single
+
+    def _score(self, params: Tree, samples: Samples, log_weights: Tensor | None = None) -> ModelScores:
+        """Scores ``[C, S]``; with log_weights ``[C, S]`` those of the mixture, too, as the last column."""
+        weighed: Tree = params if log_weights is None else {"params": params, "log_weights": log_weights}
+        parts = [self._score_together(*part) for part in self._that_fit(weighed, samples)]
         return ModelScores(torch.cat([part.loss for part in parts]), torch.cat([part.score for part in parts]))
+
+    def _bytes_per_sample(self, samples: Samples) -> int:
+        if self._sample_bytes is None:
+            self._sample_bytes = self.bytes_per_sample(samples)
+        return self._sample_bytes
 
     def _that_fit(self, params: Tree, samples: Samples) -> Iterator[tuple[Tree, Samples]]:
         """As many clients at a time as memory takes: a batch is larger than in training."""
         clients, models = leaves(params)[0].shape[:2]
-        if self._sample_bytes is None:
-            self._sample_bytes = self.bytes_per_sample(samples)
-        each = models * min(samples.longest, EVALUATION_BATCH) * self._sample_bytes
+        each = models * min(samples.longest, EVALUATION_BATCH) * self._bytes_per_sample(samples)
         for at in torch.arange(clients).split(max(1, allowance(samples.y.device) // 4 // each)):
             part = slice(int(at[0]), int(at[-1]) + 1)
             yield tree_map(lambda t, part=part: t[part], params), samples.take(at)
 
     def _score_together(self, params: Tree, samples: Samples) -> ModelScores:
-        clients, models = leaves(params)[0].shape[:2]
         rank, sizes = by_size(samples)
-        ranked = tree_map(lambda t: t[rank], params)
+        log_weights = tensor(params, "log_weights")[rank] if "log_weights" in params else None
+        ranked = tree_map(lambda t: t[rank], branch(params, "params") if log_weights is not None else params)
+        clients, models = leaves(ranked)[0].shape[:2]
+        columns = models + (log_weights is not None)
         prior = None if samples.log_prior is None else samples.log_prior[rank][:, None, None]  # [C, 1, 1, classes]
-        total = self._totals(samples, clients, models)
+        total = self._totals(samples, clients, columns)
 
         def logits_of(weights: Tree, x: Tensor, weight: Tensor) -> Tensor:
             with weighted_rows(weight):
@@ -324,11 +349,14 @@ class Stacked(Engine):
         of_all = vmap(vmap(logits_of, in_dims=(0, None, None), randomness="different"), in_dims=(0, 0, 0), randomness="different")
         for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
             a = batch.clients
-            with self._or_unsupported():
+            with self.or_unsupported():
                 logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
             logits = shifted(logits, None if prior is None else prior[:a])
-            y = batch.y.expand(-1, models, *batch.y.shape[2:])
-            weight = (batch.weight * batch.share[:, None, None]).expand(-1, models, -1)
+            if log_weights is not None:
+                mixture = self.criterion.task.mixed(logits.movedim(1, 0), log_weights[:a].T[..., None, None])
+                logits = torch.cat([logits, mixture[:, None]], 1)
+            y = batch.y.expand(-1, columns, *batch.y.shape[2:])
+            weight = (batch.weight * batch.share[:, None, None]).expand(-1, columns, -1)
             for of, term in zip(total, self.criterion.terms(logits, y), strict=True):
                 of[:a] += (term * weight).sum(-1, dtype=torch.float64)
         loss, score = self.criterion.scores(total)

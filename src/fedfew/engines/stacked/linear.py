@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+FEW = 4  # outputs so many times fewer than rows: on a CPU W·xᵀ is twice as fast as x·Wᵀ then
+
+
 class _Linear(torch.autograd.Function):
     """x·Wᵀ + b for x[*R, *B, in], W[*R, out, in] and b[*R, out]: a replica, and under vmap any number of them."""
 
@@ -23,6 +26,8 @@ class _Linear(torch.autograd.Function):
             return F.linear(x, weight, bias)
         shape = *x.shape[:-1], weight.shape[-2]
         rows, weight = _one_stack(x, weight)
+        if not x.is_cuda and bias is not None and FEW * weight.shape[1] <= rows.shape[1]:
+            return torch.baddbmm(bias.reshape(len(weight), -1, 1), weight, rows.mT).mT.reshape(shape)
         if bias is None:
             return torch.bmm(rows, weight.mT).reshape(shape)
         return torch.baddbmm(bias.reshape(len(weight), 1, -1), rows, weight.mT).reshape(shape)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 READS_A_NUMBER = torch.ops.aten._local_scalar_dense.default
@@ -49,7 +48,7 @@ class _Recorder(TorchDispatchMode):
         if func is READS_A_NUMBER:
             raise RuntimeError("a step must not depend on the value of a number on the device (.item(), if tensor: …)")
         result = func(*args, **(kwargs or {}))
-        node = self._graph.call_function(func, tree_map(self._argument, args), tree_map(self._argument, kwargs or {}))
+        node = self._graph.call_function(func, self._arguments(args), self._arguments(kwargs or {}))
         if isinstance(result, Tensor):
             self._put(result, node)
         elif isinstance(result, tuple | list):
@@ -62,9 +61,17 @@ class _Recorder(TorchDispatchMode):
         node.meta["like"] = (tensor.shape, tensor.dtype)
         self._nodes[tensor] = node
 
-    def _argument(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
+    def _arguments(self, value: Any) -> Any:
+        """The same with nodes in place of tensors."""
+        if isinstance(value, Tensor):
+            return self._argument(value)
+        if isinstance(value, tuple | list):
+            return type(value)(map(self._arguments, value))
+        if isinstance(value, dict):
+            return {name: self._arguments(part) for name, part in value.items()}
+        return value
+
+    def _argument(self, value: Tensor) -> Any:
         if value not in self._nodes:
             name = f"constant_{len(self._constants)}"
             self._constants[name] = value
@@ -72,5 +79,5 @@ class _Recorder(TorchDispatchMode):
         return self._nodes[value]
 
     def finished(self, result: Any) -> tuple[fx.Graph, dict[str, Tensor]]:
-        self._graph.output(tree_map(self._argument, result))
+        self._graph.output(self._arguments(result))
         return self._graph, self._constants

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
@@ -18,8 +19,25 @@ from torch import Tensor, fx
 from fedfew.engines.stacked.recording import record
 from fedfew.util.interrupts import held_back
 
-Rewrite = Callable[[fx.GraphModule], fx.GraphModule]
+Rewrite = Callable[["Recording"], "Recording"]
 KEPT = 1024  # recordings; one objective needs one for each number of clients that are still in an epoch
+
+
+class Recording:
+    """A graph, and the tensors that it takes from elsewhere. It is compiled when first called: that takes as long as recording."""
+
+    def __init__(self, graph: fx.Graph, constants: dict[str, Tensor]) -> None:
+        self.graph = graph
+        self._constants = constants
+
+    @cached_property
+    def forward(self) -> Callable[..., Any]:
+        """The plain function: a module's own call costs as much as three operations."""
+        function: Callable[..., Any] = fx.GraphModule(self._constants, self.graph).forward
+        return function
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return self.forward(*tensors)
 
 
 class Traced:
@@ -41,10 +59,10 @@ class Traced:
             self._recordings[key] = _called_directly(rewrite(recording) if rewrite else recording).forward
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
-        return self._recordings[key](*tensors)  # the plain function: a module's own call costs as much as three operations
+        return self._recordings[key](*tensors)
 
 
-def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.GraphModule:
+def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recording:
     """A recording made without a trace: what the function writes into its arguments is undone, as the replay will write it."""
     before = [(t, t._version, t.clone()) for t in tensors]
     with held_back():  # in the midst of PyTorch's own bookkeeping an interrupt may be lost
@@ -53,7 +71,7 @@ def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> fx.Gr
         if tensor._version != version:
             tensor.copy_(value)
     _simplify(graph)
-    return fx.GraphModule(constants, graph)
+    return Recording(graph, constants)
 
 
 def _simplify(graph: fx.Graph) -> None:
@@ -71,10 +89,10 @@ def drop_unused(graph: fx.Graph) -> None:
     graph.eliminate_dead_code(lambda node: node.is_impure() or _writes(node))
 
 
-def _called_directly(recording: fx.GraphModule) -> fx.GraphModule:
+def _called_directly(recording: Recording) -> Recording:
     for node in recording.graph.nodes:
-        node.target = _direct(node.target)
-    recording.recompile()
+        if node.op == "call_function":
+            node.target = _direct(node.target)
     return recording
 
 

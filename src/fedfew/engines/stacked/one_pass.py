@@ -1,0 +1,128 @@
+"""Scores of a small stack in one recorded pass over the samples of all clients, of several splits at once.
+
+For small models nearly all the time of scoring goes into deciding what to compute, once per model, batch and split. Here the
+samples of all clients lie side by side, filled up to the longest of each split, and are gathered once for all rounds in which the
+same clients are scored. Large stacks are scored batch by batch: their time is arithmetic, and filling up would add to it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedfew.engines.base import ModelScores, forward
+from fedfew.engines.memory import allowance
+from fedfew.engines.stacked.traced import Traced
+from fedfew.federation import Samples
+from fedfew.stack import Tree, from_named, leaves, named_leaves
+
+if TYPE_CHECKING:
+    from fedfew.engines.stacked.engine import Stacked
+
+SMALL = 2**26  # bytes that the models' outputs of all layers may take
+KEPT = 4  # layouts: those of the clients scored last
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The samples of all clients and splits in one tensor ``[C, B, …]``, B = Σ longest."""
+
+    splits: tuple[Samples, ...]  # a layout is found by their identity, so they must stay
+    x: Tensor
+    y: Tensor
+    own: Tensor  # [C, B]: False for what fills a client's rows up
+    count: Tensor  # [splits, C]
+    log_prior: Tensor | None  # [C, B, classes]
+
+    @classmethod
+    def of(cls, splits: tuple[Samples, ...]) -> Layout:
+        parts = []
+        for s in splits:
+            position = torch.arange(s.longest, device=s.count.device)
+            own = position < s.count[:, None]
+            rows = s.start[:, None] + position.where(own, 0)
+            prior = None if s.log_prior is None else s.log_prior[:, None].expand(-1, s.longest, -1)
+            parts.append((s.inputs(rows), s.y[rows], own, prior))
+        x, y, owns, priors = zip(*parts, strict=True)
+        prior = None if splits[0].log_prior is None else torch.cat(priors, 1)
+        return cls(splits, torch.cat(x, 1), torch.cat(y, 1), torch.cat(owns, 1), torch.stack([s.count for s in splits]), prior)
+
+
+class OnePass:
+    """What :class:`Stacked` does to score a small stack."""
+
+    def __init__(self, engine: Stacked) -> None:
+        self.engine = engine
+        self._recordings = Traced()
+        self._seen: set[Hashable] = set()
+        self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
+
+    def fits(self, params: Tree, splits: Sequence[Samples], bytes_per_sample: int) -> bool:
+        """Is this stack small, and can its samples share a batch?"""
+        models, rows = leaves(params)[0].shape[1], len(splits[0].count) * sum(s.longest for s in splits)
+        most = min(SMALL, allowance(splits[0].y.device) // 4)
+        return not self.engine.mixes_samples and models * rows * bytes_per_sample <= most
+
+    def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
+        """Scores ``[C, S]`` of ``params[1 or C, S, …]`` on each split; with log_weights ``[C, S]`` those of the mixture, too, as
+        the last column."""
+        layout = self._layout(tuple(splits))
+        optional = [t for t in (layout.log_prior, log_weights) if t is not None]
+        tensors = (layout.x, layout.y, layout.own, layout.count, *leaves(params), *optional)
+        lengths = tuple(s.longest for s in splits)
+        names = tuple(path for path, _ in named_leaves(params))
+        name = (lengths, names, layout.log_prior is not None, log_weights is not None)
+        function = self._function(*name)
+        shapes = (name, tuple(t.shape for t in tensors))
+        if shapes in self._seen:
+            found = self._recordings(name, function, *tensors)
+        else:  # the clients of a round may never come together again: a recording is for what comes a second time
+            self._seen.add(shapes)
+            found = function(*tensors)
+        return [ModelScores(*of_split) for of_split in found]
+
+    def _layout(self, splits: tuple[Samples, ...]) -> Layout:
+        key = tuple(map(id, splits))
+        if key not in self._layouts:
+            self._layouts[key] = Layout.of(splits)
+            if len(self._layouts) > KEPT:
+                self._layouts.popitem(last=False)
+        self._layouts.move_to_end(key)
+        return self._layouts[key]
+
+    def _function(self, lengths: tuple[int, ...], names: tuple[str, ...], prior: bool, mixes: bool) -> Callable[..., Tensor]:
+        """The scores ``[splits, 2, C, S]`` as a function of nothing but tensors."""
+        criterion = self.engine.criterion
+
+        def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> Tensor:
+            outputs = self._outputs(from_named(dict(zip(names, rest, strict=False))), x)  # [C, S, B, d]
+            if prior:
+                outputs = outputs + rest[len(names)][:, None]
+            if mixes:
+                mixed = criterion.task.mixed(outputs.movedim(1, 0), rest[-1].T[..., None, None])
+                outputs = torch.cat([outputs, mixed[:, None]], 1)
+            terms = criterion.terms(outputs, y[:, None].expand(-1, outputs.shape[1], *y.shape[1:]))
+            kept = torch.stack([term.double().where(own[:, None], 0.0) for term in terms])
+            found = []
+            for at, part in enumerate(kept.split(list(lengths), -1)):
+                found.append(torch.stack(criterion.scores(part.sum(-1) / count[at][:, None])))
+            return torch.stack(found)
+
+        return scores
+
+    def _outputs(self, params: Tree, x: Tensor) -> Tensor:
+        def of(weights: Tree, x: Tensor) -> Tensor:
+            return forward(self.engine.module, weights, x)
+
+        of_models = vmap(of, in_dims=(0, None), randomness="different")
+        with self.engine.or_unsupported():
+            if leaves(params)[0].shape[0] > 1 or len(x) == 1:
+                return vmap(of_models, in_dims=(0, 0), randomness="different")(params, x)
+            shared = {path: t[0] for path, t in named_leaves(params)}
+            return of_models(from_named(shared), x.flatten(0, 1)).unflatten(1, x.shape[:2]).movedim(0, 1)
