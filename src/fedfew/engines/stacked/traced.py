@@ -24,7 +24,7 @@ KEPT = 1024  # recordings; one objective needs one for each number of clients th
 
 
 class Recording:
-    """A graph, and the tensors that it takes from elsewhere. It is compiled when first called: that takes as long as recording."""
+    """A graph and the tensors it takes from elsewhere. It is compiled when first called, which takes as long as recording."""
 
     def __init__(self, graph: fx.Graph, constants: dict[str, Tensor]) -> None:
         self.graph = graph
