@@ -171,6 +171,7 @@ def test_a_study_is_planned_without_an_import_and_its_key_knows_the_source(here:
     assert estimate.work(cell.settings) > 0
     assert cells(own_study(q=3))[0].key != cell.key
     assert cells(own_study(q=2.0))[0].key == cell.key
+    assert cells(own_study(q=[1, 2]))[0].key == cells(own_study(q=[1.0, 2.0]))[0].key != cell.key
     call("methods", SPEC)  # imports it
     assert cells(own_study(q=2))[0].key == cell.key
     (here / "mine_own.py").write_text(SOURCE + "# another line\n")

@@ -144,6 +144,8 @@ def test_other_clients_or_models_are_reasons_not_to_go_on() -> None:
     assert f"it has {len(federation())} clients, not 2" in starting.beginning(run, fewer, TrainConfig()).line
     other = {**same, "model": "mlp"}
     assert ", not mlp" in starting.beginning(run, other, TrainConfig()).line
+    part = {**same, "freeze": "0"}
+    assert "another part of the model is trained" in starting.beginning(run, part, TrainConfig()).line
     run.state.sites = {"run": "abc"}
     assert "it was made on a network" in starting.beginning(run, same, TrainConfig()).line
 
