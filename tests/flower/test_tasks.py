@@ -9,6 +9,7 @@ import pytest
 
 import fedfew
 from fedfew.federation import Federation
+from fedfew.flower.messages import SiteMessage
 from fedfew.flower.site import Site
 from fedfew.flower.site_data import SiteConfig, from_npz
 from tests.flower.support import SETTINGS, FakeNetwork, same_as_simulated, server_loop, site, tiny
@@ -75,3 +76,19 @@ def test_the_numbers_of_an_archive(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=np.ones((8, 2), np.float32), y=np.arange(8) % 3)
     assert from_npz(tmp_path / "b.npz", None).task == "classification"
     assert from_npz(tmp_path / "b.npz", None, "regression").train.y.dtype.is_floating_point
+
+
+def test_sites_with_another_number_of_targets_or_an_unknown_task_cannot_take_part(tmp_path: Path) -> None:
+    def change(node: int, message: SiteMessage, reply: SiteMessage) -> SiteMessage:
+        if message.kind == "join":
+            reply.values |= {102: {"classes": 2}, 103: {"task": "ranking"}}.get(node, {})
+        return reply
+
+    here = network(tmp_path)
+    here.change = change
+    loop = server_loop(tmp_path, here, method="fedavg", rounds=1)
+    loop.run()
+    assert loop.server_state is not None
+    events = " ".join(loop.server_state.state.events)
+    assert "it has 2 targets or labels, the run 3" in events
+    assert "its task is not known" in " ".join([events, *loop.registry.rejected.values()])

@@ -18,6 +18,7 @@ from fedfew.evaluation.metrics import MultiLabelScores, RegressionScores, evalua
 from fedfew.federation import Federation
 from fedfew.methods import METHODS
 from tests.methods.small import assert_same, differ, tensors
+from tests.methods.small import federation as classes
 from tests.methods.small import train as short_run
 
 SIZES = (9, 17, 12, 24)
@@ -252,3 +253,30 @@ def test_predictions_of_several_labels_and_of_a_new_client(tmp_path: Path) -> No
     assert several.predict(x, 0).shape == (len(x), 2)
     with pytest.raises(ValueError, match="these models give numbers: use predict"):
         several.predict_proba(x, 0)
+
+
+def focal(outputs: Tensor, y: Tensor) -> Tensor:
+    """The focal loss with γ = 2."""
+    losses = nn.functional.cross_entropy(outputs, y, reduction="none")
+    return (1 - (-losses).exp()).square() * losses
+
+
+def test_a_loss_of_ones_own_for_classes() -> None:
+    one, other = (short_run(fedfew.FedFew(models=2), loss=focal, engine=engine, rounds=1) for engine in ("sequential", "stacked"))
+    assert_same(tensors(one), tensors(other), 2e-4)
+    scores = evaluate(one, classes())
+    np.testing.assert_allclose(scores.loss, one.history.last("served_loss"), rtol=1e-4)
+    assert differ(tensors(one), tensors(short_run(fedfew.FedFew(models=2), rounds=1)))
+
+
+def test_outputs_that_are_not_finite_are_not_scored() -> None:
+    run = train("regression", rounds=1)
+    here = data("regression")
+    broken = fedfew.Run(run.state, lambda: nn.Sequential(nn.Linear(4, 5), Infinite(), nn.Linear(5, 2)), run.method, run.criterion)
+    with pytest.raises(ValueError, match="client 0: outputs must be finite"):
+        evaluate(broken, here)
+
+
+class Infinite(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 0
