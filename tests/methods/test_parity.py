@@ -112,6 +112,20 @@ def qfedavg(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     return [w] * M
 
 
+def afl(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
+    """The projection by bisection: entries less a common number, or 0, sum to one."""
+    w, lam = start[0], [1 / M] * M
+    for r in range(1, ROUNDS + 1):
+        up = [lam[i] + method.step / M * loss(w, i) for i in range(M)]
+        w = mean([Local(i, r, batch).sgd(w)[0] for i in range(M)], lam)
+        low, high = min(up) - 1, max(up)
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(max(0.0, v - middle) for v in up) > 1 else (low, middle)
+        lam = [max(0.0, v - low) for v in up]
+    return [w] * M
+
+
 def ditto(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     w, v = start[0], [start[0]] * M
     epochs = method.personal_epochs or EPOCHS
@@ -230,6 +244,7 @@ REFERENCES: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
     "feddyn": feddyn,
     "fednova": fednova,
     "qfedavg": qfedavg,
+    "afl": afl,
     "fedmtl": fedmtl,
     "apfl": apfl,
     "ditto": ditto,
@@ -243,7 +258,7 @@ REFERENCES: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
 }
 # Of weights of order one, after three rounds. In the stack a sample's share of its batch, 1/b, is kept in single precision.
 TOLERANCE = {"sequential": 1e-9, "stacked": 1e-6}
-BY_LOSSES = {"qfedavg", "fedfomo"}  # weights are made of losses of received models, which are reported in single precision
+BY_LOSSES = {"qfedavg", "fedfomo", "afl"}  # weights are made of losses of received models, which are reported in single precision
 
 
 def settings(batch: int) -> dict[str, Any]:

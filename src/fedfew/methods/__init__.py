@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from fedfew.methods.afl import AFL
 from fedfew.methods.apfl import APFL
 from fedfew.methods.base import Method, Outcome, Reply
 from fedfew.methods.cfl import CFL
@@ -54,6 +55,7 @@ METHODS: dict[str, type[Method]] = {
         FedDyn,
         FedNova,
         QFedAvg,
+        AFL,
         FedSAM,
         FedMTL,
         APFL,
@@ -83,6 +85,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 __all__ = [
+    "AFL",
     "APFL",
     "CFL",
     "IFCA",
