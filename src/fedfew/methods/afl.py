@@ -17,9 +17,9 @@ from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, subtra
 @dataclass(frozen=True)
 class AFL(FedAvg):
     """Agnostic federated learning (Mohri et al. 2019, "Agnostic Federated Learning", Algorithm 1): the least over w of the
-    largest Σ_i λ_i·F_i(w) over λ in the simplex. The server keeps λ, one weight per client. It moves the model by the clients' updates,
-    weighted by λ_i, and λ by a gradient step uphill: λ ← projection to the simplex of λ + γ/M·(F_1, …, F_M). F_i is the loss of
-    the received model on all training data of client i. Updates are those of local epochs, where the paper takes one gradient.
+    largest Σ_i λ_i·F_i(w) over λ in the simplex. The server keeps λ, one weight per client. It moves the model by the clients'
+    updates, weighted by λ_i, and λ by a gradient step uphill: λ ← projection to the simplex of λ + γ/M·(F_1, …, F_M). F_i is the
+    loss of the received model on all training data of client i. Updates are those of local epochs; the paper takes one gradient.
 
     Clients that are absent keep their weight: among those of a round λ is scaled to its sum over them.
     """
