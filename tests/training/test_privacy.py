@@ -120,6 +120,18 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(seed: int, models: int, 
     assert difference == pytest.approx(length(tree_map(lambda t: t[4], alone)), rel=1e-3, abs=1e-4 * clip)
 
 
+def test_processes_that_hold_a_part_of_the_clients_each_agree():
+    update, like = {"x": torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))}, {"x": torch.zeros(2, 3)}
+    config, logs = TrainConfig(dp_noise=0.5), torch.zeros(5, 2)
+    whole, joined = (PrivateMean(config, like, 5, counted_noise(0, 1)) for _ in range(2))
+    whole.add(torch.arange(5), logs, None, dict(update))
+    for rows in torch.arange(5).split(3):
+        part = PrivateMean(config, like, 5, counted_noise(0, 1))
+        part.add(rows, logs[rows], None, {"x": update["x"][rows]})
+        joined.merge(part.parts())
+    torch.testing.assert_close(joined.combine().mean()["x"], whole.combine().mean()["x"])
+
+
 def test_a_short_contribution_is_not_changed_and_counters_do_not_travel():
     update: Tree = {"x": torch.tensor([[[3.0, 4.0], [0.0, 0.0]]]), "n": torch.tensor([[[7], [7]]])}
     w = torch.tensor([[0.5, 0.5]])
@@ -190,6 +202,7 @@ def audited(config: TrainConfig, noise_factor: float, trials: int = 1000) -> flo
     return lower_bound(*outputs, config.dp_delta)
 
 
+@pytest.mark.slow
 def test_whether_a_client_took_part_is_guessed_no_better_than_epsilon_allows():
     config = TrainConfig(dp_noise=1.5, dp_delta=1e-3)
     promised = epsilon(config, 1)
