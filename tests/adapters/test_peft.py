@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import torch
 from torch import nn
 
 import fedfew
+from fedfew import export
 from fedfew.adapters import LoRA
 from fedfew.federation import Federation
 from fedfew.stack import count_bytes
 from fedfew.training.run import Run
+from tests.methods import small
 from tests.methods.small import assert_same, tensors
 
 WIDTH, RANK, CLASSES = 16, 2, 3
@@ -74,3 +78,34 @@ def test_our_adapters_on_a_transformer() -> None:
     runs = [train(bert(), adapters=lora, engine=engine) for engine in ("sequential", "stacked")]
     assert_same(*map(tensors, runs), 2e-5)
     assert count_bytes(runs[0].state.server) == 2 * 4 * (ADAPTERS + HEAD)
+
+
+@pytest.mark.parametrize(("ours", "head"), [(True, True), (True, False), (False, True)])
+def test_adapters_are_loaded_by_peft(ours: bool, head: bool, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lora = LoRA(rank=RANK, alpha=4, targets=["query", "value"], train_head=head)
+    run = train(bert(), adapters=lora) if ours else train(peft_model())
+    folder = export.write_adapters(run, tmp_path / "adapters", base="tiny-bert")
+    x, _ = texts().test.of(2)
+    for k, model in enumerate(run.models):
+        loaded = peft.PeftModel.from_pretrained(bert(), folder / f"adapter-{k}").eval()
+        assert not torch.allclose(bert().eval()(x).logits, model(x), atol=1e-4)
+        torch.testing.assert_close(loaded(x).logits, model(x))
+    routes = json.loads((folder / "routes.json").read_text())
+    assert routes == {str(i): f"adapter-{k}" for i, k in enumerate(run.choice.tolist())}
+    readme = (folder / "README.md").read_text()
+    assert (
+        "vllm serve tiny-bert --enable-lora --max-lora-rank 2 --lora-modules adapter-0=./adapter-0 adapter-1=./adapter-1"
+        in readme
+    )
+    assert ("which vLLM does not take" in readme) == head
+    with pytest.raises(ValueError, match="already exists: choose another folder"):
+        export.write_adapters(run, folder)
+
+
+def test_runs_without_adapters_or_routes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no adapters on the server: train with adapters=LoRA\(…\), or a model of peft's"):
+        export.write_adapters(small.train(fedfew.FedAvg(), rounds=1), tmp_path / "a")
+    mixture = small.train(fedfew.FedFew(models=2), rounds=1, adapters=LoRA(), serve="mixture")
+    with pytest.raises(ValueError, match="do not use one of the server's models each as it is, so there are no routes"):
+        export.write_adapters(mixture, tmp_path / "a")

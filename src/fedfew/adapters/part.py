@@ -10,6 +10,7 @@ from torch import nn
 
 from fedfew.adapters.frozen import freeze, head_of
 from fedfew.adapters.lora import LoRA
+from fedfew.config import TrainConfig
 from fedfew.models import ModelFactory
 
 Freeze = Literal["none", "body"]
@@ -55,6 +56,13 @@ class TrainedPart:
         if self.adapters is not None:
             return self.adapters.adapt(module)
         return freeze(module, (head_of(module),))
+
+    def check(self, config: TrainConfig) -> None:
+        """Refuse what features that are computed once cannot have."""
+        for name, none in (("augment", "none"), ("mixup", 0)):
+            value = getattr(config, name)
+            if self.freeze == "body" and value != none:
+                raise ValueError(f"{name} is {value!r}, but freeze='body' computes features once: it must be {none!r}")
 
     def said(self, module: nn.Module) -> list[str]:
         """One line about a module of this factory's, unless all of it is trained."""

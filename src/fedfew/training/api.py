@@ -15,6 +15,7 @@ from torch import nn
 from fedfew import engines, methods, models, random_streams, tasks
 from fedfew._version import __version__
 from fedfew.adapters import LoRA, TrainedPart
+from fedfew.adapters.cached import on_features
 from fedfew.adapters.part import Freeze
 from fedfew.config import Recipe, TrainConfig, recipe_settings
 from fedfew.engines import Engine
@@ -109,6 +110,7 @@ def train(
     privacy.check(config, chosen)
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config, federation.train)
+    part.check(config)
     validation.check(config, federation)
     model_check.check_outputs(factory(), federation)
     said += part.said(factory())
@@ -138,9 +140,12 @@ def train(
             frozen = frozen_of(begun.models, frozen)
         factory = holding(factory, dict(named_leaves(frozen)))
         chosen, here = with_attack(config, chosen, federation)
+        trained = factory
+        if part.freeze == "body":
+            here, trained = on_features(here, factory, device)
         here = with_class_weights(with_label_prior(here, config), config)
-        here = here.to(device, stream=too_large(federation, device))
-        engine = _engine(config, factory, here, chosen.replicas, group)
+        here = here.to(device, stream=too_large(here, device))
+        engine = _engine(config, trained, here, chosen.replicas, group)
         chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
         if state is None:
             fresh = fresh_models(factory, config.seed, device)
