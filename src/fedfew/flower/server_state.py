@@ -17,7 +17,7 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
 from fedfew.flower.registry import Member, common_data
 from fedfew.models import ModelFactory
-from fedfew.models.state import buffer_names, holding
+from fedfew.models.state import buffer_names, frozen_hash, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.tasks import CLASSIFICATION, chosen
 from fedfew.training import batch_norm_policy, checkpoint, task_settings
@@ -64,7 +64,7 @@ class ServerState:
         self.state.settings = self._comparable() | {"federation": self.data} | more
         self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
         data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary", "task")}
-        self._site_settings = json.dumps(config.for_sites() | data_settings)
+        self._site_settings = json.dumps(config.for_sites() | data_settings | {"frozen": frozen_hash(self.factory())})
 
     @property
     def sites(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
-from fedfew.models.state import holding, load_state
+from fedfew.models.state import frozen_hash, frozen_state, holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy, task_settings
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
@@ -191,6 +191,8 @@ class Site:
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
             if data.task != settings.get("task", "classification"):
                 raise ValueError(f"the task of the data here is {data.task}, the run's is {settings['task']}")
+            if "frozen" in settings and frozen_hash(factory()) != settings["frozen"]:
+                raise ValueError("the model's frozen parameters are not those of the server: give all sites the same base model")
             training = TrainConfig.taken_from(settings)
             criterion = tasks.chosen(training.loss, data.task)
             task_settings.check(training, criterion, method)
@@ -229,7 +231,8 @@ class Site:
         private_files.make_folder(folder)
         chosen = int(scores.choice[0])
         used = [chosen] if scores.mixture is None else range(scores.mixture.shape[1])
-        modules = [load_state(task.factory(), dict(named_leaves(take(candidates, k)))) for k in used]
+        frozen = frozen_state(task.factory())
+        modules = [load_state(task.factory(), frozen | dict(named_leaves(take(candidates, k)))) for k in used]
         prior = None if task.data.train.log_prior is None else task.data.train.log_prior[0]
         plain = scores.mixture is None and prior is None
         weights = None if scores.mixture is None else scores.mixture[0]

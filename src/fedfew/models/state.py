@@ -7,6 +7,7 @@ first of them; PyTorch's ``functional_call`` puts it in the place of all.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 
 import torch
@@ -23,6 +24,15 @@ def frozen_state(module: nn.Module) -> dict[str, Tensor]:
     """Parameters that are not trained; not copied."""
     names = {name for name, p in module.named_parameters() if not p.requires_grad}
     return {name: t for name, t in module.state_dict().items() if name in names}
+
+
+def frozen_hash(module: nn.Module) -> str:
+    """A hash of the parameters that are not trained: two modules with the same can share updates of the rest."""
+    digest = hashlib.sha256()
+    for name, value in frozen_state(module).items():
+        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def buffer_names(module: nn.Module) -> frozenset[str]:

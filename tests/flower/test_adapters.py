@@ -1,0 +1,69 @@
+"""Adapters on a network: they alone are sent, and every site must have the server's base model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import fedfew
+from fedfew.adapters import LoRA
+from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.server_loop import ServerLoop, TooFewError
+from fedfew.stack import count_bytes
+from tests.flower.support import FEDERATION, SETTINGS, FakeNetwork, audit_log_of, fake_network, tiny
+
+BASE = tiny()
+RANK, SENT = 2, 2 * (5 + 6) + (6 * 3 + 3)  # adapters of the first layer, and the head
+
+
+def adapted() -> nn.Module:
+    base = tiny()
+    base.load_state_dict(BASE.state_dict())
+    return LoRA(rank=RANK).adapt(base)
+
+
+def loop(folder: Path, network: FakeNetwork) -> ServerLoop:
+    for site in network.sites.values():
+        site.model = site.model if site.model is not tiny else adapted
+    config = DeploymentConfig(**(SETTINGS | {"folder": str(folder / "run"), "method": "fedfew:models=2"}))
+    return ServerLoop(config, network, lambda data: adapted, network.clock)
+
+
+def test_adapters_alone_are_sent_with_the_outcome_of_the_simulator(tmp_path: Path) -> None:
+    down = []
+    network = fake_network(tmp_path, change=lambda node, message, reply: down.append((message.kind, message.tree)) or reply)
+    run = loop(tmp_path, network).run()
+    oracle = fedfew.train(FEDERATION, adapted, fedfew.FedFew(models=2), rounds=3, batch_size=8, lr=0.1, engine="sequential")
+    for name, value in oracle.state.server.items():
+        torch.testing.assert_close(run.state.server[name], value, rtol=1e-5, atol=1e-5)
+    trained = [line for line in audit_log_of(tmp_path, 1) if line["kind"] == "train"]
+    assert [sum(array["bytes"] for array in line["arrays"]) for line in trained] == [2 * 4 * SENT] * 3
+    assert {count_bytes(tree) for kind, tree in down if kind == "train"} == {2 * 4 * SENT}
+    saved = load_file(tmp_path / "sites" / "client-1" / run.state.sites["run"] / "model.safetensors")
+    assert torch.equal(saved["0.base.weight"], BASE[0].weight)
+    for name, value in oracle.model_of(1).state_dict().items():
+        torch.testing.assert_close(saved[name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_a_site_with_another_base_model_is_refused(tmp_path: Path) -> None:
+    def other() -> nn.Module:
+        module = adapted()
+        with torch.no_grad():
+            module[0].base.bias[3] += 1e-6
+        return module
+
+    network = fake_network(tmp_path)
+    network.sites[102].model = other
+    run = loop(tmp_path, network).run()
+    left_out = [event for event in run.state.events if "left out" in event]
+    assert left_out == [f"round {number}: client 2 is left out: the site failed: settings" for number in (1, 2, 3)]
+    assert "frozen parameters are not those of the server" in (tmp_path / "sites" / "client-2" / "errors.log").read_text()
+    every = fake_network(tmp_path / "all")
+    for site in every.sites.values():
+        site.model = other
+    with pytest.raises(TooFewError):
+        loop(tmp_path / "all", every).run()
