@@ -150,6 +150,7 @@ def test_the_catalogue_holds_the_papers_tables_and_figures():
         "privacy",
         "leaderboard",
         "leaderboard-wide",
+        "tuned",
         "quick",
         "quick-k",
         "quick-mu",
