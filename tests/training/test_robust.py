@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 from torch import Tensor
@@ -74,6 +74,7 @@ def test_a_weighted_trimmed_mean_counts_a_value_at_the_edge_in_part():
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(3, 8))
+@example(13161, 4)
 def test_the_geometric_median_meets_its_condition_of_optimality(seed: int, clients: int):
     """At the optimum the weighted unit vectors to all points sum to zero; or it is a point x_j with ‖Σ_{i≠j}‖ ≤ ω_j."""
     update = drawn(clients, seed=seed)
@@ -83,7 +84,8 @@ def test_the_geometric_median_meets_its_condition_of_optimality(seed: int, clien
         away = np.linalg.norm(x - z, axis=1)
         at = away < 1e-6
         pull = (omega[~at, None] * (x[~at] - z) / away[~at, None]).sum(0)
-        assert np.linalg.norm(pull) <= omega[at].sum() + 1e-5
+        rounded = 1e-7 * np.linalg.norm(x, axis=1).max() / away[~at].min()  # z is float32: the nearest unit vector turns by that
+        assert np.linalg.norm(pull) <= omega[at].sum() + 1e-5 + rounded
 
 
 def test_the_geometric_median_of_equal_points_is_that_point():

@@ -52,7 +52,9 @@ def _run(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     from fedfew.report import last_scores
+    from fedfew.training.aggregation import ONCE
 
+    of_all_clients = [event for event in run.state.events if not event.endswith(ONCE)]
     summaries = last_scores(run)
     over_clients = {f"{s}_{name}": _number(getattr(summaries[s], name)) for s in SCORES for name in OVER_CLIENTS}
     return {
@@ -81,7 +83,7 @@ def _run(
         "auc": _mean(scores["auc"]),
         **{name: last[name] for name in ("g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down")},
         "cost": json.dumps(asdict(cost)),
-        "notes": "; ".join([*notes, *run.state.events]) or None,
+        "notes": "; ".join([*notes, *of_all_clients]) or None,
     }
 
 

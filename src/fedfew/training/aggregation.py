@@ -27,6 +27,7 @@ from fedfew.training.round_mean import RoundMean
 from fedfew.training.scoring import ServedScores
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
 
+ONCE = "This is reported once"  # ends a line about a single client
 MOST = 0.9  # of the weight of a model: a client with more than this gets a line in the log
 
 
@@ -270,23 +271,32 @@ class Aggregation:
             for k, neighbour in self._restarted
         ]
         reported_before = {line.partition(":")[0] for line in self._state.events}
-        once = [f"{line}. This is reported once" for line in lines if line.partition(":")[0] not in reported_before]
+        once = [f"{line}. {ONCE}" for line in lines if line.partition(":")[0] not in reported_before]
         return restarts + once
 
     def _suspicious(self, reported: Tensor) -> list[int]:
-        """Rows of clients whose least loss is beyond what honest clients have: a bound by weight alone needs no line."""
-        median = self._median
-        return [] if not median else (reported.amin(1) > LOSS_BOUND * median).nonzero()[:, 0].tolist()
+        """Rows of clients whose least loss is beyond what honest clients have, and changes their weight. A bound by weight alone
+        needs no line."""
+        if not self._median:
+            return []
+        large = reported.amin(1) > LOSS_BOUND * self._median
+        if not bool(large.any()):
+            return []
+        (would, _), (has, _) = (self._log_weights(losses) for losses in (reported, self.bounded(reported)))
+        return (large & ~torch.isclose(would, has).all(1)).nonzero()[:, 0].tolist()
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""
+        log_weights, log_alpha = self._log_weights(self.bounded(self.reported(self.answered)))
+        return log_weights, log_alpha, self.log_factors(log_alpha, self.answered)
+
+    def _log_weights(self, losses: Tensor) -> tuple[Tensor, Tensor]:
+        """log ω ``[C, K]`` and log α ``[C]`` that the clients who answered would have with these losses."""
         at = self.answered
-        losses = self.reported(at)
-        of = Reply({}, self.bounded(losses), self.samples[at]), self.share[at], at
+        of = Reply({}, losses, self.samples[at]), self.share[at], at
         log_weights = self.method.log_weights(*of).cpu().double().masked_fill(losses == torch.inf, -torch.inf)
         whole = self.method.log_whole(*of)
-        log_alpha = log_weights.logsumexp(1) if whole is None else whole.cpu().double()
-        return log_weights, log_alpha, self.log_factors(log_alpha, at)
+        return log_weights, log_weights.logsumexp(1) if whole is None else whole.cpu().double()
 
     def _diagnosed(self, models: int) -> dict[str, Any]:
         """What the method records of the round, NaN for clients without a reply."""
