@@ -117,6 +117,7 @@ class Aggregation:
             self._mean = self._round_mean(0)  # a round without clients gets noise, too
         self._restarted: list[tuple[int, int]] = []
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
+        self._weighed: tuple[Tensor, Tensor, Tensor] | None = None  # see _weights
 
     def add(self, clients: Tensor, reply: Reply) -> None:
         """Take in the replies of the clients at these positions; they must be :func:`usable`."""
@@ -247,7 +248,8 @@ class Aggregation:
             return []
         clients, reported = self.answered.tolist(), self.reported(self.answered)
         log_weights, log_alpha, factors = self._weights()
-        before, after = log_alpha.softmax(0).tolist(), (log_alpha + factors).softmax(0).tolist()
+        capped = factors.nonzero()[:, 0].tolist()
+        before, after = (of.softmax(0).tolist() if capped else [] for of in (log_alpha, log_alpha + factors))
         lines = [
             f"losses of client {clients[row]} are bounded: {float(reported[row].amin()):.4g} in round {round} counts as "
             f"{self._bound:.4g}, by the median of the round before"
@@ -256,7 +258,7 @@ class Aggregation:
         lines += [
             f"the weight of client {clients[row]} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
             f"{round}, and has {100 * after[row]:.0f} % (most_share is {self.method.share_cap:g})"
-            for row in factors.nonzero()[:, 0].tolist()
+            for row in capped
         ]
         of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: nobody gives the model weight
         lines += [
@@ -287,8 +289,10 @@ class Aggregation:
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""
-        log_weights, log_alpha = self._log_weights(self.bounded(self.reported(self.answered)))
-        return log_weights, log_alpha, self.log_factors(log_alpha, self.answered)
+        if self._weighed is None or len(self._weighed[0]) != len(self.answered):
+            log_weights, log_alpha = self._log_weights(self.bounded(self.reported(self.answered)))
+            self._weighed = log_weights, log_alpha, self.log_factors(log_alpha, self.answered)
+        return self._weighed
 
     def _log_weights(self, losses: Tensor) -> tuple[Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` that the clients who answered would have with these losses."""

@@ -54,6 +54,8 @@ class RoundMean:
 
     def combine(self) -> WeightedMean:
         """What all that was added amounts to."""
+        if not self._kept:
+            return self._mean
         self._release()
         factors = dict(zip(self._clients.tolist(), self._factors(), strict=True))
         kept = [(self._kept[client], factors[client]) for client in sorted(self._kept)]

@@ -38,6 +38,7 @@ from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order,
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.engines.stacked.descent import descending
 from fedfew.engines.stacked.embedding import make_padded
+from fedfew.engines.stacked.epoch import RecordedEpochs
 from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
 from fedfew.engines.stacked.one_pass import OnePass
@@ -70,7 +71,7 @@ class Stacked(Engine):
         self.module = make_linear(make_padded(make_masked(self.module)))
         self._gradients_of, self._descent_of = Traced(), Traced()
         self._captured: CapturedTraining | None = None
-        self._one_pass = OnePass(self)
+        self._one_pass, self._epochs = OnePass(self), RecordedEpochs()
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         if kernels.usable(device):
@@ -96,35 +97,61 @@ class Stacked(Engine):
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         state = optimizer.fresh_state(self.training, self._trained(weights))
         mean_loss = torch.zeros(())
-        fronts: dict[int, _Front] = {}
         for one_pass in passes:
             ranked = one_pass.take(rank)
-            key = None if ranked.dropout is None else ranked.dropout.flatten()
             lr = torch.tensor(one_pass.lr, device=rank.device) if self.training.scheduled else one_pass.lr
-            batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size)
-            for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
-                front = fronts.get(batch.clients)
-                if front is None:
-                    front = fronts[batch.clients] = self._front(
-                        weights, fixed, batch.clients * models, objective, key is not None, ranked.importance is not None, True
-                    )
-                of_step = None if key is None else random_streams.count(key[: front.replicas], step)
-                x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
-                importance = None
-                if ranked.importance is not None:
-                    window = slice(step * self.training.batch_size, step * self.training.batch_size + weight.shape[1])
-                    importance = ranked.importance[: batch.clients, :, window].flatten(0, 1)
-                if ranked.mixup is not None:
-                    importance = None if importance is None else of_both(importance, weight)
-                    x, y, weight = mixed(x, y, weight, ranked.mixup[: batch.clients, :, step].flatten())
-                reported = self._step(front, x, y, weight, importance, of_step, lr, state, project)
-                reported = reported.unflatten(0, (batch.clients, -1))
-                if step == 0:
-                    mean_loss = torch.zeros_like(reported)
-                mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
-        back = rank.argsort()
-        trained = tree_map(lambda t: t.unflatten(0, (clients, models)).index_select(0, back), weights)
-        return trained, mean_loss.index_select(0, back)
+            epoch = partial(self._epoch, sizes, objective, state, project)
+            plain = project is None and optimizer.is_plain(self.training)
+            if plain and self._epochs.fit(samples, ranked, self.training.batch_size):
+                name = (objective, tuple(sizes))
+                weights, mean_loss = self._epochs.run(name, epoch, samples, rank, ranked, lr, weights, fixed)
+            else:
+                mean_loss = epoch(samples, rank, ranked, lr, weights, fixed)
+        weights = tree_map(lambda t: t.unflatten(0, (clients, models)), weights)
+        if sizes == samples.count.tolist():  # sorted as they were
+            return weights, mean_loss
+        return tree_map(lambda t: unranked(t, rank), weights), unranked(mean_loss, rank)
+
+    def _epoch(
+        self,
+        sizes: list[int],
+        objective: Objective,
+        state: optimizer.State,
+        project: Projection | None,
+        samples: Samples,
+        rank: Tensor,
+        ranked: Pass,
+        lr: float | Tensor,
+        weights: Tree,
+        fixed: Tree,
+    ) -> Tensor:
+        """Move the weights by the steps of one epoch; the mean of the losses reported."""
+        fronts: dict[int, _Front] = {}
+        mean_loss = torch.zeros(())
+        models = ranked.order.shape[1]
+        key = None if ranked.dropout is None else ranked.dropout.flatten()
+        batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size)
+        for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
+            front = fronts.get(batch.clients)
+            if front is None:
+                front = fronts[batch.clients] = self._front(
+                    weights, fixed, batch.clients * models, objective, key is not None, ranked.importance is not None, True
+                )
+            of_step = None if key is None else random_streams.count(key[: front.replicas], step)
+            x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight))
+            importance = None
+            if ranked.importance is not None:
+                window = slice(step * self.training.batch_size, step * self.training.batch_size + weight.shape[1])
+                importance = ranked.importance[: batch.clients, :, window].flatten(0, 1)
+            if ranked.mixup is not None:
+                importance = None if importance is None else of_both(importance, weight)
+                x, y, weight = mixed(x, y, weight, ranked.mixup[: batch.clients, :, step].flatten())
+            reported = self._step(front, x, y, weight, importance, of_step, lr, state, project)
+            reported = reported.unflatten(0, (batch.clients, -1))
+            if step == 0:
+                mean_loss = torch.zeros_like(reported)
+            mean_loss[: batch.clients].addcmul_(reported, batch.share.reshape(-1, *[1] * (reported.ndim - 1)))
+        return mean_loss
 
     def _augmented(self, batches: Iterator[Batch], key: Tensor | None, samples: Samples) -> Iterator[Batch]:
         """The batches of an epoch, their images flipped and shifted by the replicas' keys [C, K]."""

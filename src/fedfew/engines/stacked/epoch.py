@@ -1,0 +1,72 @@
+"""The steps of a whole epoch as one recording, where a stack is small and its steps are many.
+
+A recorded step leaves its batch, its shapes and the mean loss to Python: for small models that takes as long as the arithmetic.
+Here all of it is recorded, for clients that train together a second time. What is random in an epoch but the order of samples
+(dropout, augmentation, mixup), momentum and projections need more than the order: their epochs go step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedfew.engines.base import Pass
+from fedfew.engines.stacked.batches import AT_ONCE
+from fedfew.engines.stacked.traced import Traced
+from fedfew.federation import Samples
+from fedfew.stack import Tree, from_named, leaves, named_leaves
+
+MOST_STEPS = 64  # in one recording
+
+Epoch = Callable[[Samples, Tensor, Pass, float | Tensor, Tree, Tree], Tensor]
+"""epoch(samples, rank, pass, lr, weights, context) → mean losses; moves the weights in place."""
+
+
+class RecordedEpochs:
+    """Epochs found again by the clients' sizes, the samples, and all shapes."""
+
+    def __init__(self) -> None:
+        self._recordings = Traced()
+        self._seen: set[Hashable] = set()
+
+    @staticmethod
+    def fit(samples: Samples, one_pass: Pass, batch_size: int) -> bool:
+        """Is this epoch a function of nothing but the order of its samples, and small?"""
+        others = (one_pass.dropout, one_pass.augment, one_pass.mixup, one_pass.importance)
+        few = one_pass.order.numel() * samples.x.shape[1:].numel() <= AT_ONCE and samples.longest <= MOST_STEPS * batch_size
+        return few and samples.x.device.type == "cpu" and all(t is None for t in others)
+
+    def run(
+        self,
+        name: Hashable,
+        epoch: Epoch,
+        samples: Samples,
+        rank: Tensor,
+        one_pass: Pass,
+        lr: float | Tensor,
+        weights: Tree,
+        context: Tree,
+    ) -> tuple[Tree, Tensor]:
+        """The weights after ``epoch(…)``, and the mean losses; name: all that it depends on but its arguments."""
+        names, fixed_names = (tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context))
+        data = (samples.x.data_ptr(), samples.y.data_ptr())  # constants of the recording, which keeps them in memory
+        scheduled = isinstance(lr, Tensor)
+        name = (name, data, names, fixed_names, None if scheduled else lr)
+        tensors = (samples.start, samples.count, rank, one_pass.order, *leaves(weights), *leaves(context))
+        tensors = (*tensors, lr) if isinstance(lr, Tensor) else tensors
+
+        def work(start: Tensor, count: Tensor, rank: Tensor, order: Tensor, *rest: Tensor) -> tuple[list[Tensor], Tensor]:
+            own = from_named(
+                {path: t.clone() for path, t in zip(names, rest, strict=False)}
+            )  # a recording must not write into them
+            fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
+            same = replace(samples, start=start, count=count)
+            mean_loss = epoch(same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
+            return leaves(own), mean_loss
+
+        first = name not in self._seen  # in which single steps are recorded
+        self._seen.add(name)
+        moved, mean_loss = work(*tensors) if first else self._recordings(name, work, *tensors)
+        return from_named(dict(zip(names, moved, strict=True))), mean_loss
