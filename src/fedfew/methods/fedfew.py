@@ -178,9 +178,7 @@ class FedFew(Method):
         return log_alpha[:, None] + log_w
 
     def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
-        """log α_i but for the same constant: α sums to one, λ_i α_i w[i, k] does not unless every λ_i is 1."""
-        if self.preference is None:
-            return None
+        """log α_i but for the same constant: α sums to one, λ_i α_i w[i, k] does not."""
         return scalarization.log_weights(reply.losses.cpu().double(), self.mu, **self._client_terms(share, clients))[0]
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:

@@ -126,3 +126,18 @@ def test_what_mixes_samples_is_scored_split_by_split():
     normalised = stacked(Normalised)
     normalised.score(replicas(Normalised), images().test)
     assert normalised._one_pass._layouts  # with running statistics samples do not meet
+
+
+@pytest.mark.parametrize("clients", [1, 4], ids=["shared", "own"])
+def test_of_many_clients_some_are_scored_at_a_time(clients, monkeypatch):
+    params = tree_map(lambda t: t[:clients], replicas(mlp))
+    together = stacked().scores(params, [DATA.train, DATA.test])
+    engine = stacked()
+    each = engine.bytes_per_sample(DATA.train) * 2 * (DATA.train.longest + DATA.test.longest)
+    monkeypatch.setattr(one_pass, "SMALL", 3 * each)
+    monkeypatch.setattr("fedfew.engines.stacked.engine.FEWEST", 3)
+    apart = engine.scores(params, [DATA.train, DATA.test])
+    assert [len(layout.x) for layout in engine._one_pass._layouts.values()] == [3, 1]
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one.loss, other.loss)
+        torch.testing.assert_close(one.score, other.score)

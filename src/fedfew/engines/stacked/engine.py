@@ -47,6 +47,7 @@ from fedfew.federation import Samples
 from fedfew.local import Objective, Projection, Through, cross_entropy
 from fedfew.stack import Tree, branch, from_named, leaves, named_leaves, tensor, tree_map
 
+FEWEST = 64  # clients scored in one pass where not all fit: of fewer, filling up and gathering would outweigh the arithmetic
 Gradients = Callable[..., tuple[list[Tensor | None], Tensor]]
 
 
@@ -326,13 +327,22 @@ class Stacked(Engine):
         return tree_map(lambda t: unranked(t.unflatten(0, (clients, models)), rank), total), unranked(mean_loss, rank)
 
     def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
-        if self._one_pass.fits(params, splits, self._bytes_per_sample(splits[0])):
+        clients, shared = len(splits[0].count), leaves(params)[0].shape[0] == 1
+        each = self._one_pass.clients_at_once(params, splits, self._bytes_per_sample(splits[0]))
+        if each >= clients:
             return self._one_pass.scores(params, splits)
-        return super()._scores(params, splits)
+        if each < FEWEST or splits[0].y.is_cuda:
+            return super()._scores(params, splits)
+        found = []
+        for at in torch.arange(clients).split(each):
+            part = params if shared else tree_map(lambda t, at=at: t[at[0] : at[-1] + 1], params)
+            found.append(self._one_pass.scores(part, [s.take(at) for s in splits]))
+        of_splits = zip(*found, strict=True)
+        return [ModelScores(torch.cat([s.loss for s in of]), torch.cat([s.score for s in of])) for of in of_splits]
 
     def _score_mixture(self, params: Tree, samples: Samples, log_weights: Tensor) -> tuple[ModelScores, ModelScores]:
         clients, models = leaves(params)[0].shape[:2]
-        if self._one_pass.fits(params, [samples], self._bytes_per_sample(samples)):
+        if self._one_pass.clients_at_once(params, [samples], self._bytes_per_sample(samples)) >= len(samples.count):
             (every,) = self._one_pass.scores(params, [samples], log_weights)
         elif clients > 1:
             every = self._score(params, samples, log_weights)

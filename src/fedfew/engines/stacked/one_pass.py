@@ -63,11 +63,12 @@ class OnePass:
         self._seen: set[Hashable] = set()
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
 
-    def fits(self, params: Tree, splits: Sequence[Samples], bytes_per_sample: int) -> bool:
-        """Is this stack small, and can its samples share a batch?"""
-        models, rows = leaves(params)[0].shape[1], len(splits[0].count) * sum(s.longest for s in splits)
-        most = min(SMALL, allowance(splits[0].y.device) // 4)
-        return not self.engine.mixes_samples and models * rows * bytes_per_sample <= most
+    def clients_at_once(self, params: Tree, splits: Sequence[Samples], bytes_per_sample: int) -> int:
+        """How many clients are small enough to be scored in one pass; 0 where samples must not share a batch."""
+        if self.engine.mixes_samples:
+            return 0
+        each = leaves(params)[0].shape[1] * sum(s.longest for s in splits) * bytes_per_sample
+        return min(SMALL, allowance(splits[0].y.device) // 4) // each
 
     def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
         """Scores ``[C, S]`` of ``params[1 or C, S, …]`` on each split; with log_weights ``[C, S]`` those of the mixture, too, as
