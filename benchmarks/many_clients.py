@@ -10,6 +10,7 @@ import time
 import torch
 
 import fedfew
+from fedfew.config import TrainConfig
 from fedfew.federation import Samples
 from fedfew.training.loop import Progress
 
@@ -39,8 +40,8 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"round {progress.round}: {times[-1] - times[-2]:.2f} s, peak {peak:.2f} GiB", flush=True)
 
-    settings = {"lr": 0.1, "batch_size": 10, "participation": 0.01, "engine": "stacked"}
-    fedfew.train(data, "mlp", "fedfew", rounds=given.rounds, score_every=given.score_every, on_round=show, **settings)
+    config = TrainConfig(lr=0.1, batch_size=10, participation=0.01, engine="stacked")
+    fedfew.train(data, "mlp", "fedfew", config=config, rounds=given.rounds, score_every=given.score_every, on_round=show)
 
 
 if __name__ == "__main__":
