@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import fedfew
 from fedfew.methods import FedFew
@@ -51,13 +50,10 @@ def main(path: Path) -> fedfew.training.Run:
         print(f"{name}: {100 * accuracy:.0f} % correct")
 
     # A new patient in the first hospital: the raw values go through what was fitted on that hospital's training rows.
-    assert federation.preprocessing is not None
-    names = federation.about["columns"]["used"]
     patient = {"age": [71.0], "sex": ["f"], "marker": [2.0], "fever": ["high"]}
-    if set(names) == set(patient):
-        inputs = torch.from_numpy(federation.preprocessing.apply(patient, client=federation.client_names[0]))
-        probabilities = run.model_of(0)(inputs).softmax(dim=1)[0].tolist()
-        print("new patient:", ", ".join(f"{c} {p:.2f}" for c, p in zip(federation.class_names, probabilities, strict=True)))
+    if set(patient) == set(federation.about["columns"]["used"]):
+        probabilities = run.predict_proba(patient, client=run.client_names[0])[0].tolist()
+        print("new patient:", ", ".join(f"{c} {p:.2f}" for c, p in zip(run.class_names, probabilities, strict=True)))
     return run
 
 

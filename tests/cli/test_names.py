@@ -107,3 +107,9 @@ def test_classes_on_the_terminal(run: Path) -> None:
     assert sum(entry["samples"] for entry in one["classes"]) == finished.confusion(0).sum()
     assert r"client [bold]Bern\x1b[31m" in call("show", str(run), "--client", hospitals.NAMES[1]).stdout
     assert "client 'Genf' took no part" in refused("show", str(run), "--client", "Genf")
+
+
+def test_export_says_what_it_holds_of_single_clients(run: Path, tmp_path: Path) -> None:
+    said = call("export", str(run), "-o", str(tmp_path / "e")).stdout
+    assert "It holds of single clients: the model each uses, its name, means and standard deviations of its columns" in said
+    assert "single clients" not in call("export", str(run), "-o", str(tmp_path / "a"), "--anonymous").stdout

@@ -39,6 +39,7 @@ def export(
     Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
     """
     from fedfew import export as exports
+    from fedfew.export import model_card
     from fedfew.report import tables
 
     place = exports.write(
@@ -51,6 +52,6 @@ def export(
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{len(models)} models, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
-    if of_clients := exports.read_card(place)["of_single_clients"]:
+    if of_clients := [model_card.OF_SINGLE_CLIENTS[name] for name in exports.read_card(place)["of_single_clients"]]:
         console.print(f"It holds of single clients: {', '.join(of_clients)} (--anonymous leaves them out).")
     console.print(f"SHA-256 of card.json, to be sent to recipients through another channel: {sha256}")

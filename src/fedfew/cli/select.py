@@ -135,7 +135,7 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
                 scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.score))
         console.print(scores)
         if called == "accuracy":
-            console.print(f"One sample is {100 / joined.held_out:.2g} points of accuracy here.")
+            console.print(f"One sample is {100 / joined.held_out:.3g} points of accuracy here.")
     if joined.worse:
         used = "It is used nevertheless (--keep-adapted)." if joined.adapted else "The model is used as received."
         console.print(f"[yellow]Adapting made it worse[/yellow]: the loss on the samples held out did not fall. {used}")
