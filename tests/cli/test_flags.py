@@ -17,7 +17,8 @@ from fedfew.training.settings import TYPES, Settings, resolve
 def test_flags_carry_the_names_and_defaults_of_train() -> None:
     arguments = inspect.signature(fedfew.train).parameters
     shared = {name: p.default for name, p in arguments.items() if name in TYPES}
-    assert set(arguments) - set(shared) == {"federation", "config", "folder", "resume", "start", "progress", "on_round"}
+    of_python = {"federation", "config", "folder", "resume", "start", "progress", "on_round", "adapters", "freeze", "metrics"}
+    assert set(arguments) - set(shared) == of_python
     assert shared == {name: getattr(Settings, name) for name in shared}
 
 
@@ -46,7 +47,7 @@ def test_switches_and_spellings_of_the_methods_flags() -> None:
         ("fedfew run --dataset dig", {"digits"}),
         ("fedfew run --model ml", {"mlp"}),
         ("fedfew compare --methods local,if", {"local,ifca"}),
-        ("fedfew methods fedp", {"fedprox"}),
+        ("fedfew methods fedp", {"fedpac", "fedper", "fedprox"}),
     ],
 )
 def test_names_are_completed(typed: str, expected: set[str]) -> None:

@@ -129,7 +129,7 @@ def test_label_counts_of_many_clients_and_classes_are_compact(tmp_path: Path) ->
 
 
 def test_costs_are_not_counted_where_that_takes_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = {"model": linear, "method": fedfew.FedAvg(), "local_epochs": 2, "batch_size": 10}
+    arguments = {"model": linear, "method": fedfew.FedAvg(), "local_epochs": 2, "batch_size": 10, "serve": "best"}
     runfiles.write_costs(tmp_path, arguments, federation())
     assert run_files.costs(tmp_path)["model_bytes"] == 4 * (5 * 3 + 3)
     assert run_files.costs(tmp_path)["steps"] == 2 * (3 + 4 + 1 + 4) / 4

@@ -107,8 +107,8 @@ def feddbe(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
                 of_features = e @ mine["W2"]
                 of_bias = of_features.sum(0)
                 if z is not None:
-                    apart = (1 - method.momentum) * means[i] + method.momentum * h.mean(0) - z
-                    of_features = of_features + method.kappa * method.momentum * apart / len(z) / len(y)
+                    apart = (1 - method.mean_momentum) * means[i] + method.mean_momentum * h.mean(0) - z
+                    of_features = of_features + method.kappa * method.mean_momentum * apart / len(z) / len(y)
                 d = of_features * (1 - h**2)
                 g = {"W1": d.T @ x, "b1": d.sum(0), "W2": e.T @ (h + bias), "b2": e.sum(0)}
                 mine, bias = {n: mine[n] - LR * g[n] for n in mine}, bias - LR * of_bias

@@ -11,9 +11,9 @@ from fedfew.stack import branch
 from tests.methods.small import CLASSES, FEATURES, assert_same, federation, initial, served, tensors, train
 
 
-@pytest.mark.parametrize("off", [{"kappa": 0.0}, {"momentum": 0.0}])
+@pytest.mark.parametrize("off", [{"kappa": 0.0}, {"mean_momentum": 0.0}])
 def test_without_the_penalty_the_personal_bias_is_left(off: dict[str, float]) -> None:
-    assert_same(tensors(train(FedDBE(kappa=0.0, momentum=0.0))), tensors(train(FedDBE(**off))), 1e-6)
+    assert_same(tensors(train(FedDBE(kappa=0.0, mean_momentum=0.0))), tensors(train(FedDBE(**off))), 1e-6)
 
 
 def test_served_is_the_global_model_with_the_bias_in_its_head() -> None:
@@ -46,7 +46,7 @@ def test_the_servers_optimiser_leaves_the_consensus_alone() -> None:
 
 def test_a_strong_pull_brings_the_clients_mean_features_together() -> None:
     def apart(kappa: float) -> float:
-        run = train(FedDBE(kappa=kappa, momentum=1.0), rounds=4, participation=1.0)
+        run = train(FedDBE(kappa=kappa, mean_momentum=1.0), rounds=4, participation=1.0)
         consensus, total = branch(run.state.server, "consensus")["mean"][0], 0.0
         model, data = run.models[0].state_dict(), federation()
         for i in range(len(data)):

@@ -42,7 +42,7 @@ def test_guide_registers_two_methods(written: dict[str, Method]) -> None:
 @pytest.mark.parametrize("name", ["qfair", "own-biases"])
 def test_guides_methods_have_the_shared_properties(name: str, written: dict[str, Method], tmp_path: Path) -> None:
     method = written[name]
-    properties.assert_engines_agree(method)
+    properties.assert_engines_agree(method, [("stacked", 2)])
     properties.assert_follows_permutation(method)
     properties.assert_resumes(method, tmp_path)
     properties.assert_absent_clients_rest(method)

@@ -27,7 +27,7 @@ class FedDBE(Method):
 
     kappa: float = 1.0
     """κ, the pull of a client's mean feature to the consensus. 0: only the personal bias is left."""
-    momentum: float = 0.5
+    mean_momentum: float = 0.5
     """μ, the weight of the batch's mean in the client's. Gradients flow through the batch alone, so 0 has the effect of κ = 0."""
     head: str | None = None
     """The linear layer that is the head, by name; it needs a bias. None: the model's last linear layer."""
@@ -42,7 +42,7 @@ class FedDBE(Method):
 
     def check(self) -> None:
         self.require(is_number(self.kappa), "kappa", "a finite number ≥ 0")
-        self.require(is_number(self.momentum) and self.momentum <= 1, "momentum", "a number in [0, 1]")
+        self.require(is_number(self.mean_momentum) and self.mean_momentum <= 1, "mean_momentum", "a number in [0, 1]")
         self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a linear layer")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
@@ -72,7 +72,7 @@ class FedDBE(Method):
         value = loss(branch(params, "model"), Through(head, shift))
         weight = loss.weight if loss.weight.ndim == 1 else loss.weight.sum(-1)
         of_batch = weight.to(seen[-1].dtype) @ seen[-1]
-        apart = (1 - self.momentum) * tensor(context, "own") + self.momentum * of_batch - tensor(context, "mean")
+        apart = (1 - self.mean_momentum) * tensor(context, "own") + self.mean_momentum * of_batch - tensor(context, "mean")
         return value + self.kappa / 2 * tensor(context, "known") * apart.square().mean(), value.detach()
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:

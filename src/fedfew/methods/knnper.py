@@ -32,7 +32,7 @@ class KNNPer(FedAvg):
     """λ, the weight of the neighbours. 0: FedAvg; 1: the neighbours alone."""
     neighbours: int = 5
     """k, how many of the nearest samples vote."""
-    scale: float = 0.1
+    sigma: float = 0.1
     """σ: the smaller, the more the very nearest count."""
     capacity: int = 500
     """How many samples a client remembers: its first ones, where it has more."""
@@ -48,11 +48,11 @@ class KNNPer(FedAvg):
     def check(self) -> None:
         self.require(is_number(self.lam) and self.lam <= 1, "lam", "a number in [0, 1]")
         self.require(is_whole(self.neighbours), "neighbours", "a whole number ≥ 1")
-        self.require(is_number(self.scale) and self.scale > 0, "scale", "a finite number > 0")
+        self.require(is_number(self.sigma) and self.sigma > 0, "sigma", "a finite number > 0")
         self.require(is_whole(self.capacity), "capacity", "a whole number ≥ 1")
 
     def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.scale)
+        return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.sigma)
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = {name: t for name, t in named_leaves(fresh(0)) if name not in (KEYS, LABELS)}
