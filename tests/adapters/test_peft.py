@@ -20,6 +20,8 @@ from fedfew.training.run import Run
 from tests.methods import small
 from tests.methods.small import assert_same, tensors
 
+pytestmark = pytest.mark.slow  # importing transformers and peft takes longer than the tests
+
 WIDTH, RANK, CLASSES = 16, 2, 3
 ADAPTERS, HEAD = 2 * RANK * 2 * WIDTH, WIDTH * CLASSES + CLASSES  # of query and value
 
