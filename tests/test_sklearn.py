@@ -65,6 +65,7 @@ def test_without_groups_there_is_one_client() -> None:
     assert alone.score(x[:60], y[:60]) > 0.95
 
 
+@pytest.mark.slow
 def test_numbers_have_a_model_per_client_too() -> None:
     x = np.random.default_rng(0).normal(3, 10, size=(120, 4))
     y = np.where(PART == "Basel", 1, -1) * x[:, 0] + 1000
@@ -85,6 +86,7 @@ def test_features_are_standardised_unless_asked_not_to() -> None:
     assert (plain.mean_.tolist(), plain.scale_.tolist()) == ([0], [1])
 
 
+@pytest.mark.slow
 def test_parameters_reach_the_training() -> None:
     x, y = opposite()
     made = clone(
@@ -112,6 +114,7 @@ def test_it_takes_data_frames_and_can_be_pickled() -> None:
     np.testing.assert_array_equal(back.predict(frame, groups=PART), few.predict(frame, groups=PART))
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_groups_are_routed() -> None:
     x, y = opposite()
     set_config(enable_metadata_routing=True)

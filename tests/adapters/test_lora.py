@@ -144,6 +144,7 @@ def test_what_is_no_adapter_and_what_excludes_another_is_refused() -> None:
         train(fedfew.FedAvg(), freeze="head")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedfew", "ditto", "fedrep", "ifca", "scaffold"])
 def test_engines_agree_and_the_base_is_held_once(name: str) -> None:
     runs = [train(METHODS[name](), adapters=LoRA(rank=RANK), engine=engine, rounds=2) for engine in ("sequential", "stacked")]
@@ -153,6 +154,7 @@ def test_engines_agree_and_the_base_is_held_once(name: str) -> None:
     assert runs[0].state.frozen.keys() == {"0.base.weight", "0.base.bias"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", ["ab", "freeze-a"])
 @pytest.mark.parametrize("engine", ["stacked", "threaded"])
 def test_engines_agree_on_convolutions_and_dropout(engine: str, average: str) -> None:
@@ -216,6 +218,7 @@ def test_averaging_a_and_b_apart_is_biased_and_freezing_a_is_exact() -> None:
     assert error["ab"] > 0.05
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_is_found_again_and_goes_on(tmp_path: Path) -> None:
     lora = LoRA(rank=RANK, targets=["0"])
     run = train(fedfew.FedFew(models=2), adapters=lora, folder=tmp_path / "run")

@@ -32,6 +32,7 @@ def test_wrong_ranges(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.slow
 def test_it_says_which_and_why_and_goes_on_where_it_was() -> None:
     first = call(*SMALL, "--folder", "advice", "--mu", "0.003")
     assert "Take K = " in first.stdout

@@ -58,6 +58,7 @@ def test_json_has_the_names_as_they_are(run: Path) -> None:
     assert [client["name"] for client in document["clients"]] == list(hospitals.NAMES)
 
 
+@pytest.mark.slow
 def test_compare_names_the_worst_client(folder: Path) -> None:
     words = ["compare", "--dataset", str(folder / "patients.fed"), "--methods", "fedavg", *FLAGS[:2], *FLAGS[4:]]
     shown = call(*words, "--folder", str(folder / "compared")).stdout

@@ -88,6 +88,7 @@ def test_a_run_with_a_class_of_ones_own_is_that_of_python() -> None:
     assert not np.array_equal(run.history.served_loss, plain.history.served_loss)
 
 
+@pytest.mark.slow
 def test_a_folder_does_not_make_fedfew_import_anything(capsys: pytest.CaptureFixture[str]) -> None:
     call("run", *TINY, "--method", SPEC, "--folder", "r")
     call("compare", *TINY, "--methods", f"fedavg,{SPEC}", "--folder", "c")

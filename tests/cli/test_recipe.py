@@ -101,6 +101,7 @@ def test_published_is_the_preset_of_the_method_that_is_trained() -> None:
     assert settings["serve"] == "best"
 
 
+@pytest.mark.slow
 def test_compare_gives_every_method_the_recipe_or_the_protocol() -> None:
     out = call("compare", *TINY, "--methods", "fedavg,fedfew:models=2", "--folder", "c").stdout
     assert LINE in out.splitlines()

@@ -17,6 +17,7 @@ from tests.methods.small import (
 )
 
 
+@pytest.mark.slow
 def test_two_rounds_by_hand() -> None:
     data = federation()
     w = theta(initial(linear))

@@ -338,6 +338,7 @@ def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
     assert sorted(report.done) == sorted(keys)
 
 
+@pytest.mark.slow
 def test_a_run_that_another_runner_holds_is_waited_for_and_picked_up(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "CHECK_AGAIN", 0.1)
     found = study()

@@ -19,6 +19,7 @@ SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stac
 pytestmark = pytest.mark.usefixtures("here")
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_the_run_and_goes_on_with_it() -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -60,6 +61,7 @@ def test_mlflow_shows_the_run_and_goes_on_with_it(here: Path) -> None:
     assert {"curves.png", "config.yaml", "scores.json"} <= {file.path for file in client.list_artifacts(run.info.run_id)}
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

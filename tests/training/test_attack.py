@@ -46,6 +46,7 @@ def test_replies_are_falsified_as_documented():
     torch.testing.assert_close(one_round("noise")[0] - start, noisy)  # a function of seed, round and client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("method", [FedFew(models=2), IFCA(models=2)], ids=["fedfew", "ifca"])
 def test_an_attack_changes_the_run_and_attackers_have_no_scores(attack: str, method):

@@ -120,6 +120,7 @@ def accuracy_of_others(data: fedfew.Federation, method: Method) -> tuple[float, 
     return float(run.history.served_accuracy[-1, :7].mean()), run
 
 
+@pytest.mark.slow
 def test_a_forged_loss_does_not_take_over_a_round(digits):
     """One of eight reports a loss of 1000 and sends zeros. Without a cap the others learn nothing."""
     honest, _ = accuracy_of_others(digits, FedFew())
@@ -136,6 +137,7 @@ def test_a_forged_loss_does_not_take_over_a_round(digits):
     assert run.state.events[2].startswith("client 7 has most of the weight of model ")  # one that no other client prefers
 
 
+@pytest.mark.slow
 def test_several_forged_losses_do_not_either(digits):
     """Three of eight: with the cap alone they would have all the weight."""
     _, run = accuracy_of_others(digits, Attacked(FedFew(), "forged-loss", (5, 6, 7)))
@@ -161,6 +163,7 @@ def test_a_client_with_most_of_a_model_is_named_once():
     assert len({line.partition(":")[0] for line in lines}) == len(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["sign-flip", "noise", "forged-loss"])
 def test_a_defended_run_is_the_same_in_chunks_and_after_a_resume(attack: str, tmp_path):
     method = Attacked(FedFew(models=2, most_share=0.3), attack, (2,))

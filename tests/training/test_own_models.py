@@ -124,6 +124,7 @@ def token_federation(x: np.ndarray) -> Federation:
     return Federation.from_arrays([(x, np.arange(len(x)) % 2)], [(x, np.arange(len(x)) % 2)])
 
 
+@pytest.mark.slow
 def test_token_ids_get_a_model_for_texts_and_a_line_says_so() -> None:
     events: list[str] = []
     data = token_federation(np.arange(48).reshape(8, 6))

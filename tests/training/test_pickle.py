@@ -21,6 +21,7 @@ def frozen_body() -> nn.Module:
     return nn.Sequential(body.requires_grad_(False), nn.ReLU(), nn.Linear(4, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "method", "settings"),
     [

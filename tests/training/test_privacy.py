@@ -213,6 +213,7 @@ def test_whether_a_client_took_part_is_guessed_no_better_than_epsilon_allows():
 # -- runs ---------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedAvg(), FedFew(models=2), IFCA(models=2)], ids=["fedavg", "fedfew", "ifca"])
 def test_a_run_is_the_same_on_every_engine_in_chunks_and_after_a_resume_and_records_epsilon(method, tmp_path):
     run = train(method, **PRIVATE, participation=0.5)

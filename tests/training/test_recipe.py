@@ -139,6 +139,7 @@ def test_the_prior_of_unlabelled_inputs_is_found_by_em():
     torch.testing.assert_close(uniform.exp(), torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_the_prior_helps_where_labels_are_all_that_differs():
     data = skewed(3, noise=3.0)
     settings = {"rounds": 40, "lr": 0.1, "participation": 1.0, "momentum": 0.0, "model": linear}

@@ -195,6 +195,7 @@ def state(run: fedfew.Run) -> Tensor:
     return torch.cat([t.double().flatten() for _, t in named_leaves(run.state.server)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_changes_the_outcome_the_same_way_on_every_engine_and_after_a_resume(rule: str, tmp_path):
     options = {"data": DATA, "aggregator": rule}

@@ -47,6 +47,7 @@ def test_a_method_without_smoothing_stays_as_it_is_and_a_line_says_so():
     assert events == ["smoothing_end is 0.25, but fedavg has no smoothing: it has no effect"]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_a_prolonged_one_says_what_differs(tmp_path):
     def run(rounds, events=None, **more):
         def collect(progress):

@@ -78,6 +78,7 @@ def test_patience_counts_scored_rounds(noisy: fedfew.Federation) -> None:
     assert run.round == best + 2 * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedAvg(), FedFew(models=2), Ditto(), LocalOnly()], ids=lambda m: m.name)
 @pytest.mark.parametrize("serve", ["best", "mixture"])
 def test_the_best_round_is_kept(noisy: fedfew.Federation, method: Method, serve: str) -> None:
@@ -91,6 +92,7 @@ def test_the_best_round_is_kept(noisy: fedfew.Federation, method: Method, serve:
     assert (kept.choice == short.choice).all()
 
 
+@pytest.mark.slow
 def test_a_kept_run_is_saved_loaded_and_resumed(noisy: fedfew.Federation, tmp_path: Path) -> None:
     whole = train(noisy, Ditto(), keep="best", rounds=8)
 
@@ -126,6 +128,7 @@ def test_the_validation_scores_are_those_of_the_model_served(noisy: fedfew.Feder
     assert "validation_loss" not in train(noisy, rounds=1).history.columns
 
 
+@pytest.mark.slow
 def test_what_is_compared_matters(noisy: fedfew.Federation) -> None:
     by_loss, by_accuracy = (train(noisy, keep="best", lr=0.05, best_by=by).round_in_use for by in ("loss", "accuracy"))
     assert by_loss != by_accuracy
@@ -169,6 +172,7 @@ def test_other_answers_do_not_stop(noisy: fedfew.Federation) -> None:
     assert train(noisy, rounds=2, on_round=lambda progress: True).round == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_from_the_command_line() -> None:
     words = ["--clients", "3", "--sample", "120", "--partition", "iid", "--lr", "0.5", "--device", "cpu", "--engine", "stacked"]
