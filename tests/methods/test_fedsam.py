@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from fedfew.methods import FedAvg, FedSAM
 from tests.methods.small import (
     FULL_BATCH,
