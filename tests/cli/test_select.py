@@ -54,6 +54,7 @@ def test_adapting_reports_before_and_after_and_writes_the_model(exported: str) -
         "prior_strength": 1.0,
     }
     assert told["adapted"] == (told["after"]["loss"] < told["before"]["loss"])
+    assert told["before"]["accuracy"] == told["before"]["score"]
     x, y = np.load("mine.npz")["x"], np.load("mine.npz")["y"]
     joined = fedfew.join(export.read(exported).models, x, y, training=LocalTraining(0.1, 10, local_epochs=3))
     written = fedfew.load_model("model.safetensors").state_dict()

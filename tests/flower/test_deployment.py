@@ -9,9 +9,9 @@ import torch
 
 import fedfew
 from fedfew.flower.messages import FAILED, SiteMessage
-from fedfew.methods import METHODS
 from fedfew.stack import named_leaves, tree_map
 from tests.flower.support import APP, deployment, fake_network, node_config, same_as_simulated, server_loop, simulated, site, tiny
+from tests.methods.tiers import ON_A_NETWORK
 
 pytestmark = pytest.mark.deploy
 SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py
@@ -103,7 +103,7 @@ def same_as_in_this_process(run, late, folder):
 def test_every_method_between_real_nodes(here):
     here.kill("node-0")  # it hangs since the last test
     here.node("0-again", node_config(0))
-    runs, methods = here.folder / "methods", list(METHODS)
+    runs, methods = here.folder / "methods", list(ON_A_NETWORK)
     settings = {"test.methods": ";".join(methods), "test.score": False, "score-every": 2, "folder": str(runs)}
     output = here.run(APP, settings, seconds=900)
     for number, method in enumerate(methods):

@@ -15,6 +15,10 @@ from fedfew.methods import METHODS
 
 FIRST = frozenset({"fedfew", "fedavg", "fedprox", "fedmtl", "apfl", "ditto", "fedrep", "fedamp", "ifca", "local"})
 
+ON_A_NETWORK = [*sorted(FIRST), "scaffold", "fedem", "fedpac", "cfl", "knnper"]
+"""Methods that run between real processes: the first ten, and one of each kind of message and state that later ones brought. All
+methods run on a network in memory (tests/flower/test_server_loop.py)."""
+
 
 def tiered(cases: Iterable[Any] = METHODS) -> list[Any]:
     """The cases of a parametrised test, each a method's name or a tuple that begins with it; slow ones are marked."""

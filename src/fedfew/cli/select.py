@@ -85,7 +85,8 @@ def select(
             task=source.about.get("task"),
             loss=source.settings.get("loss", "auto"),
         )
-    document = _document(joined, len(y)) | {"source": source.name, "training": _training(training)}
+    called = recorded_task({"federation": source.about}).score
+    document = _document(joined, len(y), called) | {"source": source.name, "training": _training(training)}
     if output is not None:
         selection.write(output, joined, source, record, document)
     if json:
@@ -93,7 +94,7 @@ def select(
 
         tables.print_json(document | {"file": None if output is None else str(output)})
         return
-    _show(console, joined, output, source.users, recorded_task({"federation": source.about}).score)
+    _show(console, joined, output, source.users, called)
 
 
 def _training(training: LocalTraining | None) -> dict[str, Any] | None:
@@ -105,14 +106,19 @@ def _training(training: LocalTraining | None) -> dict[str, Any] | None:
     return {"epochs": values.pop("local_epochs")} | values
 
 
-def _document(joined: Joined, samples: int) -> dict[str, Any]:
+def _document(joined: Joined, samples: int, called: str) -> dict[str, Any]:
+    def scores(of: Fit | None) -> dict[str, float] | None:
+        if of is None:
+            return None
+        return asdict(of) | ({"accuracy": of.score} if called == "accuracy" else {})  # by its name for classes, too
+
     return {
         "model": joined.model,
         "samples": samples,
-        "models": [asdict(one) for one in joined.fits],
+        "models": [scores(one) for one in joined.fits],
         "validation_samples": joined.held_out,
-        "before": None if joined.before is None else asdict(joined.before),
-        "after": None if joined.after is None else asdict(joined.after),
+        "before": scores(joined.before),
+        "after": scores(joined.after),
         "adapted": joined.adapted,
     }
 
