@@ -34,7 +34,7 @@ every_refused = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize(("name", "settings"), [case if case[1] == {} else tiered([case])[0] for case in ALL_FORMS])
+@pytest.mark.parametrize(("name", "settings"), tiered(ALL_FORMS))
 def test_the_stacked_engine_agrees(name: str, settings: dict[str, Any]) -> None:
     properties.assert_engines_agree(make(name, **settings), [("stacked", 2)])
 

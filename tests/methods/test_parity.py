@@ -275,7 +275,7 @@ def start() -> list[Weights]:
 PRESETS = [(name, published) for name, cls in METHODS.items() for published in (False, True)[: 1 + (cls.as_published() != cls())]]
 
 
-@pytest.mark.parametrize(("name", "published"), [tiered([case])[0] if case[1] else case for case in PRESETS])
+@pytest.mark.parametrize(("name", "published"), tiered(PRESETS))
 def test_agrees_with_its_reference(name: str, published: bool, start: list[Weights]) -> None:
     assert_agrees(name, published, 4, "sequential", start)
 

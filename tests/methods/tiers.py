@@ -1,7 +1,7 @@
 """Which tests a method goes through in ``make test``, and which in ``make test-all`` alone.
 
-The first ten go through all shared tests in ``make test``. The others are built from the same parts: there they go through the
-comparison of engines, the float64 reference and the recorded outcomes, and through all the rest in ``make test-all``.
+The first ten go through all shared tests in ``make test``. The others are built from the same parts: there they go through
+their own tests and the recorded outcomes, and through all the rest in ``make test-all``.
 """
 
 from __future__ import annotations
