@@ -81,8 +81,8 @@ def train(
     adapters: ``fedfew.adapters.LoRA(rank=8, …)`` to train low-rank adapters and the head of a frozen model (docs/adapters.md).
     freeze: "body" to train the head alone, the last linear layer, on features that are computed once.
     config: training settings to start from; the keywords listed below change single ones.
-    recipe: "strong" sets label_prior, server_optimizer, server_average, serve and, for colour images, augment, where they are not
-        given (docs/recipe.md).
+    recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end and, for colour images, augment,
+        where they are not given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
     start: a finished run to go on with (``rounds`` is then the total), if method, model and number of clients are the same; with
