@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fedfew
-from fedfew.methods import FedFew, Method, Reply
+from fedfew.methods import FedAvg, FedFew, Method, Reply
 from fedfew.methods.attacks import Attacked
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.round_mean import RoundMean
@@ -172,3 +172,12 @@ def test_a_defended_run_is_the_same_in_chunks_and_after_a_resume(attack: str, tm
     resumed = train(method, rounds=4, chunk=1, folder=tmp_path, resume=True)
     for name in ("losses", "alpha", "served_loss"):
         np.testing.assert_allclose(whole.history[name], resumed.history[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_large_loss_gets_a_line_only_where_it_would_change_a_weight():
+    def lines(method):
+        found = train(method, rounds=3, attack="forged-loss", participation=1.0).state.events
+        return [event for event in found if "are bounded" in event]
+
+    assert lines(FedFew())
+    assert lines(FedAvg()) == []

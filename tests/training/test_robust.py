@@ -17,7 +17,7 @@ from fedfew.config import TrainConfig
 from fedfew.methods import FedAvg, FedFew, Method
 from fedfew.methods.attacks import Attacked
 from fedfew.stack import named_leaves
-from fedfew.training.robust import centre, squared_distances
+from fedfew.training.robust import centre, geometric_median, squared_distances
 from fedfew.training.round_mean import RoundMean
 from tests.helpers import federation
 from tests.training.small import train
@@ -86,6 +86,13 @@ def test_the_geometric_median_meets_its_condition_of_optimality(seed: int, clien
         pull = (omega[~at, None] * (x[~at] - z) / away[~at, None]).sum(0)
         rounded = 1e-7 * np.linalg.norm(x, axis=1).max() / away[~at].min()  # z is float32: the nearest unit vector turns by that
         assert np.linalg.norm(pull) <= omega[at].sum() + 1e-5 + rounded
+
+
+def test_the_geometric_median_at_the_edge_of_a_point():
+    """Seen from the origin two points are 120° apart: their unit vectors add up to length 1, as much as holds the origin."""
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-0.5, 0.75**0.5]], dtype=torch.float64)
+    omega = torch.tensor([1 + 1e-9, 1.0, 1.0], dtype=torch.float64) / 3
+    assert geometric_median(squared_distances([x]), omega).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_the_geometric_median_of_equal_points_is_that_point():
