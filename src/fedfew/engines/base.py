@@ -315,9 +315,9 @@ class Engine(ABC):
         return (5 + moments) * weights + 2 * self.training.batch_size * self.bytes_per_sample(samples)
 
     def bytes_per_sample(self, samples: Samples) -> int:
-        """What autograd keeps of one sample on its way through the model."""
+        """What autograd keeps of one sample on its way through the model, besides frozen parameters, which are there once."""
         kept = 0
-        seen: set[int] = set()
+        seen = {parameter.data_ptr() for parameter in self.module.parameters() if not parameter.requires_grad}
 
         def pack(tensor: Tensor) -> Tensor:
             nonlocal kept

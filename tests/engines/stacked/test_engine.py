@@ -33,6 +33,14 @@ def test_memory_estimate_grows_with_the_model_and_the_batch():
     assert estimate(100, 32) > estimate(100, 8) > 5 * 4 * (5 * 100 + 100 + 300 + 3)
 
 
+def test_memory_estimate_leaves_out_what_is_frozen():
+    """Trained are the first and the last layer, 903 numbers; the frozen 10,000 of the second would count twice for the batch."""
+    module = nn.Sequential(nn.Linear(5, 100), nn.Linear(100, 100), nn.Linear(100, 3))
+    module[1].requires_grad_(False)
+    estimate = Stacked(module, LocalTraining(lr=0.1, batch_size=8), 0).bytes_per_replica(FEDERATION.train)
+    assert 5 * 4 * 903 < estimate < 5 * 4 * 903 + 2 * 4 * 10_000
+
+
 @pytest.mark.parametrize("models", [1, 3])
 def test_scores_and_gradients_are_the_same_however_few_clients_fit_in_memory(models, monkeypatch):
     engine = Stacked(mlp(), LocalTraining(lr=0.1, batch_size=8), 0)
