@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedfew.bench import history
 
@@ -87,3 +88,15 @@ def test_the_table_in_the_repository_is_that_of_its_history() -> None:
     folder = Path(__file__).parents[2] / "benchmarks"
     table = history.table(history.read(folder / "history.jsonl"))
     assert f"{history.BEGIN}\n{table}\n{history.END}" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_other_benchmarks_have_a_table_of_their_own(tmp_path: Path) -> None:
+    row = history.measured({"benchmark": "time to 85 % served", "result": "after 9.5 s"}, torch.device("cpu"), "first")
+    file = tmp_path / "history.jsonl"
+    for written in (entry("kept"), row):
+        history.append(file, written)
+    variants, others, machines = history.table(history.read(file)).split("\n\n")
+    assert "time to 85" not in variants
+    assert others.splitlines()[0] == "| date | machine | benchmark | result | note |"
+    assert others.splitlines()[2:] == [f"| {row['date']} | A | time to 85 % served | after 9.5 s | first |"]
+    assert machines.count("**") == 4

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ def document(workloads: list[dict[str, Any]], device: torch.device, note: str = 
     }
 
 
+def measured(row: Mapping[str, Any], device: torch.device, note: str = "") -> dict[str, Any]:
+    """The figures of another benchmark; row: its name (``benchmark``), its figures in words (``result``), and all else."""
+    return document([], device, note) | {"measured": dict(row)}
+
+
 def append(path: Path, entry: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
@@ -51,15 +56,23 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def table(entries: list[dict[str, Any]]) -> str:
-    """Every measured variant in one line of Markdown, newest first, and below it the machines."""
+    """Every measured variant in one line of Markdown, newest first, below it those of other benchmarks, and the machines."""
     machines: dict[str, str] = {}
-    head = ("date", "machine", "workload", "engine", "precision", *COLUMNS, "note")
-    lines = [head, ["---"] * len(head)]
+    variants: list[list[str]] = []
+    others: list[list[str]] = []
     for entry in reversed(entries):
         letter = machines.setdefault(machine_line(entry["machine"]), chr(ord("A") + len(machines)))
-        lines += [[entry["date"], letter, *cells, entry["note"]] for cells in _cells(entry)]
-    rows = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return rows + "\n\n" + "\n".join(f"- **{letter}**: {line}" for line, letter in machines.items())
+        variants += [[entry["date"], letter, *cells, entry["note"]] for cells in _cells(entry)]
+        if row := entry.get("measured"):
+            others.append([entry["date"], letter, row["benchmark"], row["result"], entry["note"]])
+    parts = [_rows(("date", "machine", "workload", "engine", "precision", *COLUMNS, "note"), variants)]
+    if others:
+        parts.append(_rows(("date", "machine", "benchmark", "result", "note"), others))
+    return "\n\n".join([*parts, "\n".join(f"- **{letter}**: {line}" for line, letter in machines.items())])
+
+
+def _rows(head: Sequence[str], lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
 
 
 def _cells(entry: Mapping[str, Any]) -> Iterator[list[str]]:
