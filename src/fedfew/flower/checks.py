@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,8 +62,10 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     check_matches(message, request)
     if message.integer("samples", 1) != request.samples:
         raise RefusedError("it was trained on another number of samples than the site joined with")
-    losses = torch.tensor([message.numbers("losses", like.losses.shape[1])], dtype=like.losses.dtype)
-    if not bool(losses.isfinite().all()):  # a number may be finite in float64 and not in float32
+    values = message.numbers("losses", like.losses.shape[1], or_infinite=True)
+    losses = torch.tensor([values], dtype=like.losses.dtype)
+    usable = losses[0, [value < math.inf for value in values]]  # +inf: the site cannot use this model, and left it out
+    if len(usable) == 0 or not bool(usable.isfinite().all()):  # a number may be finite in float64 and not in float32
         raise RefusedError("losses is not finite")
     expected = tree_map(lambda t: t[0], like.update)
     check_tree(message.tree, wire.expected(expected, compression))

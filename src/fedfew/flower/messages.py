@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,12 +54,12 @@ class SiteMessage:
         value = self.values.get(name)
         return self.numbers(name, 1)[0] if isinstance(value, list) else self._finite(name, value)
 
-    def numbers(self, name: str, count: int) -> list[float]:
-        """The list of this name, which must hold ``count`` finite numbers."""
+    def numbers(self, name: str, count: int, or_infinite: bool = False) -> list[float]:
+        """The list of this name, which must hold ``count`` finite numbers; ``or_infinite``: or +inf."""
         values = self.values.get(name)
         if not isinstance(values, list) or len(values) != count:
             raise RefusedError(f"{name} is not a list of {count} numbers")
-        return [self._finite(name, value) for value in values]
+        return [value if or_infinite and value == math.inf else self._finite(name, value) for value in values]
 
     def text(self, name: str) -> str:
         value = self.values.get(name)

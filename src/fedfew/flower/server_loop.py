@@ -28,7 +28,7 @@ from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.training import privacy
-from fedfew.training.aggregation import Aggregation, PerClient, ServerStep
+from fedfew.training.aggregation import Aggregation, PerClient, ServerStep, some
 from fedfew.training.api import aggregator_without_effect
 from fedfew.training.loop import DivergedError
 from fedfew.training.run import Run
@@ -244,8 +244,7 @@ class ServerLoop:
 
     def _missing(self, present: list[int]) -> str:
         missing = [i for i in range(self.config.clients) if i not in present]
-        names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-        return f"clients {names}" if len(missing) > 1 else f"client {names}"
+        return f"clients {some(missing)}" if len(missing) > 1 else f"client {some(missing)}"
 
     def _member(self, node: int) -> Member:
         return self.registry.members[node]

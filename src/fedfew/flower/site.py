@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,13 @@ from fedfew.flower.secure import WeightError
 from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import SiteError, fails_as
 from fedfew.local import Local
-from fedfew.methods import Method
+from fedfew.methods import Method, Outcome
 from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.models.state import frozen_hash, frozen_state, holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy, task_settings
+from fedfew.training.aggregation import usable
 from fedfew.training.api import device_named, fresh_models, frozen_parameters
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.label_prior import with_label_prior
@@ -125,7 +126,7 @@ class Site:
             sample_share = torch.tensor([message.number("sample_share")], dtype=torch.float64, device=task.device)
             local = Local(task.engine, task.data.train, task.data.ids, task.round, sample_share)
             method = task.method.smoothed(task.training.smoothing_of(task.round))
-            outcome = method.client(received, to(branch(state, "own"), task.device), local)
+            outcome = _usable(method.client(received, to(branch(state, "own"), task.device), local))
             reply = outcome.reply
             update = to(take(reply.update, 0), "cpu")
             sent, residual = wire.outgoing(update, branch(state, "wire"), task.settings["compression"])
@@ -267,6 +268,15 @@ def _reported(scores: ServedScores) -> dict[str, Any]:
 
 def _as_values(scores: ServedScores) -> dict[str, Any]:
     return {"choice": int(scores.choice[0]), "accuracy": float(scores.score[0]), "loss": float(scores.loss[0])}
+
+
+def _usable(outcome: Outcome) -> Outcome:
+    """The outcome without the models that are not finite: their loss is +inf and their update 0. Where none is left all losses
+    are NaN, and the server refuses the reply."""
+    good, left = usable(outcome)
+    if len(good):
+        return left
+    return replace(outcome, reply=replace(outcome.reply, losses=torch.full_like(outcome.reply.losses, torch.nan)))
 
 
 def _run(message: SiteMessage) -> str:

@@ -240,12 +240,13 @@ class Aggregation:
         return step
 
     def events(self, round: int) -> list[str]:
-        """A line for every model that started again; and, once in a run for each, for every client whose losses are far beyond
-        the others', whose weight is capped, or who has most of a model."""
-        if self._noise is not None:
-            return [f"round {round}: no client was drawn, the models move by noise alone"] if self.nobody_drawn else []
-        if self._mean is None and self._masked_mean is None:
-            return []
+        """A line for every model that some clients could not use or that started again; and, once in a run for each, for every
+        client whose losses are far beyond the others', whose weight is capped, or who has most of a model."""
+        if self.nobody_drawn:
+            return [f"round {round}: no client was drawn, the models move by noise alone"]
+        unusable = self._unusable(round)
+        if self._noise is not None or (self._mean is None and self._masked_mean is None):
+            return unusable
         clients, reported = self.answered.tolist(), self.reported(self.answered)
         log_weights, log_alpha, factors = self._weights()
         capped = factors.nonzero()[:, 0].tolist()
@@ -274,7 +275,17 @@ class Aggregation:
         ]
         reported_before = {line.partition(":")[0] for line in self._state.events}
         once = [f"{line}. {ONCE}" for line in lines if line.partition(":")[0] not in reported_before]
-        return restarts + once
+        return unusable + restarts + once
+
+    def _unusable(self, round: int) -> list[str]:
+        """A line for each model whose loss or update is not finite for some of the clients that answered."""
+        answered = self.answered.sort().values
+        lines = []
+        for k, unusable in enumerate((self.reported(answered) == torch.inf).T):
+            if unusable.any():
+                clients = some(answered[unusable].tolist())
+                lines.append(f"round {round}: model {k} left out, its loss or update is not finite: for clients {clients}")
+        return lines
 
     def _suspicious(self, reported: Tensor) -> list[int]:
         """Rows of clients whose least loss is beyond what honest clients have, and changes their weight. A bound by weight alone
@@ -380,6 +391,11 @@ def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
         mixture = None if outcome.mixture is None else outcome.mixture[at]
         outcome = Outcome(reply, take(outcome.own, at), take(outcome.adapted, at), mixture)
     return at.cpu(), outcome
+
+
+def some(clients: list[int]) -> str:
+    """The first ten numbers of clients, for a line."""
+    return ", ".join(map(str, clients[:10])) + (", …" if len(clients) > 10 else "")
 
 
 def _zeroed(t: Tensor, pairs: Tensor) -> Tensor:

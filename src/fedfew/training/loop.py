@@ -24,7 +24,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, put, take
 from fedfew.training import checkpoint, own_metrics, privacy, validation
-from fedfew.training.aggregation import Aggregation, PerClient, usable
+from fedfew.training.aggregation import Aggregation, PerClient, some, usable
 from fedfew.training.attack import without_attackers
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
@@ -248,11 +248,7 @@ class RoundLoop:
         missing = present[~torch.isin(present, answered)].tolist()
         self.state.left_out += len(missing)
         if missing:
-            self._note(f"round {number}: left out, their loss or update is not finite: clients {_some(missing)}")
-        for k, unusable in enumerate((collected.reported(answered) == torch.inf).T):
-            if unusable.any():
-                clients = _some(answered[unusable].tolist())
-                self._note(f"round {number}: model {k} left out, its loss or update is not finite: for clients {clients}")
+            self._note(f"round {number}: left out, their loss or update is not finite: clients {some(missing)}")
 
     def _note(self, event: str) -> None:
         self.events.append(event)
@@ -318,7 +314,3 @@ def _mean(scores: NDArray[Any]) -> float:
 def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
     """So many clients at a time; of none, none."""
     return clients.split(size) if len(clients) else ()
-
-
-def _some(clients: list[int]) -> str:
-    return ", ".join(map(str, clients[:10])) + (", …" if len(clients) > 10 else "")

@@ -77,7 +77,7 @@ class Weights:
         """From the losses ``[C, K]``, numbers of samples ``[C]`` and n_i / Σ_j n_j ``[C]`` of these clients; ``like`` is an
         update."""
         given = Reply({}, losses, samples), sample_shares, torch.tensor(clients)
-        log = method.log_weights(*given).double()
+        log = method.log_weights(*given).double().masked_fill(losses == torch.inf, -torch.inf)
         models = log.shape[1]
         if common_parts(like, models):
             log = torch.cat([log, log.logsumexp(1, keepdim=True)], 1)
