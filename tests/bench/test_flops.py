@@ -33,3 +33,4 @@ def test_the_textcnn_by_hand() -> None:
 def test_a_round_trains_every_replica_on_every_sample() -> None:
     workload = find("cifar-cnn", "cuda")
     assert flops.round_flop(workload, 2.0) == 2.0 * 44_900 * 3
+    assert flops.round_flop(find("blazefl-cnn", "cuda"), 2.0) == 2.0 * 100 * 500 * 5

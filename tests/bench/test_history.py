@@ -55,7 +55,8 @@ def test_the_table_says_every_figure_and_names_machines_once(tmp_path: Path) -> 
     assert len(lines) == 2 + 3 + 1 + 2  # head, three measured variants, a blank line, two machines
     assert lines[2].split(" | ")[-1] == "third |"
     cells = (
-        "| B | digits-mlp 20 × 3, 1,340 samples | stacked | fp32 | 12.3 ms | 14.80 | 0.0096 | 10.2% | 400 MiB | 1e-06 | second |"
+        "| B | digits-mlp 20 × 3, 1,340 samples | stacked | fp32 "
+        "| 12.3 ms | 14.80 | 327,000 | 0.0096 | 10.2% | 400 MiB | 1e-06 | second |"
     )
     assert lines[3].endswith(cells)
     assert "other" not in table

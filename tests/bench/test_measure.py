@@ -11,10 +11,11 @@ import torch
 from fedfew import engines
 from fedfew.bench import memory, timed_engine
 from fedfew.bench.measure import measure
-from fedfew.bench.tables import figures, legend
+from fedfew.bench.tables import COLUMNS, figures, heading, legend
 from fedfew.bench.timed_engine import ORACLE, TimedEngine, Variant, precisions, variants
 from fedfew.bench.workloads import find
 from fedfew.stack import from_named, named_leaves, take
+from tests.bench.test_history import WAY
 
 CPU = torch.device("cpu")
 TINY = find("digits-mlp", "cpu", clients=3, models=2, samples=12)
@@ -73,8 +74,8 @@ def test_an_oracle_that_would_take_too_long_trains_some_of_the_clients(monkeypat
     assert set(trained) == {1}
     assert (oracle["clients_trained"], stacked["clients_trained"]) == (1, 3)
     assert 0 < stacked["difference"] < 1e-4  # of the one that both have trained
-    assert figures(oracle, 3)[0].startswith("≈ ")
-    assert not figures(stacked, 3)[0].startswith("≈")
+    assert figures(oracle, unequal.describe())[0].startswith("≈ ")
+    assert not figures(stacked, unequal.describe())[0].startswith("≈")
     assert "≈" in legend([{"clients": 3, "variants": [stacked]}, {"clients": 3, "variants": [oracle]}])
     assert "≈" not in legend([{"clients": 3, "variants": [stacked]}])
 
@@ -143,3 +144,24 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert small is not None
     assert small > 50 * 2**20  # torch alone takes more
     assert memory.of_a_process(TINY, Variant("nonsense")) is None
+
+
+@pytest.mark.usefixtures("no_second_process")
+def test_every_local_epoch_is_trained_and_counted() -> None:
+    once, thrice = (
+        TimedEngine(TINY, TINY.draw(), ORACLE),
+        TimedEngine(dataclasses.replace(TINY, local_epochs=3), TINY.draw(), ORACLE),
+    )
+    assert thrice.difference(thrice.round(keep=True), once.round(keep=True)) > 0.5  # three epochs lead further than one
+    result = measure(dataclasses.replace(TINY, local_epochs=3), [ORACLE], CPU, 1, lambda text: None)
+    assert result["tflop_per_round"] == pytest.approx(3 * 3 * 2 * (64 * 64 + 640) * 36 * 2 * 1e-12)
+    assert heading(result).endswith("batch 10, 3 local epochs, 0.0284 MFLOP per sample")
+    variant = WAY | {"seconds": 0.5}
+    assert figures(variant, result)[COLUMNS.index("samples/s")] == "432"  # 36 samples × 2 models × 3 epochs in half a second
+
+
+def test_what_others_have_published_stands_beside() -> None:
+    theirs = find("blazefl-cnn", "cuda")
+    assert (theirs.clients, theirs.samples, theirs.local_epochs, theirs.models) == (100, 500, 5, 1)
+    assert "blazefl-cnn: BlazeFL's authors report about 42,000 images/s" in legend([theirs.describe() | {"variants": []}])
+    assert "BlazeFL" not in legend([TINY.describe() | {"variants": []}])

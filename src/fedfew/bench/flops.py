@@ -29,5 +29,5 @@ def training_flop(module: nn.Module, samples: Samples) -> float:
 
 
 def round_flop(workload: Workload, per_sample: float) -> float:
-    """Operations of one round: every client trains each of its K replicas on each of its samples once."""
-    return per_sample * sum(workload.sizes()) * workload.models
+    """Operations of one round: every client trains each of its K replicas on each of its samples once per local epoch."""
+    return per_sample * sum(workload.sizes()) * workload.models * workload.local_epochs

@@ -80,7 +80,7 @@ def _cells(entry: Mapping[str, Any]) -> Iterator[list[str]]:
         size = f"{workload['name']} {workload['clients']} × {workload['models']}, {workload['samples']:,} samples"
         for variant in workload["variants"]:
             if "error" not in variant:
-                yield [size, variant["engine"], variant["precision"], *figures(variant, workload["clients"])]
+                yield [size, variant["engine"], variant["precision"], *figures(variant, workload)]
 
 
 def machine_line(about: Mapping[str, Any]) -> str:

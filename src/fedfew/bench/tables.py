@@ -9,10 +9,11 @@ from rich.table import Table
 
 from fedfew.report.tables import empty
 
-COLUMNS = ("per round", "speed-up", "TFLOP/s", "of peak", "memory", "differs")
+COLUMNS = ("per round", "speed-up", "samples/s", "TFLOP/s", "of peak", "memory", "differs")
 SOME_CLIENTS = "per round ≈: extrapolated from some of the clients, since all would take long"
 LEGEND = """\
 speed-up  over the oracle: the sequential engine in fp32, plain PyTorch
+samples/s all local epochs and models of all clients counted
 TFLOP/s   useful arithmetic: three forward passes per sample
 memory    peak; on a CPU that of a process that did one round
 differs   distance from the oracle's parameters after the round, relative to how
@@ -20,19 +21,22 @@ differs   distance from the oracle's parameters after the round, relative to how
 
 
 def legend(workloads: Iterable[Mapping[str, Any]]) -> str:
-    """What the columns mean, and ≈ where it is used."""
+    """What the columns mean, ≈ where it is used, and what others have published."""
+    workloads = list(workloads)
     some = any(_of_some(variant, workload["clients"]) for workload in workloads for variant in workload["variants"])
-    return f"{SOME_CLIENTS}\n{LEGEND}" if some else LEGEND
+    published = [f"{workload['name']}: {workload['published']}" for workload in workloads if workload.get("published")]
+    return "\n".join([*published, *([SOME_CLIENTS] if some else []), LEGEND])
 
 
 def measured(workload: Mapping[str, Any]) -> Table:
-    """One workload, one row per variant."""
-    table = empty(heading(workload), "engine", *COLUMNS)
+    """One workload, one row per variant. Not every column fits into 80 characters: samples/s appear where others report them."""
+    hidden = COLUMNS.index("TFLOP/s" if workload["published"] else "samples/s")
+    columns = [name for at, name in enumerate(COLUMNS) if at != hidden]
+    table = empty(heading(workload), "engine", *columns)
     for variant in workload["variants"]:
-        if "error" in variant:
-            table.add_row(f"{variant['engine']} {variant['precision']}", "failed", *[""] * (len(COLUMNS) - 1))
-        else:
-            table.add_row(f"{variant['engine']} {variant['precision']}", *figures(variant, workload["clients"]))
+        cells = ["failed"] if "error" in variant else figures(variant, workload)
+        shown = [cell for at, cell in enumerate(cells) if at != hidden]
+        table.add_row(f"{variant['engine']} {variant['precision']}", *shown, *[""] * (len(columns) - len(shown)))
     return table
 
 
@@ -42,15 +46,18 @@ def heading(workload: Mapping[str, Any]) -> str:
     return (
         f"{workload['name']} on {workload['device']}: {workload['clients']} clients × {workload['models']} models, "
         f"{workload['samples']:,} samples ({each} each), batch {workload['batch_size']}, "
+        f"{workload['local_epochs']} local epoch{'s' if workload['local_epochs'] > 1 else ''}, "
         f"{workload['mflop_per_sample']:.3g} MFLOP per sample"
     )
 
 
-def figures(variant: Mapping[str, Any], clients: int) -> list[str]:
-    """The cells of :data:`COLUMNS`; clients: of the workload."""
+def figures(variant: Mapping[str, Any], workload: Mapping[str, Any]) -> list[str]:
+    """The cells of :data:`COLUMNS`."""
+    trained = workload["samples"] * workload["models"] * workload.get("local_epochs", 1)  # older documents do not have it
     return [
-        ("≈ " if _of_some(variant, clients) else "") + duration(variant["seconds"]),
+        ("≈ " if _of_some(variant, workload["clients"]) else "") + duration(variant["seconds"]),
         f"{variant['times_the_oracle']:.2f}",
+        rate(trained / variant["seconds"]),
         f"{variant['tflops']:.3g}",
         f"{variant['share_of_peak']:.1%}",
         "–" if variant["peak_bytes"] is None else f"{variant['peak_bytes'] / 2**20:,.0f} MiB",
@@ -60,6 +67,11 @@ def figures(variant: Mapping[str, Any], clients: int) -> list[str]:
 
 def _of_some(variant: Mapping[str, Any], clients: int) -> bool:
     return bool(variant.get("clients_trained", clients) < clients)  # older documents do not say
+
+
+def rate(per_second: float) -> str:
+    """Three digits of it."""
+    return f"{float(f'{per_second:.3g}'):,.0f}"
 
 
 def duration(seconds: float) -> str:

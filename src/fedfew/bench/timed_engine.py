@@ -69,6 +69,7 @@ class TimedEngine:
         training = LocalTraining(workload.lr, workload.batch_size, precision=variant.precision)
         self._engine = engines.make(variant.engine, module, training, SEED, samples, workload.models)
         self.models = workload.models
+        self.epochs = workload.local_epochs
         self.chunk = _clients_that_fit(self._engine, samples, workload.models)
         self.clients = len(samples.count)  # that a round trains: the first so many
 
@@ -81,12 +82,12 @@ class TimedEngine:
         self.clients = everyone if whole <= seconds else max(1, int((shares * whole <= seconds).sum()))
 
     def round(self, keep: bool = False) -> Tree:
-        """One local epoch of the clients, as many at a time as in training. keep: return the trained stack [C, K, …]."""
+        """The clients' local epochs, as many at a time as in training. keep: return the trained stack [C, K, …]."""
         kept = []
         for clients in torch.arange(self.clients).split(self.chunk):
             shape = len(clients), self.models
             params = tree_map(lambda t, shape=shape: t.expand(*shape, *t.shape[2:]), self._initial)
-            trained, _ = self._engine.train(params, self._samples.take(clients), clients, 1, cross_entropy, {}, 1)
+            trained, _ = self._engine.train(params, self._samples.take(clients), clients, 1, cross_entropy, {}, self.epochs)
             if keep:
                 kept += [to(take(trained, i), "cpu") for i in range(len(clients))]
         return stack(kept) if keep else {}

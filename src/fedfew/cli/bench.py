@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]fedfew bench[/cyan]   the digits MLP and the paper's CNN, every engine and precision: about a minute
-[cyan]fedfew bench all --device cuda[/cyan]   TextCNN and ResNet-18 as well
+[cyan]fedfew bench all --device cuda[/cyan]   TextCNN, ResNet-18 and BlazeFL's benchmark as well
 [cyan]fedfew bench cifar-cnn --engine stacked --clients 100 --samples 200[/cyan]   another federation
 [cyan]fedfew bench --json --append benchmarks/history.jsonl --note "what changed"[/cyan]   keep the figures
 """
 DEFAULT, ALL = ("digits-mlp", "cifar-cnn"), "all"
-NAMES = "digits-mlp, cifar-cnn, text-cnn, resnet18"
+NAMES = "digits-mlp, cifar-cnn, text-cnn, resnet18, blazefl-cnn"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -59,9 +59,9 @@ def bench(
 ) -> None:
     """Measure the engines on this machine: seconds per round, FLOP/s, memory, and agreement of the results.
 
-    A round is one local epoch of every client, K models each, on synthetic samples of the real data's shape. The variants take
-    turns, so that other load on the machine affects them alike; the median counts. All are compared with the oracle, the
-    sequential engine: one replica after the other in plain PyTorch.
+    A round is one local epoch of every client (five of them in blazefl-cnn), K models each, on synthetic samples of the real
+    data's shape. The variants take turns, so that other load on the machine affects them alike; the median counts. All are
+    compared with the oracle, the sequential engine: one replica after the other in plain PyTorch.
     """
     from fedfew.bench import history
     from fedfew.bench.measure import measure

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from fedfew.models.cnn import cnn, cnn_small, cnn_wide
+from fedfew.models.cnn import cnn, cnn_small, cnn_wide, lenet
 from fedfew.models.mlp import linear, mlp
 from fedfew.models.own import OwnModel
 from fedfew.models.resnet import resnet18, resnet18_gn
@@ -23,6 +23,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "cnn-small": cnn_small,
     "cnn-wide": cnn_wide,
+    "lenet": lenet,
     "resnet18": resnet18,
     "resnet18-gn": resnet18_gn,
     **ON_TOKENS,

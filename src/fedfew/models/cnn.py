@@ -1,6 +1,8 @@
-"""The paper's CNN for images of any size ≥ 16 and any number of channels."""
+"""The paper's CNN, and a small one, for images of any size ≥ 16 and any number of channels."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from torch import nn
 
@@ -23,10 +25,17 @@ def cnn_small(shape: tuple[int, ...], classes: int) -> nn.Module:
     return _cnn(shape, classes, 8, 16, 64)
 
 
-def _cnn(shape: tuple[int, ...], classes: int, first: int, second: int, hidden: int) -> nn.Module:
+def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The same with 6 and 16 filters, then 120 and 84 hidden units: LeNet-5 as PyTorch's tutorial on CIFAR-10 has it."""
+    return _cnn(shape, classes, 6, 16, 120, 84)
+
+
+def _cnn(shape: tuple[int, ...], classes: int, first: int, second: int, *hidden: int) -> nn.Module:
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise ValueError(f"cnn needs images of shape [channels, height ≥ 16, width ≥ 16], not {list(shape)}")
     channels, height, width = shape
+    sizes = (second * _left(height) * _left(width), *hidden)
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(
         nn.Conv2d(channels, first, 5),
         nn.MaxPool2d(2),
@@ -35,9 +44,8 @@ def _cnn(shape: tuple[int, ...], classes: int, first: int, second: int, hidden: 
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(second * _left(height) * _left(width), hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, classes),
+        *layers,
+        nn.Linear(sizes[-1], classes),
     )
 
 
