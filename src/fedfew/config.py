@@ -41,12 +41,17 @@ ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "norm-bound"]
 Attack = Literal["none", "label-flip", "sign-flip", "forged-loss", "noise"]
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
+Freeze = Literal["none", "body"]
 
 AGGREGATOR_SETTINGS = {"trim": ("trimmed-mean",), "assumed_attackers": ("krum", "multi-krum"), "norm_bound": ("norm-bound",)}
 LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce")
 LOSS = (
     lambda value: value == "auto" or value in LOSS_NAMES or not isinstance(value, str) or ":" in value,
     f"auto, {', '.join(LOSS_NAMES)}, module:function, or in Python a function loss(outputs, targets)",
+)
+ADAPTERS = (
+    lambda value: not isinstance(value, str) or value == "none" or value.partition(":")[0] == "lora",
+    "none, lora, or lora with its settings, as lora:rank=8,targets=query+value",
 )
 FALLING = 0.25  # the last share of the rounds, over which a method's smoothing falls
 TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"
@@ -203,6 +208,19 @@ class TrainConfig(LocalTraining):
     rounds: int = setting(100, "Communication rounds.", allowed=AT_LEAST_ONE, panel=TRAINING)
     participation: float = setting(
         1.0, "Fraction of the clients that take part in a round, drawn anew each round.", allowed=SHARE, panel=TRAINING
+    )
+    adapters: str = setting(  # in Python a LoRA as well
+        "none",
+        "Freeze the model and train small adapters of its layers: lora, or with its settings, as "
+        "lora:rank=8,alpha=16,targets=query+value (docs/adapters.md).",
+        allowed=ADAPTERS,
+        panel=TRAINING,
+    )
+    freeze: Freeze = setting(
+        "none",
+        "body: freeze the model and train its last linear layer alone, on features that are computed once.",
+        allowed=one_of(*get_args(Freeze)),
+        panel=TRAINING,
     )
     batch_norm: BatchNorm = setting(
         "average",
@@ -391,7 +409,7 @@ class TrainConfig(LocalTraining):
     def outcome(self) -> dict[str, Any]:
         """The settings that decide what comes out of a run, apart from the number of rounds, which may be raised later."""
         values = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.metadata["outcome"] and f.name != "rounds"}
-        return values | {"loss": loss_name(self.loss)}
+        return values | {"loss": loss_name(self.loss), "adapters": str(self.adapters)}
 
 
 def loss_name(loss: Any) -> str:

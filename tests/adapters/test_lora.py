@@ -136,11 +136,11 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: 
 
 
 def test_what_is_no_adapter_and_what_excludes_another_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"adapters must be fedfew.adapters.LoRA\(…\) or None, not int"):
+    with pytest.raises(TypeError, match=r"adapters must be fedfew.adapters.LoRA\(…\), its text or None, not int"):
         train(fedfew.FedAvg(), adapters=8)
     with pytest.raises(ValueError, match="adapters and freeze='body' exclude each other"):
         train(fedfew.FedAvg(), adapters=LoRA(), freeze="body")
-    with pytest.raises(ValueError, match="freeze must be 'none' or 'body', not 'head'"):
+    with pytest.raises(ValueError, match="freeze must be none or body, not 'head'"):
         train(fedfew.FedAvg(), freeze="head")
 
 

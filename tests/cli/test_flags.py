@@ -17,7 +17,7 @@ from fedfew.training.settings import TYPES, Settings, resolve
 def test_flags_carry_the_names_and_defaults_of_train() -> None:
     arguments = inspect.signature(fedfew.train).parameters
     shared = {name: p.default for name, p in arguments.items() if name in TYPES}
-    of_python = {"federation", "config", "folder", "resume", "start", "progress", "on_round", "adapters", "freeze", "metrics"}
+    of_python = {"federation", "config", "folder", "resume", "start", "progress", "on_round", "metrics"}
     assert set(arguments) - set(shared) == of_python
     assert shared == {name: getattr(Settings, name) for name in shared}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,16 @@ from fedfew.adapters import LoRA
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.server_loop import ServerLoop, TooFewError
 from fedfew.stack import count_bytes
-from tests.flower.support import FEDERATION, SETTINGS, FakeNetwork, audit_log_of, fake_network, tiny
+from tests.flower.support import (
+    FEDERATION,
+    SETTINGS,
+    FakeNetwork,
+    audit_log_of,
+    fake_network,
+    same_as_simulated,
+    server_loop,
+    tiny,
+)
 
 BASE = tiny()
 RANK, SENT = 2, 2 * (5 + 6) + (6 * 3 + 3)  # adapters of the first layer, and the head
@@ -67,3 +77,45 @@ def test_a_site_with_another_base_model_is_refused(tmp_path: Path) -> None:
         site.model = other
     with pytest.raises(TooFewError):
         loop(tmp_path / "all", every).run()
+
+
+HEAD = 6 * 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"), [({"adapters": "lora:rank=2,alpha=16.0"}, SENT), ({"freeze": "body"}, HEAD)], ids=["adapters", "freeze"]
+)
+def test_settings_alone_are_enough(settings: dict[str, Any], sent: int, tmp_path: Path) -> None:
+    """The sites' own factory knows nothing of adapters; after a restart the server goes on with the same."""
+    method = "fedfew:models=2"
+    server_loop(tmp_path, fake_network(tmp_path), method=method, rounds=1, **settings).run()
+    other = {"adapters": "lora:rank=3"} if "adapters" in settings else {"freeze": "none"}
+    with pytest.raises(ValueError, match=f"belongs to another run: its {next(iter(settings))} is"):
+        server_loop(tmp_path, fake_network(tmp_path), method=method, **other).run()
+    run = server_loop(tmp_path, fake_network(tmp_path), method=method, **settings).run()
+    training = {"rounds": 3, "batch_size": 8, "lr": 0.1, "engine": "sequential"}
+    oracle = fedfew.train(FEDERATION, tiny, fedfew.FedFew(models=2), **training, **settings)
+    same_as_simulated(run, oracle, tmp_path / "sites")
+    assert {sum(array["bytes"] for array in line["arrays"]) for line in _trained(tmp_path)} == {8 * sent}
+    assert any(f"{sent} of {_frozen(oracle) + sent} numbers are trained and sent" in event for event in run.state.events)
+    x, _ = FEDERATION.test.of(1)
+    found = fedfew.load(tmp_path / "run", tiny)
+    torch.testing.assert_close(found.model_of(1)(x), oracle.model_of(1)(x), rtol=1e-4, atol=1e-5)
+    saved = load_file(tmp_path / "sites" / "client-1" / run.state.sites["run"] / "model.safetensors")
+    for name, value in oracle.model_of(1).state_dict().items():
+        torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-5)
+
+
+def _trained(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in audit_log_of(folder, 1) if line["kind"] == "train"]
+
+
+def _frozen(run: fedfew.Run) -> int:
+    return sum(value.numel() for value in run.state.frozen.values() if isinstance(value, torch.Tensor))
+
+
+def test_settings_that_cannot_be_are_refused_by_the_configuration() -> None:
+    with pytest.raises(ValueError, match=r"mixup is 0\.2, but freeze='body' computes features once"):
+        DeploymentConfig.read({"freeze": "body", "mixup": 0.2})
+    with pytest.raises(ValueError, match="there is no setting of lora called 'ranks'"):
+        DeploymentConfig.read({"adapters": "lora:ranks=2"})

@@ -31,6 +31,7 @@ def test_every_method_in_flowers_simulation(here):
 def test_a_hundred_clients_with_the_example_app(here):
     folder = here.folder / "hundred"
     config = {"clients": 100, "rounds": 2, "participation": 0.2, "folder": str(folder), "method": "fedfew:models=4"}
+    config["adapters"] = "lora:rank=4"  # every process makes the same frozen model
     output = here.run(EXAMPLE, config, nodes=100)
     assert (folder / "round-000002").is_dir(), output[-3000:]
     run = fedfew.load(folder)
@@ -44,6 +45,7 @@ def test_a_hundred_clients_with_the_example_app(here):
         participation=0.2,
         score_every=10,
         engine="sequential",
+        adapters="lora:rank=4",
     )
     same_as_simulated(run, oracle, Path("unused"))
     assert (run.history.losses[-1] == run.history.losses[-1]).any(1).sum() == 20

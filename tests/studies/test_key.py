@@ -43,6 +43,8 @@ OTHERWISE = {
     "lr": 0.051,
     "momentum": 0.9,
     "weight_decay": 0.1,
+    "adapters": "lora",
+    "freeze": "body",
     "batch_norm": "local",
     "optimizer": "adam",
     "schedule": "cosine",

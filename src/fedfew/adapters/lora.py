@@ -11,14 +11,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatch
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from fedfew.adapters.frozen import freeze, head_of, replaced
+from fedfew.util.conversion import convert
+from fedfew.util.spelling import unknown
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class LoRA:
             raise ValueError(f"LoRA: targets must be a list of names, as [{self.targets!r}], not a string")
         if self.targets is not None:
             object.__setattr__(self, "targets", tuple(self.targets))
+            if wrong := [name for name in self.targets if not name or "+" in name or "," in name]:
+                raise ValueError(f"LoRA: {wrong[0]!r} in targets is no name of a layer")
         if self.rank < 1:
             raise ValueError(f"LoRA: rank must be at least 1, not {self.rank}")
         if not self.alpha > 0:
@@ -53,8 +57,29 @@ class LoRA:
         if self.average not in ("ab", "freeze-a"):
             raise ValueError(f"LoRA: average must be 'ab' or 'freeze-a', not {self.average!r}")
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From the text of the setting ``adapters``, as ``lora:rank=8,targets=query+value``."""
+        hints, values = get_type_hints(cls), dict[str, Any]()
+        _, _, rest = text.partition(":")
+        for piece in filter(None, rest.split(",")):
+            name, _, value = (part.strip() for part in piece.partition("="))
+            if name not in hints:
+                raise unknown("setting of lora called", name, hints)
+            named = f"{name} in adapters"
+            values[name] = tuple(filter(None, value.split("+"))) if name == "targets" else convert(value, hints[name], named)
+        return cls(**values)
+
+    def __str__(self) -> str:
+        """The text from which :meth:`parse` makes it again; settings that have their default are left out."""
+        changed = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        pieces = [f"{name}={'+'.join(v) if name == 'targets' else _plain(v)}" for name, v in changed.items()]
+        return ":".join(filter(None, ["lora", ",".join(pieces)]))
+
     def adapt(self, module: nn.Module) -> nn.Module:
         """The module itself, frozen, with adapters."""
+        if any(isinstance(layer, AdaptedLayer) for layer in module.modules()):
+            raise ValueError("adapters: the model already has adapters: leave adapters out, and these are trained")
         if hasattr(module, "peft_config"):
             raise ValueError("adapters: the model already has adapters of peft's; leave adapters out, and these are trained")
         head = head_of(module) if self.train_head else None
@@ -79,16 +104,9 @@ class LoRA:
                 raise ValueError(f"LoRA: no layer in targets is called {pattern!r}; there are {', '.join(able) or 'none'}")
         return [name for name in able if any(_named(name, pattern) for pattern in self.targets)]
 
-    def document(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "rank": self.rank,
-            "alpha": self.alpha,
-            "dropout": self.dropout,
-            "targets": None if self.targets is None else list(self.targets),
-            "train_head": self.train_head,
-            "average": self.average,
-        }
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 def _adaptable(layer: nn.Module) -> bool:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from fedfew.adapters.frozen import freeze, head_of
 from fedfew.adapters.lora import LoRA
-from fedfew.config import TrainConfig
+from fedfew.config import Freeze, TrainConfig
 from fedfew.models import ModelFactory
-
-Freeze = Literal["none", "body"]
 
 
 @dataclass(frozen=True)
@@ -24,27 +22,30 @@ class TrainedPart:
     freeze: Freeze = "none"
 
     def __post_init__(self) -> None:
-        if self.freeze not in ("none", "body"):
-            raise ValueError(f"freeze must be 'none' or 'body', not {self.freeze!r}")
-        if self.adapters is not None and not isinstance(self.adapters, LoRA):
-            raise TypeError(f"adapters must be fedfew.adapters.LoRA(…) or None, not {type(self.adapters).__name__}")
         if self.adapters is not None and self.freeze == "body":
             raise ValueError("adapters and freeze='body' exclude each other: adapters freeze all but the head already")
 
     @classmethod
+    def named(cls, adapters: str | LoRA | None, freeze: Freeze) -> TrainedPart:
+        """From the values of the two settings."""
+        if isinstance(adapters, str):
+            return cls(None if adapters == "none" else LoRA.parse(adapters), freeze)
+        if adapters is not None and not isinstance(adapters, LoRA):
+            raise TypeError(f"adapters must be fedfew.adapters.LoRA(…), its text or None, not {type(adapters).__name__}")
+        return cls(adapters, freeze)
+
+    @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> TrainedPart:
         """As it is in the settings of a run or of an export."""
-        found = settings.get("adapters")
-        return cls(None if found is None else LoRA(**found), settings.get("freeze") or "none")
+        return cls.named(settings.get("adapters", "none"), settings.get("freeze", "none"))
+
+    def settings(self) -> dict[str, Any]:
+        """The values of the two settings, always written in the same way."""
+        return {"adapters": "none" if self.adapters is None else str(self.adapters), "freeze": self.freeze}
 
     def document(self) -> dict[str, Any]:
-        """As JSON values; empty for a whole model."""
-        found: dict[str, Any] = {}
-        if self.adapters is not None:
-            found["adapters"] = self.adapters.document()
-        if self.freeze != "none":
-            found["freeze"] = self.freeze
-        return found
+        """Those of them that are not none."""
+        return {name: value for name, value in self.settings().items() if value != "none"}
 
     def of(self, factory: ModelFactory) -> ModelFactory:
         """The factory of modules of which this part is trained."""

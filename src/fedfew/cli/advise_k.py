@@ -142,6 +142,7 @@ def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: flo
 def _advice(
     ks: list[int], seeds: int, settings: Settings, federation: Federation, place: Path, console: Console, resume: bool
 ) -> Advice:
+    from fedfew.adapters import TrainedPart
     from fedfew.evaluation.choosing_k import Advice, observed, regret
     from fedfew.evaluation.costs import cost
     from fedfew.training.api import device_named
@@ -159,5 +160,6 @@ def _advice(
                 run = train_in(place / f"k{K}-{seed}", with_k, federation, show, resume, go_on)
                 runs.append(observed(run, here))
                 method, model = make_method(with_k), find_model(settings.model)
-                costs[K] = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve)
+                training = settings.local_epochs, settings.batch_size, settings.serve
+                costs[K] = cost(method, model, federation, *training, TrainedPart.recorded(vars(settings)))
     return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation), local.task)

@@ -158,10 +158,11 @@ def _mapping(spec: str) -> dict[str, Any]:
 
 
 def _cost(settings: Settings, federation: Federation) -> Cost:
+    from fedfew.adapters import TrainedPart
     from fedfew.evaluation.costs import cost
 
-    method, model = make_method(settings), find_model(settings.model)
-    return cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve)
+    method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
+    return cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
 
 
 def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool) -> None:

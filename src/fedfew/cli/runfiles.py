@@ -48,14 +48,17 @@ def write_labels(folder: Path, federation: Federation) -> None:
 def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
     """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory."""
     from fedfew import models
+    from fedfew.adapters import TrainedPart
     from fedfew.evaluation.costs import cost
     from fedfew.federation import as_input
+    from fedfew.models.state import replica_state
     from fedfew.stack import count_bytes
 
     tokens = not as_input(federation.train.x[:0]).is_floating_point()
     model = models.for_tokens(arguments["model"]) if tokens else arguments["model"]
-    built = models.factory(model, federation.shape, federation.classes, federation.vocabulary)()
-    if count_bytes(dict(built.state_dict())) * len(federation) > LARGEST:
+    part = TrainedPart.recorded(arguments)
+    built = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))()
+    if count_bytes(dict(replica_state(built))) * len(federation) > LARGEST:
         return
     training = (arguments[name] for name in ("local_epochs", "batch_size", "serve"))
     counted = cost(arguments["method"], lambda: built, federation, *training)

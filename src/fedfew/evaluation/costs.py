@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew import methods, models
+from fedfew.adapters import TrainedPart
 from fedfew.config import LocalTraining
 from fedfew.engines.base import Engine, ModelScores, Pass
 from fedfew.engines.loss import BatchLoss, client_terms
@@ -52,12 +53,16 @@ def cost(
     local_epochs: int = 1,
     batch_size: int = 20,
     serve: str = "best",
+    part: TrainedPart | None = None,
 ) -> Cost:
-    """The cost of a method on a federation; ``method``, ``model`` and the settings are those of :func:`fedfew.train`."""
+    """The cost of a method on a federation; ``method``, ``model`` and the settings are those of :func:`fedfew.train`.
+
+    part: what ``adapters`` and ``freeze`` leave to train.
+    """
     training = LocalTraining(lr=1.0, batch_size=batch_size, local_epochs=local_epochs)
     chosen = methods.make(method) if isinstance(method, str) else method
     chosen.check_against(len(federation))
-    module = models.factory(model, federation.shape, federation.classes, federation.vocabulary)()
+    module = (part or TrainedPart()).of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))()
     single: Tree = {name: t.detach().clone() for name, t in replica_state(module).items()}
     server, own = chosen.init(Fresh(lambda k: tree_map(torch.clone, single), buffer_names(module)), len(federation))
     counting = _Counting(module, training, seed=0)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, get_type_hints
 
 from fedfew import methods
+from fedfew.adapters import TrainedPart
 from fedfew.config import TrainConfig
 from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
@@ -95,6 +96,7 @@ class DeploymentConfig(TrainConfig):
         method.check_against(self.clients)
         self.check_aggregator(self.clients)
         privacy.check(self, method)
+        self.part.check(self)
         if self.dp_noise and self.refuse_ratio:
             raise ValueError(
                 f"refuse-ratio must be 0 where dp-noise is set, not {self.refuse_ratio:g}: whether one client counts must not "
@@ -140,6 +142,14 @@ class DeploymentConfig(TrainConfig):
     def site_names(self) -> list[str]:
         """The registered name of every client; empty where any site may be any client."""
         return [name.strip() for name in self.sites.split(",")] if self.sites else []
+
+    @property
+    def part(self) -> TrainedPart:
+        """What adapters and freeze leave to train."""
+        return TrainedPart.named(self.adapters, self.freeze)
+
+    def outcome(self) -> dict[str, Any]:
+        return super().outcome() | self.part.settings()
 
     def make_method(self) -> Method:
         """The method with its settings."""

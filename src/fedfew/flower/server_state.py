@@ -48,7 +48,8 @@ class ServerState:
         self.state, data = self._resumed() if found else _new(config, members)
         data = {"task": CLASSIFICATION.name} | data  # a run of an earlier version does not say it
         task_settings.check(config, chosen(config.loss, data["task"]), config.make_method())
-        self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, make_factory(data), config.make_method())
+        factory = config.part.of(make_factory(data))
+        self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, factory, config.make_method())
         if not found:
             self.state.frozen = frozen_parameters(self.factory, config.seed)
         self.factory = holding(self.factory, dict(named_leaves(self.state.frozen)))
@@ -56,6 +57,7 @@ class ServerState:
         self.like = rehearsed(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:
             self.state.server = server
+            self.events += config.part.said(self.factory())
         buffers = buffer_names(self.factory())
         self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)
         about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}

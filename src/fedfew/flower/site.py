@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from fedfew import engines, methods, models, tasks
 from fedfew._version import __version__
+from fedfew.adapters import TrainedPart
+from fedfew.adapters.cached import on_features
 from fedfew.config import TrainConfig
 from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
@@ -186,7 +188,8 @@ class Site:
             if self.config.masked_only and settings["aggregation"] != "masked":
                 raise ValueError(f"masked-only is set here, but the run's aggregation is {settings['aggregation']}")
             method = methods.make(**settings["method"])
-            factory = self._factory(settings)
+            part = TrainedPart.recorded(settings)
+            factory = part.of(self._factory(settings))
             batch_norm_policy.check(settings["batch_norm"], factory(), method, data, settings["batch_size"])
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
@@ -199,9 +202,12 @@ class Site:
             task_settings.check(training, criterion, method)
             training = training.with_loss(criterion)
             check_augment(training, data.train)
+            trained = factory
+            if part.freeze == "body":
+                data, trained = on_features(data, factory, device)
             data = with_label_prior(data, training, settings["classes"])
             data = with_class_weights(data, training, settings["classes"]).to(device)
-            module = factory().to(device)
+            module = trained().to(device)
             engine = engines.make(self.config.engine, module, training.local, settings["seed"], data.train, method.replicas)
             return _Task(run, message.integer("round", 1), method, factory, engine, data, settings, training)
 

@@ -13,6 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedfew.adapters import TrainedPart
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES, across_seeds, last_scores, last_weights, score_name, seconds, single_scores
 from fedfew.util.printable import printable, shortened
@@ -59,7 +60,8 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
 def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     """A run's scores over clients; ``final`` are those of the served models that were computed once, when the run ended."""
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
-    title = f"{run.settings['method']['name']}, {at}: test scores over clients, %"
+    part = [f"{name} {name_cell(value)}" for name, value in TrainedPart.recorded(run.settings).document().items()]
+    title = f"{', '.join([run.settings['method']['name'], *part, at])}: test scores over clients, %"
     weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
     single = single_scores(run)
     if single is not None:

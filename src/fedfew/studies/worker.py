@@ -83,6 +83,7 @@ class Worker:
             self.send({"event": "done", "key": key})
 
     def _train(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
+        from fedfew.adapters import TrainedPart
         from fedfew.engines.memory import share
         from fedfew.evaluation.costs import cost
         from fedfew.training.api import device_named, too_large
@@ -111,8 +112,8 @@ class Worker:
             "tuning": None if tuned is None else json.dumps(tuned[1]),
             "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
         }
-        method, model = make_method(settings), find_model(settings.model)
-        spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve)
+        method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
+        spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
         here = federation.to(device, stream=too_large(federation, device))
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 

@@ -14,9 +14,8 @@ from torch import nn
 
 from fedfew import engines, methods, models, random_streams, tasks
 from fedfew._version import __version__
-from fedfew.adapters import LoRA, TrainedPart
+from fedfew.adapters import TrainedPart
 from fedfew.adapters.cached import on_features
-from fedfew.adapters.part import Freeze
 from fedfew.config import Recipe, TrainConfig, recipe_settings
 from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
@@ -59,8 +58,6 @@ def train(
     model: str | ModelFactory | nn.Module = "mlp",
     method: str | Method = "fedfew",
     *,
-    adapters: LoRA | None = None,
-    freeze: Freeze = "none",
     config: TrainConfig | None = None,
     recipe: Recipe = "plain",
     folder: str | Path | None = None,
@@ -78,9 +75,8 @@ def train(
         callable alone). It gives one output per class, target or label: as a tensor, as ``logits`` of an object or dict, or as
         the first of a tuple. For token ids, "mlp" stands for "textcnn".
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
-    adapters: ``fedfew.adapters.LoRA(rank=8, …)`` to train low-rank adapters and the head of a frozen model (docs/adapters.md).
-    freeze: "body" to train the head alone, the last linear layer, on features that are computed once.
-    config: training settings to start from; the keywords listed below change single ones.
+    config: training settings to start from; the keywords listed below change single ones. ``adapters`` may be a
+        ``fedfew.adapters.LoRA(rank=8, …)``, and ``loss`` a function.
     recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end and, for colour images, augment,
         where they are not given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
@@ -98,12 +94,14 @@ def train(
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
     """
     colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
-    config = TrainConfig.of(config, recipe_settings(recipe, colour, federation.task == "classification") | settings)
+    augmented = colour and settings.get("freeze", "none" if config is None else config.freeze) == "none"
+    config = TrainConfig.of(config, recipe_settings(recipe, augmented, federation.task == "classification") | settings)
+    part = TrainedPart.named(config.adapters, config.freeze)
+    config = replace(config, **part.settings())
     criterion = tasks.chosen(config.loss, federation.task)
     chosen = methods.make(method) if isinstance(method, str) else method
     task_settings.check(config, criterion, chosen)
     model, said = model_check.fitting(model, federation, chosen)
-    part = TrainedPart(adapters, freeze)
     factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
     chosen.check_against(len(federation))
     config.check_aggregator(len(federation))
@@ -117,7 +115,7 @@ def train(
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings()}
-    identity |= config.outcome() | part.document()
+    identity |= config.outcome()
     group.check_same(identity | {"rounds": config.rounds})
     config = config.with_loss(criterion)
     if start is not None and resume:
@@ -126,7 +124,7 @@ def train(
     place = None if folder is None else Path(folder)
     locked = folder_locked(place, wait=0) if place is not None and group.first else nullcontext()
     with locked:  # two processes in one folder would overwrite each other's checkpoints
-        state, refused = _resumed(place, resume, {"adapters": None, "freeze": None} | identity)
+        state, refused = _resumed(place, resume, identity)
         events = [*said, *(f"refused: {reason}" for reason in refused)]
         if begun is not None:
             events.append(f"start: {begun.line}")

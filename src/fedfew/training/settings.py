@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
@@ -150,9 +150,21 @@ def resolve(flags: Mapping[str, Any], method_flags: Mapping[str, str | None], *f
     own |= _from_flags(name, method_flags)
     dataset = values.get("dataset", Settings.dataset)
     classes = task_named(values.get("task", "auto"), values.get("loss", "auto")) in (None, "classification")
-    recipe = recipe_settings(values.get("recipe", "plain"), dataset in COLOUR_IMAGES, classes)
+    augmented = dataset in COLOUR_IMAGES and values.get("freeze", "none") == "none"  # features are computed once
+    recipe = recipe_settings(values.get("recipe", "plain"), augmented, classes)
     recommended = RECOMMENDED.get(dataset, {}) | recipe
-    return Settings(**(recommended | values), method_settings=own)
+    return _with_part(Settings(**(recommended | values), method_settings=own))
+
+
+def _with_part(settings: Settings) -> Settings:
+    """The same with adapters always written in the same way, so that equal runs have equal settings."""
+    if settings.adapters == settings.freeze == "none":
+        return settings
+    from fedfew.adapters import TrainedPart  # imports torch
+
+    part = TrainedPart.recorded(vars(settings))
+    part.check(settings)
+    return replace(settings, **part.settings())
 
 
 def task_named(task: str, loss: str) -> str | None:

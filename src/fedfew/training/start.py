@@ -78,7 +78,7 @@ def _difference(run: Run, identity: dict[str, Any]) -> str | None:
         return f"its model is {before.get('model')}, not {now['model']}"
     if methods.recorded(before["method"]) != now["method"]:
         return "the method or its hyperparameters differ"
-    if any(before.get(name) != now.get(name) for name in ("adapters", "freeze")):
+    if any(before.get(name, "none") != now[name] for name in ("adapters", "freeze")):
         return "another part of the model is trained (adapters, freeze)"
     if clients[0] != clients[1]:
         return f"it has {clients[0]} clients, not {clients[1]}"
