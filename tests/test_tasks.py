@@ -79,7 +79,7 @@ def test_mixtures_by_hand() -> None:
 
 
 def test_which_loss_goes_with_which_task() -> None:
-    assert [chosen("auto", task).name for task in TASKS] == ["cross-entropy", "mse", "bce"]
+    assert [chosen("auto", task).name for task in TASKS] == ["cross-entropy", "mse", "bce", "next-token"]
     assert chosen("mae", "regression").task is TASKS["regression"]
     with pytest.raises(
         ValueError, match="loss is 'mse', which is for regression, but the task of these targets is classification"
@@ -143,9 +143,63 @@ def test_a_federation_of_several_labels_keeps_rows_that_are_one_hot_by_chance() 
         ([[0, 2]], [[1, 0]], {"task": "multi-label"}, "client 0: train targets must be 0 or 1"),
         ([[0.5, 2]], [[1.0, 0, 3]], {"task": "regression"}, "client 0: test samples have 3 targets each, but 2 are needed"),
         (np.zeros((2, 1, 1)), [0.5], {"task": "regression"}, r"targets of shape \[2, 1, 1\]; \[2\] or \[2, d\] is needed"),
-        ([0, 1], [1], {"task": "ranking"}, "task must be classification, regression or multi-label, not 'ranking'"),
+        ([0, 1], [1], {"task": "ranking"}, "regression, multi-label or language-modelling, not 'ranking'"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(train: object, test: object, more: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Federation.from_arrays(pair(train), pair(test), **more)  # type: ignore[arg-type]  # one of them is wrong on purpose
+
+
+def test_the_loss_of_a_language_model_is_of_the_next_token_and_leaves_padding_out() -> None:
+    """Two tokens, p = (1/4, 3/4) at every place. Of [0, 1, 0] the next are 1 and 0; of [1, 1, −100] the next is 1."""
+    outputs, tokens = tensor([0.0, math.log(3)]).expand(2, 3, 2), tensor([[0, 1, 0], [1, 1, tasks.IGNORED]])
+    of = criterion("next-token")
+    first, second = (math.log(4 / 3) + math.log(4)) / 2, math.log(4 / 3)
+    assert of.losses(outputs, tokens).tolist() == pytest.approx([first, second])
+    assert of.losses(outputs[None].expand(4, -1, -1, -1), tokens.expand(4, -1, -1)).shape == (4, 2)
+    loss, score = of.scores(means(of, outputs, tokens))
+    assert loss.item() == pytest.approx((first + second) / 2)
+    assert 1 / score.item() == pytest.approx((4 / 3 * 4 * 4 / 3) ** (1 / 3))  # perplexity: over three tokens, not two sequences
+    assert of.losses(outputs[:1], torch.full((1, 3), tasks.IGNORED)).tolist() == [0.0]
+
+
+def test_what_a_place_gives_is_compared_with_the_token_after_it() -> None:
+    """A model that knows the next token has a perplexity of one; one that repeats the token has not."""
+    tokens = tensor([[2, 0, 1, 1]])
+    sure = 50 * torch.nn.functional.one_hot(tokens, 3).float()
+    knows, repeats = (criterion("next-token").losses(o, tokens).item() for o in (sure.roll(-1, 1), sure))
+    assert knows == pytest.approx(0, abs=1e-6)
+    assert repeats > 30
+
+
+def test_language_models_are_mixed_token_by_token() -> None:
+    log_weights = tensor([0.25, 0.75]).log()
+    outputs = tensor([[[0.0, 0.0], [0.0, 0.0]], [[0.0, math.log(3)], [math.log(3), 0.0]]])[
+        :, None
+    ]  # 2 models, 1 sequence, 2 tokens
+    for shape in ((2, 1), (2, 1, 1), (2, 1, 1, 1)):
+        mixed = TASKS["language-modelling"].mixed(outputs, log_weights.reshape(shape)).exp()
+        assert mixed[0].tolist() == [pytest.approx([5 / 16, 11 / 16]), pytest.approx([11 / 16, 5 / 16])]
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([[0.5, 1.0]], r"targets of shape \[1, 2\] of float32; token ids \[1, tokens\] are needed"),
+        ([1], r"targets of shape \[1\] of int64"),
+        ([[1, -1]], "targets must be token ids, from 0, or -100"),
+        ([[1, -100]], "has no token to predict"),
+        ([[1, 1, 1]], r"targets are \[1, 3\] with token ids up to 1, but must have the shape of the samples, \[1, 2\]"),
+        ([[1, 5]], "token ids up to 5.*be below 3"),
+    ],
+)
+def test_targets_that_are_no_tokens_are_refused(y: list[object], message: str) -> None:
+    given = [(np.array([[0, 1]]), np.array(y, dtype=np.float32 if "float32" in message else None))]
+    with pytest.raises(ValueError, match=message):
+        Federation.from_arrays(given, given, classes=3, task="language-modelling")
+
+
+def test_files_hold_no_targets_of_a_language_model() -> None:
+    with pytest.raises(ValueError, match=r"make the federation with Federation\.from_arrays"):
+        targets.check_task_of_files("language-modelling")

@@ -44,7 +44,7 @@ EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 Freeze = Literal["none", "body"]
 
 AGGREGATOR_SETTINGS = {"trim": ("trimmed-mean",), "assumed_attackers": ("krum", "multi-krum"), "norm_bound": ("norm-bound",)}
-LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce")
+LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce", "next-token")
 LOSS = (
     lambda value: value == "auto" or value in LOSS_NAMES or not isinstance(value, str) or ":" in value,
     f"auto, {', '.join(LOSS_NAMES)}, module:function, or in Python a function loss(outputs, targets)",

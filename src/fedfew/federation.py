@@ -153,7 +153,8 @@ class Federation:
         booleans are stored as float32, bytes as bytes (pixels; see :func:`as_input`), other integers as int64 (token ids).
         y: integer labels in ``range(classes)``, words, or one-hot rows. classes: the largest label + 1 unless given.
         class_names: one per class; words are numbered in this order, or alphabetically if it is not given.
-        task: "classification", "regression" (y holds numbers, [N] or [N, d]) or "multi-label" (0 or 1, [N, labels]). If not
+        task: "classification", "regression" (y holds numbers, [N] or [N, d]), "multi-label" (0 or 1, [N, labels]) or
+        "language-modelling" (y holds the token ids of x themselves, −100 for padding; classes is the vocabulary's size). If not
         given, numbers that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels per
         sample, and all else is a classification. class_names are then the names of the targets or labels.
         """
@@ -180,7 +181,7 @@ class Federation:
                         f"client {i}: {split} samples are {list(x.shape[1:])} of {x.dtype}, "
                         f"but client 0's training samples are {list(first.shape[1:])} of {first.dtype}"
                     )
-        if task != "classification":
+        if task in ("regression", "multi-label"):
             classes = parts["train"][0][1].shape[1] if classes is None else classes
         elif classes is None and class_names:
             classes = len(class_names)
@@ -188,7 +189,13 @@ class Federation:
             classes = 1 + max(int(y.max()) for pairs in parts.values() for _, y in pairs)
         for split, clients in parts.items():
             for i, (_, y) in enumerate(clients):
-                if task != "classification":
+                if task == "language-modelling":
+                    if y.shape != parts[split][i][0].shape or int(y.max()) >= classes:
+                        raise ValueError(
+                            f"client {i}: {split} targets are {list(y.shape)} with token ids up to {int(y.max())}, but must have "
+                            f"the shape of the samples, {list(parts[split][i][0].shape)}, and be below {classes}"
+                        )
+                elif task != "classification":
                     if y.shape[1] != classes:
                         raise ValueError(f"client {i}: {split} samples have {y.shape[1]} targets each, but {classes} are needed")
                 elif int(y.min()) < 0 or int(y.max()) >= classes:
@@ -230,6 +237,8 @@ class Federation:
         """What a model is to give, in words."""
         if self.task == "classification":
             return f"{self.classes} classes"
+        if self.task == "language-modelling":
+            return f"{self.classes} tokens ({self.task})"
         word = "target" if self.task == "regression" else "label"
         return f"{self.classes} {word}{'' if self.classes == 1 else 's'} ({self.task})"
 

@@ -10,14 +10,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.tasks import TaskName
+from fedfew.tasks import IGNORED, TaskName
 
 Array = NDArray[Any]
 
 
 def check_task(task: str | None) -> None:
+    """Refuse what is no task."""
     if task is not None and task not in get_args(TaskName):
         raise ValueError(f"task must be {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}, not {task!r}")
+
+
+def check_task_of_files(task: str | None) -> None:
+    """Refuse what is no task of samples with labels, which files hold."""
+    check_task(task)
+    if task == "language-modelling":
+        raise ValueError(
+            f"task is {task!r}, whose targets are the tokens themselves: make the federation with Federation.from_arrays"
+        )
 
 
 def from_one_hot(labels: Array) -> Array:
@@ -54,6 +64,8 @@ def stored(where: str, y: Tensor, task: TaskName, samples: int) -> Tensor:
         if y.is_floating_point() and not bool((y == y.round()).all()):
             raise ValueError(f"{where} labels must be whole numbers; for numbers of any kind give task='regression'")
         return y.to(torch.int64)
+    if task == "language-modelling":
+        return _tokens(where, y, samples)
     if y.ndim not in (1, 2) or len(y) != samples or (y.ndim == 2 and y.shape[1] == 0):
         wanted = f"[{samples}] or [{samples}, d]"
         raise ValueError(f"{where} has {samples} samples but targets of shape {list(y.shape)}; {wanted} is needed")
@@ -62,6 +74,20 @@ def stored(where: str, y: Tensor, task: TaskName, samples: int) -> Tensor:
         raise ValueError(f"{where} target of sample {int((~y.isfinite().all(1)).nonzero()[0])} is NaN or infinite")
     if task == "multi-label" and not bool(((y == 0) | (y == 1)).all()):
         raise ValueError(f"{where} targets must be 0 or 1, one column per label, for task='multi-label'")
+    return y
+
+
+def _tokens(where: str, y: Tensor, samples: int) -> Tensor:
+    if y.ndim != 2 or len(y) != samples or y.shape[1] < 2 or y.is_floating_point():
+        raise ValueError(
+            f"{where} has {samples} samples but targets of shape {list(y.shape)} of {str(y.dtype).removeprefix('torch.')}; token "
+            f"ids [{samples}, tokens] are needed, {IGNORED} where nothing is to be predicted"
+        )
+    y = y.to(torch.int64)
+    if not bool(((y >= 0) | (y == IGNORED)).all()):
+        raise ValueError(f"{where} targets must be token ids, from 0, or {IGNORED} where nothing is to be predicted")
+    if bool((y[:, 1:] == IGNORED).all()):
+        raise ValueError(f"{where} has no token to predict: all targets but the first of each sequence are {IGNORED}")
     return y
 
 

@@ -1,14 +1,17 @@
 """What a federation's targets are, and what follows from it: the loss, the score, and how outputs of several models are mixed.
 
-=================  ==========================  ====================  ==================================================
-task               targets of N samples        losses                score (higher is better)
-=================  ==========================  ====================  ==================================================
-classification     class numbers [N], int64    cross-entropy         accuracy
-regression         numbers [N, d], float32     mse, mae, huber       R² of each target, mean over targets
-multi-label        0 or 1 [N, d], float32      bce                   micro-F1: a label is predicted where its output > 0
-=================  ==========================  ====================  ==================================================
+===================  =========================  ====================  ==================================================
+task                 targets of N samples       losses                score (higher is better)
+===================  =========================  ====================  ==================================================
+classification       class numbers [N], int64   cross-entropy         accuracy
+regression           numbers [N, d], float32    mse, mae, huber       R² of each target, mean over targets
+multi-label          0 or 1 [N, d], float32     bce                   micro-F1: a label is predicted where its output > 0
+language-modelling   token ids [N, T], int64    next-token            1/perplexity over all tokens of a client
+===================  =========================  ====================  ==================================================
 
-A model gives one output per class, target or label: ``[N, d]``. Scores are at most 1 and are shown in per cent.
+A model gives one output per class, target or label: ``[N, d]``; a language model one per token of its vocabulary at every place:
+``[N, T, V]``. Scores are at most 1 and are shown in per cent. The targets of a language model are the tokens themselves: what it
+gives at a place is compared with the token at the next one. Where a target is −100, nothing is compared.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from torch import Tensor
 
 from fedfew.config import loss_name
 
-TaskName = Literal["classification", "regression", "multi-label"]
+TaskName = Literal["classification", "regression", "multi-label", "language-modelling"]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""loss(outputs [N, d], targets) → one value per sample, [N] or [N, …] (whose mean is taken)."""
+"""loss(outputs [N, d] or [N, T, V], targets) → one value per sample, [N] or [N, …] (whose mean is taken)."""
+IGNORED = -100  # the target of a token that is not to be predicted, e.g. of padding
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Task:
     statistics: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     value: Callable[[Tensor], Tensor]  # means of the statistics [n, …] → score […]
     mixed: Callable[[Tensor, Tensor], Tensor]  # outputs [S, …, d] and log weights that fit them → outputs […, d]
+
+    @property
+    def output_axes(self) -> int:
+        """Of the outputs for one sample."""
+        return 2 if self.name == "language-modelling" else 1
 
     @property
     def column(self) -> str:
@@ -76,8 +85,29 @@ def _micro_f1(means: Tensor) -> Tensor:
     return torch.where(either > 0, 2 * hits / either, 1.0)
 
 
+def _surprise(outputs: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Per sequence Σ −log p(next token), and of how many tokens; outputs [..., T, V], tokens [..., T]."""
+    following = tokens[..., 1:]
+    there = following != IGNORED
+    chosen = outputs[..., :-1, :].log_softmax(-1).gather(-1, following.where(there, 0)[..., None])[..., 0]
+    return -chosen.where(there, 0).sum(-1), there.sum(-1)
+
+
+def _next_token(outputs: Tensor, tokens: Tensor) -> Tensor:
+    """The mean over a sequence's tokens; 0 where there is none to predict."""
+    total, count = _surprise(outputs, tokens)
+    return total / count.clamp_min(1)
+
+
+def _inverse_perplexity(means: Tensor) -> Tensor:
+    """exp(Σ log p / tokens) over all tokens of a client, however long its sequences are."""
+    total, count = means
+    return (-total / count).exp()
+
+
 def _mixed_probabilities(outputs: Tensor, log_weights: Tensor) -> Tensor:
-    return torch.logsumexp(outputs.log_softmax(-1) + log_weights, 0)
+    weights = log_weights.reshape(log_weights.shape + (1,) * (outputs.ndim - log_weights.ndim))  # the same for all tokens
+    return torch.logsumexp(outputs.log_softmax(-1) + weights, 0)
 
 
 def _mixed_values(outputs: Tensor, log_weights: Tensor) -> Tensor:
@@ -103,6 +133,7 @@ TASKS: dict[str, Task] = {
         ),
         Task("regression", "mse", "R²", _squares, _r2, _mixed_values),
         Task("multi-label", "bce", "micro-F1", _hits, _micro_f1, _mixed_odds),
+        Task("language-modelling", "next-token", "1/perplexity", _surprise, _inverse_perplexity, _mixed_probabilities),
     )
 }
 CLASSIFICATION = TASKS["classification"]
@@ -124,6 +155,7 @@ LOSSES: dict[str, tuple[TaskName, LossFunction]] = {
     "mae": ("regression", _of_numbers(F.l1_loss)),
     "huber": ("regression", _of_numbers(F.huber_loss)),
     "bce": ("multi-label", _of_numbers(F.binary_cross_entropy_with_logits)),
+    "next-token": ("language-modelling", _next_token),
 }
 
 
@@ -140,11 +172,12 @@ class Criterion:
         return self.name == "cross-entropy"
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """One loss per sample, for outputs ``[…, d]`` of samples ``[…]``."""
+        """One loss per sample, for outputs ``[…, d]`` (or ``[…, T, V]``) of samples ``[…]``."""
         if self.is_cross_entropy:
             return _cross_entropy(outputs, y)
-        each = outputs.shape[:-1]
-        rows = outputs.flatten(0, -2)
+        axes = self.task.output_axes
+        each = outputs.shape[:-axes]
+        rows = outputs.flatten(0, -axes - 1)
         losses = self.function(rows, y.reshape(len(rows), *y.shape[len(each) :]))
         if losses.ndim == 0 or len(losses) != len(rows):
             raise ValueError(
@@ -164,7 +197,7 @@ class Criterion:
         return self.losses(outputs, y), *self.task.statistics(outputs, y)
 
     def number_of_terms(self, y: Tensor) -> int:
-        statistics = {"classification": 1, "regression": 3 * y.shape[-1], "multi-label": 2}
+        statistics = {"classification": 1, "regression": 3 * y.shape[-1], "multi-label": 2, "language-modelling": 2}
         return 1 + statistics[self.task.name]
 
     def scores(self, means: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,6 +245,7 @@ def outputs_in_words(settings: Mapping[str, Any]) -> str:
         "classification": ("class", "classes"),
         "regression": ("target", "targets"),
         "multi-label": ("label", "labels"),
+        "language-modelling": ("token", "tokens"),
     }[recorded_task(settings).name]
     return f"{number:,} {one if number == 1 else several}"
 

@@ -28,8 +28,8 @@ class LoRA:
     """Which layers get adapters, and of what size.
 
     rank: of the product B·A. alpha: the product is multiplied by alpha/rank. dropout: on what enters the adapters, in training.
-    targets: names of layers, or the last parts of names; * stands for anything. None: every ``nn.Linear`` and every ``nn.Conv2d``
-        of one group, but for the head where that is trained.
+    targets: names of layers, or the last parts of names; * stands for anything. None: every ``nn.Linear`` (and ``Conv1D`` of
+        transformers, the same) and every ``nn.Conv2d`` of one group, but for the head where that is trained.
     train_head: train the last linear layer in full, without an adapter. average: "ab" trains and averages A and B, "freeze-a"
         only B.
     """
@@ -89,7 +89,6 @@ class LoRA:
         of_layers: dict[int, AdaptedLayer] = {}
         for name in names:
             layer = layers[name]
-            assert isinstance(layer, nn.Linear | nn.Conv2d), "others were not chosen"
             adapter = AdaptedLayer(layer, self)
             adapter.share(of_layers.setdefault(id(layer), adapter))  # a layer with several names has one A and one B
             module = replaced(module, name, adapter)
@@ -112,7 +111,12 @@ def _plain(value: Any) -> str:
 def _adaptable(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Conv2d):
         return layer.groups == 1
-    return type(layer) is nn.Linear  # attention reads the weights of its own kind of linear layer, and does not call it
+    return type(layer) is nn.Linear or _is_transposed(layer)  # attention reads the weights of its own kind, and does not call it
+
+
+def _is_transposed(layer: nn.Module) -> bool:
+    """Is it ``Conv1D`` of transformers, the linear layer of GPT-2, whose weight is [in, out]?"""
+    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
 
 
 def _named(name: str, pattern: str) -> bool:
@@ -122,9 +126,12 @@ def _named(name: str, pattern: str) -> bool:
 class AdaptedLayer(nn.Module):
     """A frozen linear layer or convolution, plus alpha/rank · B·A."""
 
-    def __init__(self, base: nn.Linear | nn.Conv2d, lora: LoRA) -> None:
+    base: nn.Linear | nn.Conv2d
+
+    def __init__(self, base: nn.Module, lora: LoRA) -> None:
         super().__init__()
-        self.base = base.requires_grad_(False)
+        self.base = base.requires_grad_(False)  # type: ignore[assignment]  # others were not chosen, but Conv1D, which is alike
+        base, self.transposed = self.base, _is_transposed(base)
         self.scale = lora.alpha / lora.rank
         self.dropout = nn.Dropout(lora.dropout)
         like: dict[str, Any] = {"bias": False, "device": base.weight.device, "dtype": base.weight.dtype}
@@ -135,8 +142,9 @@ class AdaptedLayer(nn.Module):
             self.lora_A: nn.Linear | nn.Conv2d = nn.Conv2d(base.in_channels, lora.rank, **same, **like)
             self.lora_B: nn.Linear | nn.Conv2d = nn.Conv2d(lora.rank, base.out_channels, 1, **like)
         else:
-            self.lora_A = nn.Linear(base.in_features, lora.rank, **like)
-            self.lora_B = nn.Linear(lora.rank, base.out_features, **like)
+            outputs, inputs = base.weight.shape if not self.transposed else base.weight.shape[::-1]
+            self.lora_A = nn.Linear(inputs, lora.rank, **like)
+            self.lora_B = nn.Linear(lora.rank, outputs, **like)
         nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
         nn.init.zeros_(self.lora_B.weight)
         self.lora_A.requires_grad_(lora.average != "freeze-a")
@@ -153,7 +161,7 @@ class AdaptedLayer(nn.Module):
     def weight(self) -> Tensor:
         """The weight of a plain layer that does the same; some modules read it in place of calling the layer."""
         product = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
-        return self.base.weight + self.scale * product.view_as(self.base.weight)
+        return self.base.weight + self.scale * (product.mT if self.transposed else product.view_as(self.base.weight))
 
     @property
     def bias(self) -> Tensor | None:

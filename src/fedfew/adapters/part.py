@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,4 +71,11 @@ class TrainedPart:
             return []
         trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
         total = sum(p.numel() for p in module.parameters())
-        return [f"{next(iter(self.document()))}: {trained:,} of {total:,} numbers are trained and sent; the rest is held once"]
+        lines = [f"{next(iter(self.document()))}: {trained:,} of {total:,} numbers are trained and sent; the rest is held once"]
+        if self.adapters is not None and self.adapters.train_head and not any(p.requires_grad for p in _head(module)):
+            lines.append(f"adapters: the head, {head_of(module)}, shares its weights with another layer and stays frozen")
+        return lines
+
+
+def _head(module: nn.Module) -> Iterator[nn.Parameter]:
+    return module.get_submodule(head_of(module)).parameters()

@@ -19,7 +19,7 @@ from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
 from fedfew.federation import Federation, Pixels
-from fedfew.targets import check_task
+from fedfew.targets import check_task_of_files
 from fedfew.tasks import TaskName
 
 TEST_SHARE = 0.25
@@ -77,7 +77,7 @@ def load(
         that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels, all else are classes.
     """
     _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
-    check_task(task)
+    check_task_of_files(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
         given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
         found = _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})

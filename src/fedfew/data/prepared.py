@@ -11,7 +11,7 @@ from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
 from fedfew.federation import Federation, Samples
-from fedfew.targets import check_task
+from fedfew.targets import check_task_of_files
 
 FORMAT = 1
 SUFFIX = ".fed"
@@ -98,7 +98,7 @@ def _check(federation: Federation) -> None:
     """Raise ValueError for values with which training would fail, or would use other samples than the client's."""
     if type(federation.classes) is not int or federation.classes < 1:
         raise ValueError(f"classes is {federation.classes!r}")
-    check_task(federation.task)
+    check_task_of_files(federation.task)
     classes = federation.task == "classification"
     if federation.train.pixels not in ("symmetric", "unit"):
         raise ValueError(f"pixels is {federation.train.pixels!r}")

@@ -156,6 +156,8 @@ def evaluate(
 
     Runs where ``federation`` lies (:meth:`Federation.to`). each: called with every client's outputs and targets.
     """
+    if run.task.name == "language-modelling":
+        raise ValueError("evaluate has no further scores of a language model: use run.scores('served') and run.perplexity()")
     expected = run.settings["federation"]
     if federation.task != run.task.name:
         raise ValueError(f"the task of the federation is {federation.task}, but the run was made for {run.task.name}")

@@ -57,6 +57,8 @@ def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
         for factor in ("lora_A", "lora_B"):
             tensors[f"{PREFIX}{name}.{factor}.weight"] = getattr(layer, factor).weight.detach().cpu().contiguous().clone()
     head = head_of(module) if lora.train_head else None
+    if head is not None and not any(p.requires_grad for p in module.get_submodule(head).parameters()):
+        head = None  # it shares its weights with the embedding, and was not trained
     if head is not None:
         for name, value in module.get_submodule(head).state_dict().items():
             tensors[f"{PREFIX}{head}.{name}"] = value.detach().cpu().contiguous().clone()
@@ -69,6 +71,7 @@ def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
         "target_modules": list(layers),
         "modules_to_save": None if head is None else [head],
         "bias": "none",
+        "fan_in_fan_out": any(layer.transposed for layer in layers.values()),
         "inference_mode": True,
     }
     folder.mkdir(parents=True)

@@ -17,7 +17,7 @@ import torch
 from fedfew import data
 from fedfew.data.readers import npz
 from fedfew.federation import Federation
-from fedfew.targets import check_task, detected
+from fedfew.targets import check_task_of_files, detected
 from fedfew.tasks import TASKS
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
@@ -128,7 +128,7 @@ def _named(name: str, clients: int | None, partition: str | None, seed: int) -> 
 
 def from_npz(path: Path, classes: int | None, task: str | None = None) -> Federation:
     """One client's samples: x_train, y_train, x_test, y_test; or x and y, of which every fourth sample is for testing."""
-    check_task(task)
+    check_task_of_files(task)
     found = npz.read_arrays(path)
     given = [y for _, y in found.splits.values()]
     name = TASKS[task].name if task else "classification" if found.class_names else detected(given)

@@ -42,6 +42,9 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
             outputs = module.eval()(x)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(_failure(module, x, error)) from error
+    if federation.task == "language-modelling":
+        _check_tokens(name, outputs, x, federation.classes)
+        return
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(x):
         found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(
@@ -52,6 +55,14 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
         raise ValueError(
             f"model: {name} gives {outputs.shape[1]} outputs per sample, but the data have {federation.what}: its last layer "
             f"must have {federation.classes} outputs, one per {_one_of(federation)}"
+        )
+
+
+def _check_tokens(name: str, outputs: Tensor, x: Tensor, classes: int) -> None:
+    if outputs.shape[:-1] != x.shape or outputs.shape[-1] < classes:
+        raise ValueError(
+            f"model: {name} gives {list(outputs.shape)} for token ids {list(x.shape)}, but one output per token of the "
+            f"vocabulary is needed at every place: [{len(x)}, {x.shape[1]}, {classes} or more]"
         )
 
 

@@ -161,6 +161,8 @@ class Predictor(ABC):
         return found
 
     def _outputs(self, x: Any, client: Client | None) -> NDArray[np.float64]:
+        if self.sample_format.task == "language-modelling":
+            raise ValueError("predict gives one prediction per sample, but these are language models: use model_of(client)")
         rows = _Rows.of(x, self.data, self.sample_format)
         found = np.zeros((len(rows), self.sample_format.classes))
         for number, at in self._by_client(client, len(rows)):

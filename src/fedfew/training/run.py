@@ -57,7 +57,7 @@ class Run(Predictor):
 
     @property
     def task(self) -> Task:
-        """What the targets are: classification, regression or multi-label."""
+        """What the targets are: classification, regression, multi-label or language-modelling."""
         return recorded_task(self.settings)
 
     @property
@@ -123,6 +123,13 @@ class Run(Predictor):
     def scores(self, which: str) -> Any:
         """Served, adapted or single scores (the task's: accuracy, R², …) of the clients in that round, [M]."""
         return self.scored(self.history.score_column(which))
+
+    def perplexity(self, which: str = "served") -> NDArray[np.float64]:
+        """Of language models: exp of the mean −log probability of a test token, of each client, [M]; lower is better."""
+        if self.task.name != "language-modelling":
+            raise ValueError(f"perplexity is of language models, but the task of this run is {self.task.name}")
+        found: NDArray[np.float64] = 1 / np.asarray(self.scores(which), dtype=np.float64)
+        return found
 
     @property
     def models(self) -> list[nn.Module]:
