@@ -30,12 +30,24 @@ def check(training: LocalTraining, samples: Samples) -> None:
 
 def augmented(x: Tensor, augment: Augment, key: Tensor, first: int | Tensor, black: float) -> Tensor:
     """Images ``x[…, B, C, H, W]`` as a replica with ``key[…]`` sees them, the first at position ``first`` of the epoch."""
+    return moved(x, moves(augment, key, first + torch.arange(x.shape[-4], device=x.device)), black)
+
+
+def moves(augment: Augment, key: Tensor, position: Tensor) -> Tensor:
+    """``[…, B, 3]``, int32: whether the image at each position ``[B]`` of the epoch is mirrored (1 or 0), and by how many rows and
+    columns its window is shifted."""
+    draw = random_streams.count(key[..., None], position)
+    mirrored = random_streams.uniform(draw, 0) >= 0.5
+    shifts = [_shift(draw, 1), _shift(draw, 2)] if augment == "crop-flip" else [torch.zeros_like(draw)] * 2
+    return torch.stack([mirrored, *shifts], -1).to(torch.int32)
+
+
+def moved(x: Tensor, moves: Tensor, black: float) -> Tensor:
+    """Images ``x[…, B, C, H, W]`` moved so; what comes from outside an image is black."""
     height, width = x.shape[-2:]
-    draw = random_streams.count(key[..., None], first + torch.arange(x.shape[-4], device=x.device))[..., None]  # […, B, 1]
-    row, column = (torch.arange(size, device=x.device).expand(*draw.shape[:-1], size) for size in (height, width))
-    column = torch.where(random_streams.uniform(draw, 0) < 0.5, column, width - 1 - column)
-    if augment == "crop-flip":
-        row, column = row + _shift(draw, 1), column + _shift(draw, 2)
+    mirrored, down, right = (part[..., None] for part in moves.long().unbind(-1))  # […, B, 1]
+    row, column = (torch.arange(size, device=x.device) for size in (height, width))
+    row, column = row + down, torch.where(mirrored == 1, width - 1 - column, column) + right
     inside = _within(row, height)[..., :, None] & _within(column, width)[..., None, :]
     at = row.clamp(0, height - 1)[..., :, None] * width + column.clamp(0, width - 1)[..., None, :]
     pixels = x.flatten(-2).gather(-1, at.flatten(-2)[..., None, :].expand(*x.shape[:-2], -1))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedfew import random_streams
-from fedfew.engines.augment import augmented, black
+from fedfew.engines.augment import black, moved, moves
 from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
@@ -49,7 +49,7 @@ class Space:
     weight: Tensor  # [clients, steps·B]
     share: Tensor  # [clients, steps]
     dropout: Tensor  # [clients, K]
-    augment: Tensor
+    moves: Tensor  # [clients, K, steps·B, 3]: of augmented images
     mixup: Tensor  # [clients, K, steps]
     importance: Tensor  # [clients, K, steps·B]
     step: Tensor  # [1]: the number of the step to come
@@ -145,7 +145,7 @@ class CapturedTraining:
             torch.zeros(clients, steps * self.batch_size, device=device),
             torch.zeros(clients, steps, device=device),
             torch.zeros(clients, models, dtype=torch.int64, device=device),
-            torch.zeros(clients, models, dtype=torch.int64, device=device),
+            torch.zeros(clients, models, steps * self.batch_size, 3, dtype=torch.int32, device=device),
             torch.zeros(clients, models, steps, device=device),
             torch.zeros(clients, models, steps * self.batch_size, device=device),
             torch.zeros(1, dtype=torch.int64, device=device),
@@ -165,7 +165,7 @@ class CapturedTraining:
         if one_pass.dropout is not None:
             space.dropout[:clients] = one_pass.dropout
         if one_pass.augment is not None:
-            space.augment[:clients] = one_pass.augment
+            space.moves[:clients] = moves(self.engine.training.augment, one_pass.augment, position)
         if one_pass.mixup is not None:
             space.mixup[:clients, :, : one_pass.mixup.shape[-1]] = one_pass.mixup
         if one_pass.importance is not None:
@@ -200,14 +200,13 @@ class CapturedTraining:
         engine, training = self.engine, self.engine.training
         front = engine._front(space.weights, space.context, active * models, objective, engine.drops, weighted, training=True)
         lr = space.lr if training.scheduled else training.lr
-        fill = black(space.samples) if training.augment != "none" else 0.0
+        fill = black(space.samples)
 
         def work() -> None:
             window = space.step * self.batch_size + space.within
             at = space.rows[:active].index_select(-1, window)
-            x = self._inputs(space.samples, at)
-            if training.augment != "none":
-                x = augmented(x, training.augment, space.augment[:active], space.step * self.batch_size, fill)
+            shifts = space.moves[:active].index_select(2, window) if training.augment != "none" else None
+            x = self._inputs(space.samples, at, shifts, fill)
             share = space.share[:active].index_select(1, space.step)[:, 0]
             weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
@@ -225,7 +224,7 @@ class CapturedTraining:
 
         return work
 
-    def _inputs(self, samples: Samples, at: Tensor) -> Tensor:
+    def _inputs(self, samples: Samples, at: Tensor, shifts: Tensor | None, black: float) -> Tensor:
         if samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(at.device):
-            return pictures(samples.x, at, samples.pixels == "symmetric")
-        return samples.inputs(at)
+            return pictures(samples.x, at, samples.pixels == "symmetric", shifts)
+        return samples.inputs(at) if shifts is None else moved(samples.inputs(at), shifts, black)

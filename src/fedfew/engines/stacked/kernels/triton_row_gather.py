@@ -18,14 +18,26 @@ def add_rows(table, at, values, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr)
 
 @triton.jit
 def pictures(
-    x, at, out,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, DIVISOR: tl.constexpr, LESS: tl.constexpr, BLOCK: tl.constexpr,
+    x, at, moves, out,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, DIVISOR: tl.constexpr, LESS: tl.constexpr,
+    MOVED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[i, pixel, channel] = x[at[i], channel, pixel] / DIVISOR − LESS."""
+    """out[i, row, column, channel] = x[at[i], channel, row, column] / DIVISOR − LESS. MOVED: from the row and column that
+    moves[i] = (mirrored, rows down, columns right) gives, and from a byte of 0 outside of the image."""
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
     i = tl.program_id(0).to(tl.int64)
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = element < PIXELS * CHANNELS
-    row = tl.load(at + i)
-    byte = tl.load(x + row * (PIXELS * CHANNELS) + element % CHANNELS * PIXELS + element // CHANNELS, mask=inside, other=0)
+    channel, pixel = element % CHANNELS, element // CHANNELS
+    if MOVED:
+        row, column = pixel // WIDTH, pixel % WIDTH
+        column = tl.where(tl.load(moves + 3 * i) == 1, WIDTH - 1 - column, column) + tl.load(moves + 3 * i + 2)
+        row += tl.load(moves + 3 * i + 1)
+        inside_image = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
+        pixel = row * WIDTH + column
+    else:
+        inside_image = inside
+    picture = tl.load(at + i) * (PIXELS * CHANNELS)
+    byte = tl.load(x + picture + channel * PIXELS + pixel, mask=inside & inside_image, other=0)
     divisor = tl.full((BLOCK,), DIVISOR, tl.float32)
     tl.store(out + i * (PIXELS * CHANNELS) + element, tl.div_rn(byte.to(tl.float32), divisor) - LESS, mask=inside)
