@@ -34,8 +34,8 @@ def augmented(x: Tensor, augment: Augment, key: Tensor, first: int | Tensor, bla
 
 
 def moves(augment: Augment, key: Tensor, position: Tensor) -> Tensor:
-    """``[…, B, 3]``, int32: whether the image at each position ``[B]`` of the epoch is mirrored (1 or 0), and by how many rows and
-    columns its window is shifted."""
+    """``[…, B, 3]``, int32: whether the image at each position ``[B]`` of the epoch is mirrored (1 or 0), and by how many rows
+    and columns its window is shifted."""
     draw = random_streams.count(key[..., None], position)
     mirrored = random_streams.uniform(draw, 0) >= 0.5
     shifts = [_shift(draw, 1), _shift(draw, 2)] if augment == "crop-flip" else [torch.zeros_like(draw)] * 2

@@ -173,7 +173,7 @@ class Engine(ABC):
         shared = leaves(params)[0].shape[0] == 1 and not self.mixes_samples
         total = self._totals(samples, clients, models + 1)
         for i in [0] if shared else range(clients):
-            rows, owner = _rows(samples) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
+            rows, owner = rows_of(samples) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
             own = tree_map(lambda t, i=i: t[i if len(t) > 1 else 0], params)
             parts = zip(evaluation_batches(rows), evaluation_batches(owner), strict=True)
             for at, who in parts:
@@ -213,7 +213,7 @@ class Engine(ABC):
         self.module.eval()
         clients, models = len(samples.count), leaves(params)[0].shape[1]
         shared = leaves(params)[0].shape[0] == 1 and not self.mixes_samples
-        every, owner = _rows(samples)
+        every, owner = rows_of(samples)
         found: Tensor | None = None
         with torch.no_grad(), self._products(samples):
             for i in [0] if shared else range(clients):
@@ -286,7 +286,7 @@ class Engine(ABC):
     def _score_shared(self, params: Tree, samples: Samples) -> ModelScores:
         """The same S models on everybody's samples: one pass over all rows, then a sum per client."""
         models = leaves(params)[0].shape[1]
-        rows, owner = _rows(samples)
+        rows, owner = rows_of(samples)
         total = self._totals(samples, len(samples.count), models)
         size = 8 * EVALUATION_BATCH if rows.is_cuda else EVALUATION_BATCH
         for at, who in zip(rows.split(size), owner.split(size), strict=True):
@@ -352,7 +352,7 @@ def evaluation_batches(rows: Tensor) -> tuple[Tensor, ...]:
     return rows.split(EVALUATION_BATCH)
 
 
-def _rows(samples: Samples) -> tuple[Tensor, Tensor]:
+def rows_of(samples: Samples) -> tuple[Tensor, Tensor]:
     """All rows of these clients, and whose (as a position in the stack) each is."""
     owner = torch.repeat_interleave(torch.arange(len(samples.count), device=samples.count.device), samples.count)
     first = samples.count.cumsum(0) - samples.count

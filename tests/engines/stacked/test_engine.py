@@ -7,6 +7,7 @@ from torch import nn
 import fedfew
 from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import batches
+from fedfew.engines.stacked.batch_scores import BatchScores
 from fedfew.stack import leaves, tree_map
 from tests.engines.small import FEDERATION, mlp
 
@@ -47,8 +48,8 @@ def test_scores_and_gradients_are_the_same_however_few_clients_fit_in_memory(mod
     params = tree_map(lambda t: torch.randn(len(FEDERATION), models, *t.shape), dict(mlp().state_dict()))
     together = engine.score(params, FEDERATION.train), engine.gradient(params, FEDERATION.train)
     seen = []
-    original = Stacked._score_together
-    monkeypatch.setattr(Stacked, "_score_together", lambda self, p, s: seen.append(len(s.count)) or original(self, p, s))
+    original = BatchScores.of_clients
+    monkeypatch.setattr(BatchScores, "of_clients", lambda self, p, s, w: seen.append(len(s.count)) or original(self, p, s, w))
     monkeypatch.setattr("fedfew.engines.memory.ON_A_CPU", 1)
     apart = engine.score(params, FEDERATION.train), engine.gradient(params, FEDERATION.train)
     assert seen == [1] * len(FEDERATION)

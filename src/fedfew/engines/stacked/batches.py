@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedfew.engines.augment import black, moved
+from fedfew.engines.stacked import kernels
+from fedfew.engines.stacked.kernels.row_gather import pictures
 from fedfew.federation import Samples
 
 AT_ONCE = 2**22  # numbers of an epoch's samples that are gathered in one go rather than batch by batch
@@ -39,6 +42,14 @@ def in_order(samples: Samples, models: int) -> Tensor:
     return order.expand(len(samples.count), models, -1)
 
 
+def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None) -> Tensor:
+    """What a model sees of the rows ``at[…]``, images moved by ``shifts[…, 3]``; by a kernel of our own where there is one."""
+    if samples.x.is_cuda and samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(samples.x.device):
+        return pictures(samples.x, at, samples.pixels == "symmetric", shifts)
+    seen = samples.inputs(at)
+    return seen if shifts is None else moved(seen, shifts, black(samples))
+
+
 def batches_of(
     samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int, join_last: bool = False
 ) -> Iterator[Batch]:
@@ -60,7 +71,7 @@ def batches_of(
     weight = (valid / b)[:, None].expand(order.shape)
     share = b[:, ::batch_size] / count
     few = rows.numel() * samples.x.shape[1:].numel() <= AT_ONCE and samples.x.device == rows.device
-    every = (samples.inputs(rows), samples.y[rows]) if few else None
+    every = (inputs(samples, rows), samples.y[rows]) if few else None
     for step, begin in enumerate(range(0, samples.longest, batch_size)):
         active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
         if active == 0:
@@ -70,7 +81,7 @@ def batches_of(
         weighs = weight[:active, :, window]
         if any(alone):
             weighs = weighs.where((batch[:active, window] == step)[:, None], 0.0)
-        x, y = (t[:active, :, window].contiguous() for t in every) if every else (samples.inputs(at), samples.y[at])
+        x, y = (t[:active, :, window].contiguous() for t in every) if every else (inputs(samples, at), samples.y[at])
         yield Batch(
             clients=active,
             x=x,

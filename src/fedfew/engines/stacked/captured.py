@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fedfew import random_streams
-from fedfew.engines.augment import black, moved, moves
+from fedfew.engines.augment import moves
 from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
-from fedfew.engines.stacked import kernels, optimizer
-from fedfew.engines.stacked.kernels.row_gather import pictures
+from fedfew.engines.stacked import optimizer
+from fedfew.engines.stacked.batches import inputs
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection
 from fedfew.stack import Tree, leaves, named_leaves, tree_map
@@ -200,13 +200,12 @@ class CapturedTraining:
         engine, training = self.engine, self.engine.training
         front = engine._front(space.weights, space.context, active * models, objective, engine.drops, weighted, training=True)
         lr = space.lr if training.scheduled else training.lr
-        fill = black(space.samples)
 
         def work() -> None:
             window = space.step * self.batch_size + space.within
             at = space.rows[:active].index_select(-1, window)
             shifts = space.moves[:active].index_select(2, window) if training.augment != "none" else None
-            x = self._inputs(space.samples, at, shifts, fill)
+            x = inputs(space.samples, at, shifts)
             share = space.share[:active].index_select(1, space.step)[:, 0]
             weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
@@ -223,8 +222,3 @@ class CapturedTraining:
             space.step += 1
 
         return work
-
-    def _inputs(self, samples: Samples, at: Tensor, shifts: Tensor | None, black: float) -> Tensor:
-        if samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(at.device):
-            return pictures(samples.x, at, samples.pixels == "symmetric", shifts)
-        return samples.inputs(at) if shifts is None else moved(samples.inputs(at), shifts, black)

@@ -34,6 +34,7 @@ from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.batch_norm import make_masked, weighted_rows
+from fedfew.engines.stacked.batch_scores import BatchScores
 from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.engines.stacked.descent import descending
@@ -72,7 +73,7 @@ class Stacked(Engine):
         self.module = make_linear(make_padded(make_masked(self.module)))
         self._gradients_of, self._descent_of = Traced(), Traced()
         self._captured: CapturedTraining | None = None
-        self._one_pass, self._epochs = OnePass(self), RecordedEpochs()
+        self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         if kernels.usable(device):
@@ -346,6 +347,8 @@ class Stacked(Engine):
             (every,) = self._one_pass.scores(params, [samples], log_weights)
         elif clients > 1:
             every = self._score(params, samples, log_weights)
+        elif samples.y.is_cuda and not self.mixes_samples:
+            every = self._batch_scores.of_everyone(params, samples, log_weights)
         else:
             return super()._score_mixture(params, samples, log_weights)
         single, mixed = (ModelScores(every.loss[:, at], every.score[:, at]) for at in (slice(models), slice(models, None)))
@@ -353,9 +356,15 @@ class Stacked(Engine):
 
     def _score(self, params: Tree, samples: Samples, log_weights: Tensor | None = None) -> ModelScores:
         """Scores ``[C, S]``; with log_weights ``[C, S]`` those of the mixture, too, as the last column."""
-        weighed: Tree = params if log_weights is None else {"params": params, "log_weights": log_weights}
-        parts = [self._score_together(*part) for part in self._that_fit(weighed, samples)]
+        weighed: Tree = {"params": params} | ({} if log_weights is None else {"log_weights": log_weights})
+        parts = []
+        for part, of in self._that_fit(weighed, samples):
+            mixing = tensor(part, "log_weights") if log_weights is not None else None
+            parts.append(self._batch_scores.of_clients(branch(part, "params"), of, mixing))
         return ModelScores(torch.cat([part.loss for part in parts]), torch.cat([part.score for part in parts]))
+
+    def _score_shared(self, params: Tree, samples: Samples) -> ModelScores:
+        return self._batch_scores.of_everyone(params, samples) if samples.y.is_cuda else super()._score_shared(params, samples)
 
     def _bytes_per_sample(self, samples: Samples) -> int:
         if self._sample_bytes is None:
@@ -369,35 +378,6 @@ class Stacked(Engine):
         for at in torch.arange(clients).split(max(1, allowance(samples.y.device) // 4 // each)):
             part = slice(int(at[0]), int(at[-1]) + 1)
             yield tree_map(lambda t, part=part: t[part], params), samples.take(at)
-
-    def _score_together(self, params: Tree, samples: Samples) -> ModelScores:
-        rank, sizes = by_size(samples)
-        log_weights = tensor(params, "log_weights")[rank] if "log_weights" in params else None
-        ranked = tree_map(lambda t: t[rank], branch(params, "params") if log_weights is not None else params)
-        clients, models = leaves(ranked)[0].shape[:2]
-        columns = models + (log_weights is not None)
-        prior = None if samples.log_prior is None else samples.log_prior[rank][:, None, None]  # [C, 1, 1, classes]
-        total = self._totals(samples, clients, columns)
-
-        def logits_of(weights: Tree, x: Tensor, weight: Tensor) -> Tensor:
-            with weighted_rows(weight):
-                return forward(self.module, weights, x)
-
-        of_all = vmap(vmap(logits_of, in_dims=(0, None, None), randomness="different"), in_dims=(0, 0, 0), randomness="different")
-        for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
-            a = batch.clients
-            with self.or_unsupported():
-                logits = of_all(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, classes]
-            logits = shifted(logits, None if prior is None else prior[:a])
-            if log_weights is not None:
-                mixture = self.criterion.task.mixed(logits.movedim(1, 0), log_weights[:a].T[..., None, None])
-                logits = torch.cat([logits, mixture[:, None]], 1)
-            y = batch.y.expand(-1, columns, *batch.y.shape[2:])
-            weight = (batch.weight * batch.share[:, None, None]).expand(-1, columns, -1)
-            for of, term in zip(total, self.criterion.terms(logits, y), strict=True):
-                of[:a] += (term * weight).sum(-1, dtype=torch.float64)
-        loss, score = self.criterion.scores(total)
-        return ModelScores(unranked(loss, rank), unranked(score, rank))
 
 
 def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:
