@@ -125,7 +125,7 @@ def test_batch_norm_without_a_scale_stays_as_it_is() -> None:
         ({"rank": 0}, "rank must be at least 1, not 0"),
         ({"alpha": 0}, "alpha must be above 0, not 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
-        ({"average": "product"}, "average must be 'ab' or 'freeze-a', not 'product'"),
+        ({"average": "sum"}, "average must be 'ab', 'freeze-a' or 'product', not 'sum'"),
         ({"targets": "conv"}, r"targets must be a list of names, as \['conv'\], not a string"),
         ({"targets": ["conv", "query"]}, "no layer in targets is called 'query'; there are conv, first, second"),
     ],

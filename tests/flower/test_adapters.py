@@ -83,7 +83,13 @@ HEAD = 6 * 3 + 3
 
 
 @pytest.mark.parametrize(
-    ("settings", "sent"), [({"adapters": "lora:rank=2,alpha=16.0"}, SENT), ({"freeze": "body"}, HEAD)], ids=["adapters", "freeze"]
+    ("settings", "sent"),
+    [
+        ({"adapters": "lora:rank=2,alpha=16.0"}, SENT),
+        ({"adapters": "lora:rank=2,alpha=4,average=product", "server_optimizer": "momentum"}, SENT),
+        ({"freeze": "body"}, HEAD),
+    ],
+    ids=["adapters", "product", "freeze"],
 )
 def test_settings_alone_are_enough(settings: dict[str, Any], sent: int, tmp_path: Path) -> None:
     """The sites' own factory knows nothing of adapters; after a restart the server goes on with the same."""

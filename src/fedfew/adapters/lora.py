@@ -3,7 +3,8 @@
 A starts at random and B at zero, so training starts at the frozen model. The server averages A and B apart, but the mean of the
 products B_i·A_i is not the product of the means: clients do not get the mean of what they learned. With ``average="freeze-a"``
 (FFA-LoRA, Sun et al., 2024) A stays at its random start, the same for all clients and models; the product is then linear in what
-is trained, its mean is exact, and half is sent.
+is trained, its mean is exact, and half is sent. With ``average="product"`` the server averages the products and factors the mean
+to the rank again (docs/adapters.md): exact where the mean has no higher rank, else the nearest of that rank.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LoRA:
     targets: names of layers, or the last parts of names; * stands for anything. None: every ``nn.Linear`` (and ``Conv1D`` of
         transformers, the same) and every ``nn.Conv2d`` of one group, but for the head where that is trained.
     train_head: train the last linear layer in full, without an adapter. average: "ab" trains and averages A and B, "freeze-a"
-        only B.
+        only B; "product" trains both and averages their product.
     """
 
     rank: int = 8
@@ -39,7 +40,7 @@ class LoRA:
     dropout: float = 0.0
     targets: Sequence[str] | None = None
     train_head: bool = True
-    average: Literal["ab", "freeze-a"] = "ab"
+    average: Literal["ab", "freeze-a", "product"] = "ab"
 
     def __post_init__(self) -> None:
         if isinstance(self.targets, str):
@@ -54,8 +55,8 @@ class LoRA:
             raise ValueError(f"LoRA: alpha must be above 0, not {self.alpha}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"LoRA: dropout must be at least 0 and below 1, not {self.dropout}")
-        if self.average not in ("ab", "freeze-a"):
-            raise ValueError(f"LoRA: average must be 'ab' or 'freeze-a', not {self.average!r}")
+        if self.average not in ("ab", "freeze-a", "product"):
+            raise ValueError(f"LoRA: average must be 'ab', 'freeze-a' or 'product', not {self.average!r}")
 
     @classmethod
     def parse(cls, text: str) -> Self:

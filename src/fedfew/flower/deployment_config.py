@@ -14,7 +14,7 @@ from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
 from fedfew.methods.compression import WAYS, Way
-from fedfew.training import privacy, settings
+from fedfew.training import privacy, products, settings
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
 from fedfew.util.validated import (
@@ -95,8 +95,9 @@ class DeploymentConfig(TrainConfig):
         method = self.make_method()
         method.check_against(self.clients)
         self.check_aggregator(self.clients)
-        privacy.check(self, method)
         self.part.check(self)
+        products.check(self, method)
+        privacy.check(self, method)
         if self.dp_noise and self.refuse_ratio:
             raise ValueError(
                 f"refuse-ratio must be 0 where dp-noise is set, not {self.refuse_ratio:g}: whether one client counts must not "
@@ -104,6 +105,8 @@ class DeploymentConfig(TrainConfig):
             )
         if self.aggregation == "masked":
             check_method(method)
+            if products.wanted(self):
+                raise ValueError("adapters: average must not be product where aggregation is masked: masks hide single products")
             if self.dp_noise:
                 raise ValueError("dp-noise must be 0 where aggregation is masked: the server clips updates, which masks hide")
             if self.aggregator != "mean":

@@ -18,11 +18,12 @@ from fedfew.methods import Method
 from fedfew.methods.base import LOSS_BOUND, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, all_finite, branch, finite, leaves, take, tensor, tree_map
 from fedfew.tasks import recorded_task
-from fedfew.training import own_metrics, restart
+from fedfew.training import own_metrics, products, restart
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
 from fedfew.training.privacy import Noise, PrivateMean, epsilon
+from fedfew.training.products import Products
 from fedfew.training.round_mean import RoundMean
 from fedfew.training.scoring import ServedScores
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
@@ -111,6 +112,7 @@ class Aggregation:
         self._bound = method.loss_bound(median) if median is not None and median > 0 else None
         self._mean: RoundMean | PrivateMean | None = None
         self._masked_mean: WeightedMean | None = None
+        self._products = Products(state.server) if products.wanted(optimizer.config) and method.aggregates else None
         self._answered: list[Tensor] = []
         self._noise = noise
         if noise is not None:
@@ -131,7 +133,8 @@ class Aggregation:
             self._mean = self._mean or self._round_mean(reply.losses.shape[1])
             of = replace(reply, losses=self.bounded(reply.losses)), self.share[clients], clients
             log_weights = self.method.log_weights(*of).cpu().masked_fill(unusable, -torch.inf)
-            self._mean.add(clients, log_weights, self.method.log_whole(*of), reply.update)
+            update = reply.update if self._products is None else self._products.of_updates(reply.update)
+            self._mean.add(clients, log_weights, self.method.log_whole(*of), update)
         if self.method.absorbs:
             self._noted.append((clients, reply))
         self._answered.append(clients)
@@ -220,12 +223,22 @@ class Aggregation:
             server = self.method.absorb(server, clients, reply)
         mean = self._mean.combine() if self._mean else self._masked_mean
         if mean is not None:
-            server, moments = self.optimizer.step(server, self.method.aggregate(server, mean), moments)
+            before = server if self._products is None else self._products.of(server)
+            server, moments = self.optimizer.step(before, self.method.aggregate(before, mean), moments)
         if (not self._answered and not self.nobody_drawn) or not all_finite(server):
             return None
-        average = averaged(self._state.average, server, self.optimizer.config.server_average)
+        if self._products is not None and mean is not None:
+            server = self._products.factored(server, self._state.server)
+        average = self._averaged(server)
         median = median_of(self.reported(self.answered)) if self._answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._state.unused))
+
+    def _averaged(self, server: Tree) -> Tree:
+        """The average of the server's models over rounds, where that is what is served."""
+        weight, before = self.optimizer.config.server_average, self._state.average
+        if self._products is None or not before:
+            return averaged(before, server, weight)
+        return self._products.factored(averaged(self._products.of(before), self._products.of(server), weight), before)
 
     def _with_restarts(self, step: ServerStep) -> ServerStep:
         """The step with models that nobody has used for restart_unused rounds started again."""

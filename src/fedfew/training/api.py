@@ -34,6 +34,7 @@ from fedfew.training import (
     model_check,
     own_metrics,
     privacy,
+    products,
     progress_bar,
     restart,
     task_settings,
@@ -105,6 +106,7 @@ def train(
     factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
     chosen.check_against(len(federation))
     config.check_aggregator(len(federation))
+    products.check(config, chosen)
     privacy.check(config, chosen)
     batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
     check_augment(config, federation.train)
@@ -208,9 +210,12 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
 
 
 def aggregator_without_effect(config: TrainConfig, method: Method) -> list[str]:
-    if config.aggregator == "mean" or method.aggregates:
+    """Lines about settings of the server's mean, for a method that has none."""
+    if method.aggregates:
         return []
-    return [f"aggregator is {config.aggregator}, but {method.name} averages no updates: it has no effect"]
+    found = [] if config.aggregator == "mean" else [f"aggregator is {config.aggregator}"]
+    found += ["average of adapters is product"] if products.wanted(config) else []
+    return [f"{setting}, but {method.name} averages no updates: it has no effect" for setting in found]
 
 
 def _documented(function: Callable[..., Run]) -> None:
