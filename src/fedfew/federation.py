@@ -32,6 +32,7 @@ class Samples:
     pixels: Pixels = "symmetric"  # what bytes become on their way into a model, see as_input
     log_prior: Tensor | None = None  # [C, classes]: added to the logits of each client's samples
     class_weights: Tensor | None = None  # [C, classes]: what a sample of a class weighs in each client's training loss
+    row: Tensor | None = None  # where in x each sample is, if several federations share one tensor of features; None: as in y
 
     @classmethod
     def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
@@ -68,12 +69,18 @@ class Samples:
             count=self.count.to(device),
             log_prior=None if self.log_prior is None else self.log_prior.to(device),
             class_weights=None if self.class_weights is None else self.class_weights.to(device),
+            row=None if self.row is None else self.row.to(device),
         )
 
     def inputs(self, rows: Tensor) -> Tensor:
         """What a model sees of these rows, on the rows' device; the samples themselves may be in host memory."""
-        chosen = self.x.index_select(0, rows.flatten().to(self.x.device)).reshape(rows.shape + self.x.shape[1:])
+        at = self.rows_of_x(rows).flatten().to(self.x.device)
+        chosen = self.x.index_select(0, at).reshape(rows.shape + self.x.shape[1:])
         return as_input(chosen.to(rows.device, non_blocking=True), self.pixels)
+
+    def rows_of_x(self, rows: Tensor) -> Tensor:
+        """Where the features of these rows are."""
+        return rows if self.row is None else self.row[rows]
 
     def rows(self, client: int) -> Tensor:
         """The rows of one client."""
@@ -83,7 +90,7 @@ class Samples:
     def of(self, client: int) -> tuple[Tensor, Tensor]:
         """(x, y) of one client, as stored."""
         rows = self.rows(client)
-        return self.x[rows.to(self.x.device)], self.y[rows]
+        return self.x[self.rows_of_x(rows).to(self.x.device)], self.y[rows]
 
 
 def as_input(x: Tensor, pixels: Pixels = "symmetric") -> Tensor:

@@ -41,12 +41,21 @@ def normal(*numbers: int | Tensor) -> Tensor:
 
 def order(seed: int, round: int, clients: Tensor, models: int, epoch: int, counts: Tensor, longest: int) -> Tensor:
     """``[C, K, longest]``: for each client and model a permutation of ``range(counts[i])``, then the left-over indices."""
+    return permutations(order_keys(seed, round, clients, models, epoch), counts, longest)
+
+
+def order_keys(seed: int, round: int, clients: Tensor, models: int, epoch: int) -> Tensor:
+    """``[C, K]``: what the permutations of an epoch are drawn from."""
+    model = torch.arange(models, device=clients.device)
+    return count(int(count(BATCH_ORDER, seed, round, epoch)), clients[:, None], model)
+
+
+def permutations(keys: Tensor, counts: Tensor, longest: int) -> Tensor:
+    """``[C, K, longest]``: for each key ``[C, K]`` a permutation of ``range(counts[i])``, then the left-over indices."""
     position = torch.arange(longest, device=counts.device)
-    model = torch.arange(models, device=counts.device)
-    stream = count(int(count(BATCH_ORDER, seed, round, epoch)), clients[:, None], model)
-    keys = _shift(count(stream[..., None], position), 1)
-    keys = keys.masked_fill(position >= counts[:, None, None], torch.iinfo(torch.int64).max)
-    return keys.argsort(dim=-1, stable=True)
+    drawn = _shift(count(keys[..., None], position), 1)
+    drawn = drawn.masked_fill(position >= counts[:, None, None], torch.iinfo(torch.int64).max)
+    return drawn.argsort(dim=-1, stable=True)
 
 
 def participants(seed: int, round: int, clients: Tensor, share: float) -> Tensor:

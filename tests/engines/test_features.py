@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -50,7 +52,8 @@ def centred(loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
 
 def centred_by_hand(local: Local, centres: Tensor) -> list[nn.Module]:
     """Plain PyTorch, batch by batch."""
-    passed = local.engine._pass(DATA.train, DATA.ids, 1, 1, 0)  # the engine's own batches
+    keys = partial(local.engine.keys, DATA.ids, 1, 1, 0)
+    passed = local.engine.pass_of(DATA.train, 0.1, keys, None)  # the engine's own batches
     found = []
     for i in range(3):
         net, (x, y) = module(), DATA.train.of(i)

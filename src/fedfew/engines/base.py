@@ -6,10 +6,12 @@ see the same batches (:mod:`fedfew.random_streams`) and minimise the same object
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -27,6 +29,9 @@ from fedfew.local import Objective, Projection, Through
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree, leaves, take, tree_map
+
+Keys = Callable[[int], Tensor]
+"""keys(stream): what each replica's random numbers of one kind are drawn from, [C, K]."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,10 @@ class Engine(ABC):
     def lr(self, round: int) -> float:
         return self.training.lr_of(round)
 
+    def clock(self) -> float:
+        """Seconds that the run has taken since some moment; in a pack, its share of what the runs did together."""
+        return time.perf_counter()
+
     def steps(self, count: Tensor, epochs: int) -> Tensor:
         """Step s of τ moves by Σ_{j ≤ τ − s} ρ^j of its gradient; the sum over s is (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ)."""
         tau = epochs * torch.ceil(count.double() / self.training.batch_size)
@@ -123,27 +132,46 @@ class Engine(ABC):
         """
         models = leaves(params)[0].shape[1]
         numbers = range(first_epoch, first_epoch + epochs)
-        passes = (self._pass(samples, clients, models, round, epoch, weights) for epoch in numbers)
+        keys = (partial(self.keys, clients, models, round, epoch) for epoch in numbers)
+        passes = (self.pass_of(samples, self.lr(round), of_epoch, weights) for of_epoch in keys)
+        return self.train_passes(params, samples, passes, objective, context, project)
+
+    def train_passes(
+        self,
+        params: Tree,
+        samples: Samples,
+        passes: Iterator[Pass],
+        objective: Objective,
+        context: Tree,
+        project: Projection | None,
+    ) -> tuple[Tree, Tensor]:
+        """The same, with the passes over the samples given."""
+        models = leaves(params)[0].shape[1]
         self.module.train()
         with self._products(samples):
             return self._train(params, samples, passes, objective, with_client_terms(context, samples, models), project)
 
-    def _pass(
-        self, samples: Samples, clients: Tensor, models: int, round: int, epoch: int, weights: Tensor | None = None
-    ) -> Pass:
-        at = clients.to(samples.count.device)
-        lr, order = self.lr(round), random_streams.order(self.seed, round, at, models, epoch, samples.count, samples.longest)
+    def keys(self, clients: Tensor, models: int, round: int, epoch: int, stream: int) -> Tensor:
+        """What the random numbers of each replica in an epoch are drawn from, [C, K]."""
+        if stream == random_streams.BATCH_ORDER:
+            return random_streams.order_keys(self.seed, round, clients, models, epoch)
+        model = torch.arange(models, device=clients.device)
+        return random_streams.count(stream, self.seed, round, epoch, clients[:, None], model)
 
-        def keys(stream: int) -> Tensor:
-            return random_streams.count(stream, self.seed, round, epoch, at[:, None], torch.arange(models, device=at.device))
+    def pass_of(self, samples: Samples, lr: float, keys: Keys, weights: Tensor | None) -> Pass:
+        """An epoch of replicas that draw from these keys, the weights of their samples being [C, K, longest]."""
 
+        def of(stream: int) -> Tensor:
+            return keys(stream).to(samples.count.device)
+
+        order = random_streams.permutations(of(random_streams.BATCH_ORDER), samples.count, samples.longest)
         steps = -(-samples.longest // self.training.batch_size)
         return Pass(
             lr,
             order,
-            keys(random_streams.DROPOUT) if self.drops else None,
-            keys(random_streams.AUGMENT) if self.training.augment != "none" else None,
-            mixup.shares(keys(random_streams.MIXUP), steps, self.training.mixup) if self.training.mixup else None,
+            of(random_streams.DROPOUT) if self.drops else None,
+            of(random_streams.AUGMENT) if self.training.augment != "none" else None,
+            mixup.shares(of(random_streams.MIXUP), steps, self.training.mixup) if self.training.mixup else None,
             None if weights is None else weights.gather(2, order),
         )
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedfew.config import LocalTraining
 from fedfew.engines.base import REMEDY, Engine, UnsupportedModuleError
+from fedfew.engines.packed import Packed, current
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked.engine import Stacked
 from fedfew.engines.threaded import Threaded
@@ -31,12 +32,16 @@ def make(name: str, module: nn.Module, training: LocalTraining, seed: int, sampl
     if name not in (*ENGINES, "auto"):
         raise ValueError(f"engine must be {NAMES}, not {name!r}")
     why = ""
+    member = current()
     if name == "auto":
         work = _kind_of_work(module, training, samples, models)
-        if work not in _fastest:
-            _fastest[work] = _trial(module, training, seed, samples, models)
-        name, why = _fastest[work]
-    engine = ENGINES[name](module, training, seed)
+        fastest = _fastest if member is None else member.pack.shared  # runs of a pack train together: the first trial counts
+        work = work if member is None else "trial"
+        if work not in fastest:
+            fastest[work] = _trial(module, training, seed, samples, models)
+        name, why = fastest[work]
+    packed = member is not None and name == "stacked" and Packed.takes(module)
+    engine = Packed(member, module, training, seed) if packed and member else ENGINES[name](module, training, seed)
     engine.why = why
     return engine
 

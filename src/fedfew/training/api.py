@@ -17,7 +17,7 @@ from fedfew._version import __version__
 from fedfew.adapters import TrainedPart
 from fedfew.adapters.cached import on_features
 from fedfew.config import Recipe, TrainConfig, recipe_settings
-from fedfew.engines import Engine
+from fedfew.engines import Engine, packed
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.memory import allowance
 from fedfew.federation import Federation, Samples
@@ -144,7 +144,8 @@ def train(
         if part.freeze == "body":
             here, trained = on_features(here, factory, device)
         here = with_class_weights(with_label_prior(here, config), config)
-        here = here.to(device, stream=too_large(here, device))
+        member = packed.current()
+        here = here.to(device, stream=too_large(here, device)) if member is None else packed.place(member, here, device)
         engine = _engine(config, trained, here, chosen.replicas, group)
         chunk = config.chunk or group.firsts(_clients_that_fit(engine, here.train, chosen.replicas))
         if state is None:

@@ -126,7 +126,7 @@ class RoundLoop:
 
     def _round(self, number: int, scored: bool) -> float:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
-        begin = time.perf_counter()
+        begin = self.engine.clock()
         method, server, train = self.method.smoothed(self.config.smoothing_of(number)), self.state.server, self.federation.train
         private = self.config.dp_noise > 0
         draw = privacy.drawn if private else random_streams.participants
@@ -154,10 +154,10 @@ class RoundLoop:
             if len(clients) == 0:
                 continue
             if scored:
-                before = time.perf_counter()
+                before = self.engine.clock()
                 scores = self._score(outcome.adapted, clients, self.federation.test, outcome.mixture)
                 collected.adapted.put(clients, scores)
-                scoring += time.perf_counter() - before
+                scoring += self.engine.clock() - before
             collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
             del outcome  # or this chunk's models would stay in memory until the next one's are trained
@@ -166,7 +166,7 @@ class RoundLoop:
         step = collected.result()
         if step is None:
             raise self._diverged(number)
-        self._seconds.append(time.perf_counter() - begin - scoring)
+        self._seconds.append(self.engine.clock() - begin - scoring)
         with self._own_replaced(new, number):
             served = self._served(step.served, self.federation.test) if scored else None
             validated = None

@@ -45,7 +45,7 @@ def in_order(samples: Samples, models: int) -> Tensor:
 def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None) -> Tensor:
     """What a model sees of the rows ``at[…]``, images moved by ``shifts[…, 3]``; by a kernel of our own where there is one."""
     if samples.x.is_cuda and samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(samples.x.device):
-        return pictures(samples.x, at, samples.pixels == "symmetric", shifts)
+        return pictures(samples.x, samples.rows_of_x(at), samples.pixels == "symmetric", shifts)
     seen = samples.inputs(at)
     return seen if shifts is None else moved(seen, shifts, black(samples))
 

@@ -327,9 +327,13 @@ class Stacked(Engine):
             mean_loss[: batch.clients] += loss.unflatten(0, (batch.clients, models))
         return tree_map(lambda t: unranked(t.unflatten(0, (clients, models)), rank), total), unranked(mean_loss, rank)
 
+    def clients_at_once(self, params: Tree, splits: Sequence[Samples]) -> int:
+        """How many clients are scored in one pass."""
+        return self._one_pass.clients_at_once(params, splits, self._bytes_per_sample(splits[0]))
+
     def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
         clients, shared = len(splits[0].count), leaves(params)[0].shape[0] == 1
-        each = self._one_pass.clients_at_once(params, splits, self._bytes_per_sample(splits[0]))
+        each = self.clients_at_once(params, splits)
         if each >= clients:
             return self._one_pass.scores(params, splits)
         if each < FEWEST or splits[0].y.is_cuda:

@@ -71,8 +71,8 @@ class OnePass:
         return min(SMALL, allowance(splits[0].y.device) // 4) // each
 
     def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
-        """Scores ``[C, S]`` of ``params[1 or C, S, …]`` on each split; with log_weights ``[C, S]`` those of the mixture, too, as
-        the last column."""
+        """Scores ``[C, S]`` of ``params[R, S, …]``, each shared by C/R clients, on each split; with log_weights ``[C, S]`` those
+        of the mixture, too, as the last column."""
         layout = self._layout(tuple(splits))
         optional = [t for t in (layout.log_prior, log_weights) if t is not None]
         tensors = (layout.x, layout.y, layout.own, layout.count, *leaves(params), *optional)
@@ -123,7 +123,12 @@ class OnePass:
 
         of_models = vmap(of, in_dims=(0, None), randomness="different")
         with self.engine.or_unsupported():
-            if leaves(params)[0].shape[0] > 1 or len(x) == 1:
-                return vmap(of_models, in_dims=(0, 0), randomness="different")(params, x)
+            runs = leaves(params)[0].shape[0]
+            of_each = vmap(of_models, in_dims=(0, 0), randomness="different")
+            if runs == len(x):
+                return of_each(params, x)
+            if runs > 1:  # of a pack: the models of each are shared by its clients
+                of_runs = of_each(params, x.unflatten(0, (runs, -1)).flatten(1, 2))  # [R, S, C/R·B, d]
+                return of_runs.unflatten(2, (-1, x.shape[1])).movedim(1, 2).flatten(0, 1)
             shared = {path: t[0] for path, t in named_leaves(params)}
             return of_models(from_named(shared), x.flatten(0, 1)).unflatten(1, x.shape[:2]).movedim(0, 1)
