@@ -154,7 +154,9 @@ def test_work_is_that_of_a_real_engine(method, federation, monkeypatch):
     outcome = chosen.client(chosen.dispatch(server, everyone), own, local)
     real, rows = steps, dict(_Counted.rows)
     c = cost(chosen, _Counted, federation, local_epochs=2, batch_size=BATCH)
-    at_once = {"apfl": 2, "two": 2, "fedsam": 2, "perfedavg": 2, "pfedme": 3}.get(method.name, 1)  # gradients that a step takes
+    at_once = {"apfl": 2, "two": 2, "fedsam": 2, "mofedsam": 2, "perfedavg": 2, "pfedme": 3}.get(
+        method.name, 1
+    )  # gradients that a step takes
     if method.name == "fedfomo":  # trains on some samples and compares models by the others: counted as if by all
         assert c.gradient_passes * sum(COUNTS) > rows[True] > c.gradient_passes * sum(COUNTS) / 2
         assert c.forward_passes * sum(COUNTS) > rows[False] > 0

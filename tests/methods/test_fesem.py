@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from fedfew.methods import FedAvg, FeSEM
-from fedfew.methods.fesem import spread
+from fedfew.methods.k_means import spread
 from tests.methods.small import PLAIN, assert_same, federation, served, train
 
 

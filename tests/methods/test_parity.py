@@ -15,6 +15,7 @@ import torch
 
 from fedfew.methods import METHODS, FedFew, Method
 from fedfew.training.run import Run
+from tests.methods.clustering_references import CLUSTERING
 from tests.methods.few_models_references import FEW_MODELS
 from tests.methods.formulas import (
     BODY,
@@ -254,6 +255,7 @@ REFERENCES: dict[str, Callable[[Any, list[Weights], int, Run], Served]] = {
     "fedfew": fedfew,
     **PERSONAL,
     **FEW_MODELS,
+    **CLUSTERING,
     **OPTIMISATION,
 }
 # Of weights of order one, after three rounds. In the stack a sample's share of its batch, 1/b, is kept in single precision.

@@ -13,6 +13,7 @@ from fedfew.methods.afl import AFL
 from fedfew.methods.apfl import APFL
 from fedfew.methods.base import Method, Outcome, Reply
 from fedfew.methods.cfl import CFL
+from fedfew.methods.clove import CLoVE
 from fedfew.methods.ditto import Ditto
 from fedfew.methods.fedala import FedALA
 from fedfew.methods.fedamp import FedAMP
@@ -24,6 +25,8 @@ from fedfew.methods.feddyn import FedDyn
 from fedfew.methods.fedem import FedEM
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedfomo import FedFomo
+from fedfew.methods.fedgroup import FedGroup
+from fedfew.methods.fedmgda import FedMGDA
 from fedfew.methods.fedmtl import FedMTL
 from fedfew.methods.fednova import FedNova
 from fedfew.methods.fedpac import FedPAC
@@ -39,6 +42,8 @@ from fedfew.methods.ifca import IFCA
 from fedfew.methods.knnper import KNNPer
 from fedfew.methods.lgfedavg import LGFedAvg
 from fedfew.methods.local import LocalOnly
+from fedfew.methods.mofedsam import MoFedSAM
+from fedfew.methods.pacfl import PACFL
 from fedfew.methods.perfedavg import PerFedAvg
 from fedfew.methods.pfedme import PFedMe
 from fedfew.methods.qfedavg import QFedAvg
@@ -56,7 +61,9 @@ METHODS: dict[str, type[Method]] = {
         FedNova,
         QFedAvg,
         AFL,
+        FedMGDA,
         FedSAM,
+        MoFedSAM,
         FedMTL,
         APFL,
         Ditto,
@@ -80,6 +87,9 @@ METHODS: dict[str, type[Method]] = {
         FedRC,
         CFL,
         FeSEM,
+        CLoVE,
+        PACFL,
+        FedGroup,
         LocalOnly,
     )
 }
@@ -90,6 +100,8 @@ __all__ = [
     "CFL",
     "IFCA",
     "METHODS",
+    "PACFL",
+    "CLoVE",
     "Ditto",
     "FeSEM",
     "FedALA",
@@ -102,6 +114,8 @@ __all__ = [
     "FedEM",
     "FedFew",
     "FedFomo",
+    "FedGroup",
+    "FedMGDA",
     "FedMTL",
     "FedNova",
     "FedPAC",
@@ -116,6 +130,7 @@ __all__ = [
     "LGFedAvg",
     "LocalOnly",
     "Method",
+    "MoFedSAM",
     "Outcome",
     "PFedMe",
     "PerFedAvg",

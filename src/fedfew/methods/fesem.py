@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from fedfew.methods.base import Family, Reply
+from fedfew.methods.k_means import LLOYD, k_means, spread
 from fedfew.methods.server_clusters import ServerClusters
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, take, tensor, tree_map
-
-LLOYD = 10  # rounds of k-means at most, when the centres are found
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,7 @@ class FeSEM(ServerClusters):
         first = not bool((centres != centres[:1]).any())  # all centres are the initial model still
         if first:
             centres = positions[spread(positions, self.models)]
-        for _ in range(LLOYD if first else 1):
-            joined = torch.cdist(positions, centres).argmin(1)
-            centres = torch.stack([
-                centre if not bool((joined == k).any()) else weighted(positions[joined == k], samples[joined == k])
-                for k, centre in enumerate(centres)
-            ])  # fmt: skip
+        joined, _ = k_means(positions, centres, samples, LLOYD if first else 1)
         new = tree_map(torch.clone, branch(server, "models"))
         for k in range(self.models):
             at = (joined == k).nonzero()[:, 0]
@@ -75,18 +69,3 @@ class FeSEM(ServerClusters):
 def flat(models: Tree) -> Tensor:
     """Models ``[m, …]`` as vectors, in double precision."""
     return torch.cat([t.reshape(len(t), -1).double() for t in leaves(models)], 1)
-
-
-def weighted(positions: Tensor, samples: Tensor) -> Tensor:
-    return (samples.double() @ positions) / samples.sum()
-
-
-def spread(positions: Tensor, number: int) -> Tensor:
-    """Which of these points to begin k-means with: the one farthest from the mean, then always the farthest from those chosen."""
-    far = (positions - positions.mean(0)).norm(dim=1)
-    chosen = [int(far.argmax())]
-    nearest = torch.cdist(positions, positions[chosen]).amin(1)
-    while len(chosen) < number:
-        chosen.append(int(nearest.argmax()))
-        nearest = torch.minimum(nearest, torch.cdist(positions, positions[chosen[-1:]])[:, 0])
-    return torch.tensor(chosen, device=positions.device)

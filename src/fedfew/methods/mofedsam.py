@@ -1,0 +1,70 @@
+"""MoFedSAM: FedSAM whose clients go on in the direction of the last round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfew.local import Local, Loss
+from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.fedsam import FedSAM
+from fedfew.stack import Tree, WeightedMean, add, branch, dot, named_leaves, scaled, subtract, tensor, tree_map
+
+
+@dataclass(frozen=True)
+class MoFedSAM(FedSAM):
+    """FedSAM with momentum (Qu et al. 2022, "Generalized Federated Learning via Sharpness Aware Minimization", MoFedSAM). A local
+    step follows β·∇f(w + ρ·g/‖g‖) + (1 − β)·Δ. Δ is the mean step of all clients in the round before: their mean update, divided
+    by −lr and their mean number of local steps. It is 0 in the first round.
+    """
+
+    beta: float = 0.5
+    """β, how much of a step is the client's own gradient. 1: FedSAM. Default 0.5."""
+
+    name: ClassVar[str] = "mofedsam"
+    family: ClassVar[Family] = "one model"
+    summary: ClassVar[str] = "FedSAM whose local steps go on in the direction of the last round"
+    when: ClassVar[str] = "as fedsam, where clients differ or few take part, so that single rounds point in different directions"
+    served: ClassVar[str] = "the global model"
+    adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps with momentum"
+    notes: ClassVar[frozenset[str]] = frozenset({"direction"})
+
+    def check(self) -> None:
+        super().check()
+        self.require(is_number(self.beta) and 0 < self.beta <= 1, "beta", "a number in (0, 1]")
+
+    def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
+        model, own = super().init(fresh, clients)
+        direction: Tree = {name: torch.zeros_like(t) for name, t in named_leaves(model) if name not in fresh.buffers}
+        return {"model": model, "direction": direction}, own
+
+    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        model = branch(received, "model")
+        parameters, buffers = local.split(model)
+        trained, losses = local.train(
+            {"parameters": parameters, "buffers": buffers}, self.objective, branch(received, "direction")
+        )
+        moved = subtract(branch(trained, "parameters"), parameters)
+        update: Tree = {"parameters": moved, "buffers": subtract(branch(trained, "buffers"), buffers)}
+        update["way"] = (local.lr * local.steps)[:, None]  # how far a constant gradient of length 1 would have led
+        after = branch(trained, "parameters") | branch(trained, "buffers")
+        return Outcome(Reply(update, losses, local.counts), own, adapted={name: after[name] for name in model})
+
+    def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        sharp, value = super().objective(loss, params, {})
+        return self.beta * sharp + (1 - self.beta) * dot(context, branch(params, "parameters")), value
+
+    def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
+        found = mean.mean()
+        direction = scaled(branch(found, "parameters"), -1 / tensor(found, "way"))
+        model = add(branch(server, "model"), branch(found, "parameters") | branch(found, "buffers"))
+        return {"model": model, "direction": tree_map(lambda old, new: new.to(old), branch(server, "direction"), direction)}
+
+    def serve(self, received: Tree, own: Tree) -> Tree:
+        return branch(received, "model")
+
+    def server_models(self, server: Tree) -> Tree:
+        return branch(server, "model")
