@@ -1,12 +1,12 @@
-"""The field's own benchmark, pfl-research's CIFAR-10 set-up: pfl, Flower's simulation and fedfew side by side.
+"""The field's own benchmark, pfl-research's CIFAR-10 set-up: pfl, Flower's simulation, FedJAX and fedfew side by side.
 
-    python benchmarks/field.py --data-dir DATA --pfl-python A/bin/python --flwr-python B/bin/python
+    python benchmarks/field.py --data-dir DATA --pfl-python A/bin/python --flwr-python B/bin/python --fedjax-python C/bin/python
     PYTHONPATH=folder-with-pfl python benchmarks/field.py --only pfl,fedfew --device cuda --synthetic
 
 Each tool runs in a process of its own, given the same cohorts, batch orders and first model (``field_task.py``): first for one
 round without dropout, after which the models must be the same but for rounding, then timed with the benchmark's dropout.
-Start-up is told apart from seconds a round. pfl and flwr must be importable by the python given for them (pip install pfl,
-flwr[simulation]).
+Start-up is told apart from seconds a round. pfl, flwr and fedjax must be importable by the python given for them (pip install
+pfl, flwr[simulation], fedjax), and torch by all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from field_task import BEGUN, CLASSES, EACH, USERS, WARM_UP, Task
 
 HERE = Path(__file__).parent
-TOOLS = ("pfl", "flwr", "fedfew")
+TOOLS = ("pfl", "flwr", "fedjax", "fedfew")
 CHECK_ROUNDS = 1
 KEEP = {"test_x", "test_y", "x", "y"}
 
@@ -130,11 +130,17 @@ def main() -> None:
     parser.add_argument("--synthetic", action="store_true", help="made-up images instead: accuracy means nothing")
     parser.add_argument("--pfl-python", default=sys.executable, help="a python that has pfl")
     parser.add_argument("--flwr-python", default=sys.executable, help="a python that has flwr[simulation]")
+    parser.add_argument("--fedjax-python", default=sys.executable, help="a python that has fedjax")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, progress on stderr")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    pythons = {"pfl": options.pfl_python, "flwr": options.flwr_python, "fedfew": sys.executable}
+    pythons = {
+        "pfl": options.pfl_python,
+        "flwr": options.flwr_python,
+        "fedjax": options.fedjax_python,
+        "fedfew": sys.executable,
+    }
     wrong = set(options.only.split(",")) - set(TOOLS)
     if wrong:
         parser.error(f"--only: there is no {', '.join(wrong)}; there is {', '.join(TOOLS)}")

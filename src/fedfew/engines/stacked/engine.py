@@ -339,7 +339,7 @@ class Stacked(Engine):
         if each < FEWEST or splits[0].y.is_cuda:
             return super()._scores(params, splits)
         found = []
-        for at in torch.arange(clients).split(each):
+        for at in torch.arange(clients).split(max(FEWEST, each // 4)):  # what stays in the cache is twice as fast
             part = params if shared else tree_map(lambda t, at=at: t[at[0] : at[-1] + 1], params)
             found.append(self._one_pass.scores(part, [s.take(at) for s in splits]))
         of_splits = zip(*found, strict=True)
