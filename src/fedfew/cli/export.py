@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,15 @@ def export(
             "--anonymous", help="Leave out what is known of single clients: names, models in use, label frequencies, means."
         ),
     ] = False,
+    peft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BASE",
+            help="Of a run with adapters: write these alone, as folders that peft and vLLM load beside the base model. BASE: its "
+            "name or folder.",
+            show_default=False,
+        ),
+    ] = None,
     model: OwnModel = None,
     method: OwnMethod = None,
     json: flags.Json = False,
@@ -34,7 +44,8 @@ def export(
     """Export a run's models: safetensors files, and a model card with settings, scores and hashes.
 
     The folder holds models/model-0.safetensors and so on, the preprocessing of raw data, card.json, and README.md, the model card
-    in prose. It holds no samples. 'fedfew predict' predicts with it, 'fedfew select' chooses the model that fits new data.
+    in prose. It holds no samples. 'fedfew predict' predicts with it, 'fedfew select' chooses the model that fits new data. With
+    --peft the models are adapter-0/adapter_model.safetensors and so on, and --model gives the base model to these commands.
 
     Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
     """
@@ -42,16 +53,16 @@ def export(
     from fedfew.export import model_card
     from fedfew.report import tables
 
-    place = exports.write(
-        load(folder, model, method), output, about=runfolder.about_data(folder), force=force, anonymous=anonymous
-    )
-    sha256, models = exports.sha256_of_card(place), sorted(place.glob("models/*"))
+    write = exports.write if peft is None else partial(exports.write_adapters, base=peft)
+    place = write(load(folder, model, method), output, about=runfolder.about_data(folder), force=force, anonymous=anonymous)
+    sha256, models = exports.sha256_of_card(place), [place / row["file"] for row in exports.read_card(place)["models"]]
     size = sum(path.stat().st_size for path in models)
     if json:
         tables.print_json({"folder": str(place), "models": len(models), "bytes": size, "card_sha256": sha256})
         return
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{len(models)} models, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
+    what = "models" if peft is None else "adapters"
+    console.print(f"{len(models)} {what}, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
     if of_clients := [model_card.OF_SINGLE_CLIENTS[name] for name in exports.read_card(place)["of_single_clients"]]:
         console.print(f"It holds of single clients: {', '.join(of_clients)} (--anonymous leaves them out).")
     console.print(f"SHA-256 of card.json, to be sent to recipients through another channel: {sha256}")

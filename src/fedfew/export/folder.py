@@ -46,23 +46,45 @@ def write(
     what stored samples become on their way into a model, and their type. force: replace an export that is there already.
     anonymous: leave out what is known of single clients: names, models in use, label frequencies, means and standard deviations.
     """
-    place = Path(folder)
-    modules = run.models
+    return write_as(WholeModels(), run, folder, about or {}, force, anonymous)
+
+
+class WholeModels:
+    """How models are written: one plain state dict each."""
+
+    def file(self, k: int) -> str:
+        return f"models/model-{k}.safetensors"
+
+    def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        """What the card says of this besides."""
+        return {}
+
+    def write(self, place: Path, k: int, module: nn.Module, card: Mapping[str, Any]) -> None:
+        model_file.write(place / self.file(k), module, {"model": card["model"], "number": k})
+
+    def write_routes(self, place: Path, run: Run, served: Mapping[str, Tensor]) -> None:
+        """What others than fedfew need to know of the clients."""
+
+
+def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str, Any], force: bool, anonymous: bool) -> Path:
+    """The export of a run, its models written in this way."""
+    place, modules = Path(folder), run.models
     if not modules:
         raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to export")
     _check_free(place, force)
     data, served = (anonymised(run.data), {}) if anonymous else (run.data, _served(run))
-    card = _card(run, modules, about or {}, data, served)
+    card = _card(run, modules, about, data, served) | kind.about(modules)
     with folder_written_atomically(place) as partial:
-        for k, module in enumerate(modules):
-            model_file.write(partial / _file(k), module, {"model": card["model"], "number": k})
-        for k, row in enumerate(card["models"]):
-            row["sha256"] = sha256_of(partial / _file(k))
+        for k, (module, row) in enumerate(zip(modules, card["models"], strict=True)):
+            kind.write(partial, k, module, card)
+            row["file"] = kind.file(k)
+            row["sha256"] = sha256_of(partial / row["file"])
         (partial / DATA).write_text(json.dumps(data.document, ensure_ascii=False) + "\n", encoding="utf-8")
         if served:
             tensorfile.write(partial / CLIENTS, served, {"kind": "clients of an export"})
+            kind.write_routes(partial, run, served)
         (partial / README).write_text(model_card.text(card), encoding="utf-8")
-        names = [*map(_file, range(len(modules))), README, DATA, *([CLIENTS] if served else [])]
+        names = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         card["files"] = {name: sha256_of(partial / name) for name in names}
         (partial / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return place
@@ -125,7 +147,7 @@ def _card(
         "scores_are_of_these_models": shared,
         "parameters": sum(p.numel() for p in modules[0].parameters()),
         "of_single_clients": sorted(served) + ([] if not record.client_names else ["names"]) + _own_statistics(record),
-        "models": [{"file": _file(k)} | users(k) for k in range(len(modules))],
+        "models": [users(k) for k in range(len(modules))],
         "versions": {
             "trained with": {"fedfew": settings.get("fedfew"), "torch": settings.get("torch")},
             "exported with": {"fedfew": __version__, "torch": torch.__version__},
@@ -170,10 +192,6 @@ def _scores(run: Run) -> dict[str, Any]:
 def _counts(samples: Sequence[int] | None) -> dict[str, int] | None:
     """Of the clients' numbers of samples no more than this leaves; None where they are not known of all."""
     return None if not samples or 0 in samples else {"total": sum(samples), "smallest": min(samples), "largest": max(samples)}
-
-
-def _file(k: int) -> str:
-    return f"models/model-{k}.safetensors"
 
 
 def _check_free(place: Path, force: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedfew.export import adapter_card
 from fedfew.tasks import outputs_in_words, recorded_task
 from fedfew.util.printable import for_markdown, shortened
 
@@ -155,6 +156,8 @@ def _use(card: Mapping[str, Any]) -> str:
     argument = ", model=your_factory" if own else ""
     flag = " --model module:factory" if own else ""
     module = f"{for_markdown(model['name'])}, a module of the authors' own" if own else f"fedfew's `{model['name']}`"
+    plain = adapter_card.serving(card) if "adapters" in card else _plain_file()
+    one = "" if "adapters" in card else f'  # or one model as it is: fedfew.load_model("models/model-0.safetensors"{argument})'
     return f"""The module is {module} ({card["parameters"]:,} parameters). To predict, for a client of the training, or for a new
 one with some labelled data; and to find the model that fits new data best, with scores:
 ```
@@ -169,16 +172,20 @@ import fedfew
 export = fedfew.export.read("THIS_FOLDER"{argument})
 export.predict(new, client="NAME")  # names of classes; predict_proba gives probabilities
 export.for_new_client(mine, labels).predict(new)
-module = export.model_of("NAME")  # or one model as it is: fedfew.load_model("models/model-0.safetensors"{argument})
+module = export.model_of("NAME"){one}
 ```
-or without fedfew, as a plain state dict:
+{plain}
+`card.json` holds the SHA-256 of every other file; `fedfew select` checks them. That finds damage. Against somebody who alters
+the card as well, compare its own SHA-256 with one that reached you by another way."""
+
+
+def _plain_file() -> str:
+    return """or without fedfew, as a plain state dict:
 ```python
 from safetensors.torch import load_file
 
 module.load_state_dict(load_file("models/model-0.safetensors"))
-```
-`card.json` holds the SHA-256 of every other file; `fedfew select` checks them. That finds damage. Against somebody who alters
-the card as well, compare its own SHA-256 with one that reached you by another way."""
+```"""
 
 
 def _versions(card: Mapping[str, Any]) -> str:

@@ -2,52 +2,89 @@
 
 adapter-0/adapter_model.safetensors   A and B of every layer, and the head where it was trained
 adapter-0/adapter_config.json         rank, alpha, layers
-routes.json                           the adapter of each client
-README.md                             how to load and to serve them
+routes.json                           the adapter of each client, or the weights of its mixture
+
+Beside these lies all that is in another export (:mod:`fedfew.export.folder`). The base model is not written.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew.adapters import LoRA, TrainedPart
 from fedfew.adapters.frozen import head_of
 from fedfew.adapters.lora import AdaptedLayer
+from fedfew.export.adapter_file import PREFIX
+from fedfew.export.folder import WholeModels, write_as
+from fedfew.models.state import frozen_hash
 from fedfew.training.run import Run
-from fedfew.util.files import folder_written_atomically
-
-PREFIX = "base_model.model."  # of names in a folder of peft's
 
 
-def write_adapters(run: Run, folder: str | Path, base: str = "BASE") -> Path:
-    """Write the K adapters of a run to a folder that is not there yet.
+def write_adapters(
+    run: Run,
+    folder: str | Path,
+    base: str = "BASE",
+    *,
+    about: Mapping[str, Any] | None = None,
+    force: bool = False,
+    anonymous: bool = False,
+) -> Path:
+    """Write the K adapters of a run and their card to a folder that is not there yet.
 
-    base: the name or folder of the base model's weights, which are not written.
+    base: the name or folder of the base model's weights, which are not written. The others: as for :func:`fedfew.export.write`.
     """
-    place, lora, modules = Path(folder), TrainedPart.recorded(run.settings).adapters, run.models
-    if place.exists():
-        raise ValueError(f"{place} already exists: choose another folder")
+    lora, modules = TrainedPart.recorded(run.settings).adapters, run.models
     if not modules or (lora is None and not hasattr(modules[0], "save_pretrained")):
         raise ValueError("the run has no adapters on the server: train with adapters=LoRA(…), or a model of peft's")
-    if not run.serves_server_models or not run.has_choice or run.state.mixture is not None or run.state.priors:
-        raise ValueError("the run's clients do not use one of the server's models each as it is, so there are no routes to write")
-    names = [f"adapter-{k}" for k in range(len(modules))]
-    with folder_written_atomically(place) as partial:
-        for name, module in zip(names, modules, strict=True):
-            if lora is None:
-                module.save_pretrained(str(partial / name))  # type: ignore[operator]  # a method of peft's
-            else:
-                _write(partial / name, module, lora, base)
-        routes = {run.data.client_name(i): names[k] for i, k in enumerate(run.choice.tolist())}
-        (partial / "routes.json").write_text(json.dumps(routes, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        config = json.loads((partial / names[0] / "adapter_config.json").read_text(encoding="utf-8"))
-        (partial / "README.md").write_text(_readme(names, base, config), encoding="utf-8")
-    return place
+    if not run.serves_server_models:
+        raise ValueError(f"clients of {run.settings['method']['name']} use models of their own, so there are no routes to write")
+    return write_as(PeftFolders(lora, base), run, folder, about or {}, force, anonymous)
+
+
+@dataclass(frozen=True)
+class PeftFolders(WholeModels):
+    """One folder per adapter. lora: None for a model of peft's."""
+
+    lora: LoRA | None
+    base: str
+
+    def file(self, k: int) -> str:
+        return f"adapter-{k}/adapter_model.safetensors"
+
+    def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        rank, head = (None, None) if self.lora is None else (self.lora.rank, _trained_head(modules[0], self.lora))
+        if self.lora is None:
+            config: Any = next(iter(modules[0].peft_config.values()))  # type: ignore[operator]  # a dict of peft's
+            rank, head = getattr(config, "r", None), (config.modules_to_save or [None])[0]
+        return {"adapters": {"base": self.base, "base_sha256": frozen_hash(modules[0]), "rank": rank, "head": head}}
+
+    def write(self, place: Path, k: int, module: nn.Module, card: Mapping[str, Any]) -> None:
+        folder = (place / self.file(k)).parent
+        if self.lora is None:
+            module.save_pretrained(str(folder))  # type: ignore[operator]  # a method of peft's
+        else:
+            _write(folder, module, self.lora, self.base)
+
+    def write_routes(self, place: Path, run: Run, served: Mapping[str, Tensor]) -> None:
+        names = [Path(self.file(k)).parent.name for k in range(len(run.models))]
+        uses: list[Any] = [names[k] for k in served["choice"].tolist()]
+        if "mixture" in served:
+            uses = [dict(zip(names, weights, strict=True)) for weights in served["mixture"].tolist()]
+        routes = {run.data.client_name(i): one for i, one in enumerate(uses)}
+        (place / "routes.json").write_text(json.dumps(routes, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _trained_head(module: nn.Module, lora: LoRA) -> str | None:
+    """The name of the head, where it was trained: one that shares its weights with the embedding was not."""
+    head = head_of(module) if lora.train_head else None
+    return head if head is not None and any(p.requires_grad for p in module.get_submodule(head).parameters()) else None
 
 
 def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
@@ -56,9 +93,7 @@ def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
     for name, layer in layers.items():
         for factor in ("lora_A", "lora_B"):
             tensors[f"{PREFIX}{name}.{factor}.weight"] = getattr(layer, factor).weight.detach().cpu().contiguous().clone()
-    head = head_of(module) if lora.train_head else None
-    if head is not None and not any(p.requires_grad for p in module.get_submodule(head).parameters()):
-        head = None  # it shares its weights with the embedding, and was not trained
+    head = _trained_head(module, lora)
     if head is not None:
         for name, value in module.get_submodule(head).state_dict().items():
             tensors[f"{PREFIX}{head}.{name}"] = value.detach().cpu().contiguous().clone()
@@ -77,26 +112,3 @@ def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-
-
-def _readme(names: list[str], base: str, config: dict[str, Any]) -> str:
-    head = (
-        "\nThese adapters contain a trained head (`modules_to_save`), which vLLM does not take: serve them with peft, or train "
-        "with `LoRA(train_head=False)`.\n"
-        if config.get("modules_to_save")
-        else ""
-    )
-    return f"""# {len(names)} adapters for one base model
-
-`routes.json` has the adapter of each client.
-
-```python
-from peft import PeftModel
-
-model = PeftModel.from_pretrained(base_model, "{names[0]}")
-```
-
-```bash
-vllm serve {base} --enable-lora --max-lora-rank {config["r"]} --lora-modules {" ".join(f"{name}=./{name}" for name in names)}
-```
-{head}"""

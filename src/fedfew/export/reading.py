@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedfew.data import tensorfile
 from fedfew.export import model_file
+from fedfew.export.adapter_file import load_adapter
 from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.training.data_record import DataRecord
@@ -95,7 +96,10 @@ def read(folder: str | Path, model: ModelFactory | None = None) -> Export:
         missing = [name for name in altered if not (place / name).is_file()]
         words = [f"{name} is {'missing' if name in missing else 'not as it was written (its hash differs)'}" for name in altered]
         raise ExportError(f"the export in {place} was altered: {'; '.join(words)}")
-    modules = [model_file.load_model(place / row["file"], model) for row in card["models"]]
+    if "adapters" in card:
+        modules = [load_adapter(place / row["file"], card, model) for row in card["models"]]
+    else:
+        modules = [model_file.load_model(place / row["file"], model) for row in card["models"]]
     data, served = _read_data(place, card)
     return Export(card, sha256_of(place / CARD), modules, data, served)
 
