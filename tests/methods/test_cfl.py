@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from tests.methods.small import (
     federation,
     initial,
     linear,
+    served,
     theta,
     train,
 )
@@ -64,6 +66,25 @@ def test_two_rounds_by_hand() -> None:
     assert torch.equal(run.state.server["cluster"], cluster)
     for k, model in enumerate(models):
         assert_close(theta(run.models[k].state_dict()), model)
+
+
+FEW = PLAIN | {"participation": 0.5}  # a split waits for all members, so clusters part for several rounds before the next one
+
+
+def test_an_average_over_rounds_follows_a_split() -> None:
+    """What a client is served is the average of the models that its cluster, and the cluster that this came from, had."""
+    method, rounds, weight = CFL(models=5, epsilon=1e9), 8, 0.8
+    states = [train(method, rounds=r, **FEW).state.server for r in range(1, rounds + 1)]
+    clusters = [state["cluster"].tolist() for state in states]
+    parents = {old[i] for old, new in pairwise(clusters) for i in range(6) if new[i] != old[i]}
+    assert parents - {0}  # a cluster beside the first was split
+    run = train(method, rounds=rounds, server_average=weight, **FEW)
+    for i, found in enumerate(served(run)):
+        own = [{n: t[at[i]] for n, t in state["models"].items()} for state, at in zip(states, clusters, strict=True)]
+        expected = own[0]
+        for later in own[1:]:
+            expected = {n: weight * t + (1 - weight) * later[n] for n, t in expected.items()}
+        assert_same(found, expected, 1e-6)
 
 
 def test_where_it_never_splits_it_is_fedavg() -> None:

@@ -64,6 +64,22 @@ def test_the_memory_is_of_the_clients_own_samples_under_the_model_as_received() 
     assert run.models == []
 
 
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_label_prior_counts_once(engine: str) -> None:
+    """λ·p_kNN + (1 − λ)·softmax(z + log π): the neighbours have been drawn with the client's frequencies already."""
+    run = train(KNNPer(lam=0.4, neighbours=3), participation=1.0, label_prior="client", rounds=2, engine=engine)
+    state = {name: t[0] for name, t in run.state.server.items()}
+    for client in range(len(SIZES)):
+        (x, y), (_, labels) = federation().test.of(client), federation().train.of(client)
+        prior = ((torch.bincount(labels, minlength=CLASSES) + 1.0) / (len(labels) + CLASSES)).log()
+        z = torch.tanh(x @ state["0.weight"].T + state["0.bias"])
+        votes = nearest(z, run.state.own[KEYS][client], run.state.own[LABELS][client], CLASSES, 3, 0.1)
+        p = 0.4 * votes + 0.6 * (z @ state["2.weight"].T + state["2.bias"] + prior).softmax(1)
+        expected = -p.clamp_min(torch.finfo(p.dtype).tiny).log()[torch.arange(len(y)), y].mean()
+        torch.testing.assert_close(float(run.history.last("served_loss")[client]), float(expected), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run.model_of(client)(x).softmax(1), p, rtol=1e-4, atol=1e-6)
+
+
 def test_a_run_with_memories_is_saved_and_loaded(tmp_path) -> None:
     run = train(KNNPer(), folder=tmp_path)
     x, _ = federation().test.of(1)

@@ -182,6 +182,11 @@ class Method(ABC):
         """Does :meth:`aggregate` do anything?"""
         return type(self).aggregate is not Method.aggregate
 
+    def rearranged(self, average: Tree, before: Tree, after: Tree) -> Tree:
+        """The average over rounds of the server's states (``server_average``) where a model of the state after a round goes on
+        from another one of the state before: its average goes on from that one's. The default: no model does."""
+        return average
+
     @abstractmethod
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""

@@ -56,6 +56,13 @@ class CFL(ServerClusters):
             put(models, torch.tensor([number]), take(branch(server, "models"), slice(k, k + 1)))
         return server | {"cluster": cluster, "samples": samples, "models": models}
 
+    def rearranged(self, average: Tree, before: Tree, after: Tree) -> Tree:
+        old, new = tensor(before, "cluster"), tensor(after, "cluster")
+        models = tree_map(torch.clone, branch(average, "models"))
+        for i in (old != new).nonzero()[:, 0].tolist():
+            put(models, new[i : i + 1], take(branch(average, "models"), old[i : i + 1]))
+        return average | {"models": models}
+
     def split(self, gram: Tensor, samples: Tensor) -> Tensor | None:
         """Who leaves the cluster, [m] of booleans: the half with fewer samples; None where it stays together."""
         share = samples / samples.sum()

@@ -13,9 +13,11 @@ from torch import nn
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
 from fedfew.methods.fedavg import FedAvg
-from fedfew.models.memory import EMPTY, KEYS, LABELS, with_memory
+from fedfew.models.memory import EMPTY, KEYS, LABELS, PRIOR, with_memory
 from fedfew.models.split import linear_head
 from fedfew.stack import Tree, leaves, named_leaves, stack, subtract, tensor, tree_map
+
+MEMORY = (KEYS, LABELS, PRIOR)
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ class KNNPer(FedAvg):
         return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.sigma)
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
-        model = {name: t for name, t in named_leaves(fresh(0)) if name not in (KEYS, LABELS)}
+        model = {name: t for name, t in named_leaves(fresh(0)) if name not in MEMORY}
         weight = model[f"{linear_head(model)}.weight"]
         keys = weight.new_zeros(clients, self.capacity, weight.shape[1])
-        return stack([dict(model)]), {KEYS: keys, LABELS: torch.full(keys.shape[:2], EMPTY, device=weight.device)}
+        labels = torch.full(keys.shape[:2], EMPTY, device=weight.device)
+        return stack([dict(model)]), {KEYS: keys, LABELS: labels, PRIOR: weight.new_zeros(clients, len(weight))}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(received)
@@ -66,13 +69,15 @@ class KNNPer(FedAvg):
         features, labels = local.features(received, linear_head(model))[:, : self.capacity], local.labels[:, : self.capacity]
         free = self.capacity - features.shape[1]
         memory: Tree = {KEYS: F.pad(features, (0, 0, 0, free)), LABELS: F.pad(labels, (0, free), value=EMPTY)}
+        prior = local.samples.log_prior
+        memory[PRIOR] = own[PRIOR] if prior is None else prior
         reply = Reply(subtract(trained, received), losses, local.counts)
         return Outcome(reply, tree_map(lambda new, old: new.to(old.dtype), memory, own), adapted=self.serve(trained, memory))
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         clients = len(leaves(own)[0])
         model = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
-        return model | {name: tensor(own, name)[:, None] for name in (KEYS, LABELS)}
+        return model | {name: tensor(own, name)[:, None] for name in MEMORY}
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # what clients use is made with their memories, and without one it is FedAvg's

@@ -69,6 +69,9 @@ class Wrapper(Method):
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return self.method.aggregate(server, mean)
 
+    def rearranged(self, average: Tree, before: Tree, after: Tree) -> Tree:
+        return self.method.rearranged(average, before, after)
+
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(received, own)
 

@@ -11,14 +11,18 @@ from torch import Tensor, nn
 
 from fedfew.models.split import linear_head
 
-KEYS, LABELS = "memory_keys", "memory_labels"  # the module's buffers
+KEYS, LABELS, PRIOR = "memory_keys", "memory_labels", "memory_prior"  # the module's buffers
 EMPTY = -1  # the label of a place in which nothing is remembered
 FAR = 1e30  # the distance of such a place
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Hooks of a module: what enters its head is compared with the keys, and the output becomes log-probabilities."""
+    """Hooks of a module: what enters its head is compared with the keys, and the output becomes log-probabilities.
+
+    Where clients add a log prior to whatever the module says, it is taken off here: the model's probabilities have it, and those
+    of the neighbours, who know how often labels occur, do not get it a second time.
+    """
 
     head: str
     neighbours: int
@@ -39,7 +43,9 @@ class Recall:
         hook.remove()
         near = nearest(seen[0], module.get_buffer(KEYS), module.get_buffer(LABELS), logits.shape[-1], self.neighbours, self.scale)
         rest = 1 - self.share * near.sum(-1, keepdim=True)  # an empty memory has no say
-        return (self.share * near + rest * logits.softmax(-1)).clamp_min(torch.finfo(logits.dtype).tiny).log()
+        prior = module.get_buffer(PRIOR).to(logits.dtype)
+        mixed = self.share * near + rest * (logits + prior).softmax(-1)
+        return mixed.clamp_min(torch.finfo(logits.dtype).tiny).log() - prior
 
 
 def nearest(z: Tensor, keys: Tensor, labels: Tensor, classes: int, neighbours: int, scale: float) -> Tensor:
@@ -59,6 +65,7 @@ def with_memory(module: nn.Module, capacity: int, neighbours: int, share: float,
     weight = parameters[f"{head}.weight"]
     module.register_buffer(KEYS, weight.new_zeros(capacity, weight.shape[1]).detach())
     module.register_buffer(LABELS, torch.full((capacity,), EMPTY, device=weight.device))
+    module.register_buffer(PRIOR, weight.new_zeros(weight.shape[0]).detach())
     recall = Recall(head, neighbours, share, scale)
     module.register_forward_pre_hook(recall.begin)
     module.register_forward_hook(recall.end)

@@ -236,6 +236,8 @@ class Aggregation:
     def _averaged(self, server: Tree) -> Tree:
         """The average of the server's models over rounds, where that is what is served."""
         weight, before = self.optimizer.config.server_average, self._state.average
+        if before:
+            before = self.method.rearranged(before, self._state.server, server)
         if self._products is None or not before:
             return averaged(before, server, weight)
         return self._products.factored(averaged(self._products.of(before), self._products.of(server), weight), before)
