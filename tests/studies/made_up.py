@@ -33,6 +33,7 @@ RUNS = {
     **dict.fromkeys(("macro_f1", "auc", "g", "entropy", "largest", "alpha_cv"), NUMBER),
     **dict.fromkeys(("models_in_use", "bytes_up", "bytes_down"), COUNT),
     "cost": TEXT,
+    "packed": COUNT,
 }
 CLIENTS = {
     "key": TEXT,

@@ -380,7 +380,7 @@ def order(jobs: list[runner.Job], workers: int) -> list[list[str]]:
     for turn in range(len(jobs)):
         worker = runner_.workers[turn % workers]
         job = runner_._next_job(worker)
-        worker.job, worker.data = job, runner.data_of(job.settings)
+        worker.jobs, worker.data = {job.key: job}, runner.data_of(job.settings)
         taken[turn % workers].append(job.label)
     for worker in runner_.workers.values():
         worker.process.communicate()

@@ -28,7 +28,7 @@ RUNS = [
     "served_min", "served_max", "served_worst_tenth", "served_jain", "served_weighted_mean", "adapted_mean", "adapted_std",
     "adapted_min", "adapted_max", "adapted_worst_tenth", "adapted_jain", "adapted_weighted_mean", "single_mean", "single_min",
     "macro_f1", "auc", "g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down", "cost", "notes",
-    "tuning",
+    "tuning", "packed",
 ]
 CLIENTS = [
     "key", "client", "train", "test", "group", "choice", "served_accuracy", "adapted_accuracy", "served_loss",

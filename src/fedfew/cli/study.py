@@ -94,6 +94,14 @@ def run(
             min=1, help="Runs at a time. [dim](default: one per core on a CPU; one on a GPU, three under NVIDIA's MPS)[/dim]"
         ),
     ] = None,
+    pack: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs per worker in one stack, where data set, model and local training agree. "
+            "[dim](default: 10 on a GPU, 1 on a CPU)[/dim]",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder of data sets, searched before any download (default: $FEDFEW_DATA).")
@@ -129,7 +137,7 @@ def run(
         study_output.run_function(study, folder, console, dry_run)
         return
     options = Options(tuple(protocol or ()), seeds, scale, tuple(only or ()), sample, device, data_dir)
-    prepared = execution.prepare(study, options, folder, workers=workers, retry_failed=retry_failed)
+    prepared = execution.prepare(study, options, folder, workers=workers, retry_failed=retry_failed, pack=pack)
     if dry_run:
         study_output.print_runs(prepared, console)
         study_output.print_plan(prepared, console)

@@ -87,6 +87,8 @@ def print_plan(prepared: Prepared, console: Console) -> None:
         long = "of unknown duration" if total is None else f"about {format_duration(total)}"
         some = f"{prepared.workers} worker{'s' if prepared.workers > 1 else ''}"
         console.print(f"{long}, with {some} ({prepared.estimate.how})", highlight=False, soft_wrap=True)
+        if prepared.packs is not None:
+            console.print(prepared.packs, highlight=False, soft_wrap=True)
 
 
 def print_runs(prepared: Prepared, console: Console) -> None:

@@ -79,7 +79,15 @@ def notes(view: View, table: TableData, names: Sequence[str]) -> tuple[str, ...]
     compared = [cell for cell in table.cells() if cell.paper is not None]
     found += [NOT_ALIKE] if any(not cell.paper_alike for cell in compared) else []
     found += _shorter(view) if compared else []
-    return (*found, *_ranges(view, names), *_remarks(view))
+    return (*found, *_shares(view, names), *_ranges(view, names), *_remarks(view))
+
+
+def _shares(view: View, names: Sequence[str]) -> list[str]:
+    """Seconds of a run that was made in one stack with others are no seconds of a run alone."""
+    packed = sum((run.get("packed") or 1) > 1 for run in view.runs)
+    if not packed or not {"seconds", "seconds_per_round"} & set(names):
+        return []
+    return [f"Seconds of {packed} of {len(view.runs)} runs are shares: they were made in one stack with others."]
 
 
 def _missing(view: View, table: TableData, names: Sequence[str]) -> list[str]:

@@ -31,18 +31,18 @@ class Tally:
     failed: int = 0
     begun: float = field(default_factory=time.monotonic)
     shares: dict[str, float] = field(default_factory=dict)  # how much of each run is done
-    at_work: dict[int, tuple[Job, dict[str, Any]]] = field(default_factory=dict)
+    at_work: dict[tuple[int, str], tuple[Job, dict[str, Any]]] = field(default_factory=dict)  # by worker and key
     last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest event of a round, by key
 
     def update(self, worker: int, job: Job, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind in ("loading", "round"):
-            self.at_work[worker] = job, event
+            self.at_work[worker, job.key] = job, event
             if kind == "round":
                 self.last[job.key] = event
                 self.shares[job.key] = event["round"] / event["rounds"]
             return
-        self.at_work.pop(worker, None)
+        self.at_work.pop((worker, job.key), None)
         if kind in ("done", "failed"):
             self.shares[job.key] = 1.0
             self.done += kind == "done"
@@ -104,7 +104,7 @@ class Screen(Lines):
             Text("" if tally.eta is None else f"about {format_duration(tally.eta)} to go", "dim"),
         )
         workers = Table.grid(padding=(0, 2))
-        for worker, (job, event) in sorted(tally.at_work.items()):
+        for (worker, _), (job, event) in sorted(tally.at_work.items()):
             where = "loading data" if event["event"] == "loading" else f"round {event['round']}/{event['rounds']}"
             workers.add_row(Text(f"{worker + 1}", "dim"), Text(job.label, "bold"), Text(where), Text(numbers(event)))
         return Group(head, workers)

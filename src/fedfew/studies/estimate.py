@@ -166,7 +166,7 @@ def _measured(root: Path) -> dict[Kind, float]:
             row = (readable_result(RunFolder(path.parent)) or {}).get("run", {})
         except DamagedFileError:
             continue
-        if row.get("seconds") and row.get("rounds"):
+        if row.get("seconds") and row.get("rounds") and (row.get("packed") or 1) == 1:  # a share says little of a run alone
             settings = _settings_of(row)
             device = "cpu" if row["device"] == "cpu" else "cuda"
             kind = settings.dataset, settings.model, settings.batch_size, device

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from fedfew.studies import availability, runner, store
+from fedfew.studies import availability, packing, runner, store
 from fedfew.studies.estimate import Estimate, estimate
 from fedfew.studies.folder import ERROR, LOG, DamagedFileError, RunFolder, StoredPlan, write_plan
 from fedfew.studies.key import OUTCOME_VERSION
@@ -35,6 +35,7 @@ class Prepared:
     without_data: dict[str, Cell]
     workers: int
     damaged: dict[str, str] = field(default_factory=dict)  # key → reason, of results that cannot be read; also in ``new``
+    pack: int = 1  # runs that a worker makes at a time, in one stack
 
     @property
     def folder(self) -> Path:
@@ -48,6 +49,11 @@ class Prepared:
             for change in cell.changed:
                 changed.setdefault(f"{cell.protocol}: {change}", {})[cell.column] = None
         return {change: list(columns) for change, columns in changed.items()}
+
+    @property
+    def packs(self) -> str | None:
+        """How many of the new runs can share a stack, in words."""
+        return packing.in_words((packing.pack_of(cell.settings, bool(cell.candidates)) for cell in self.new.values()), self.pack)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -76,6 +82,7 @@ class Prepared:
             log=self.folder / LOG,
             keep_models=keep_models,
             time_limit=time_limit,
+            pack=self.pack,
             on_finished=writer.write_sometimes,
         )
         writer.write()
@@ -115,7 +122,15 @@ class _TableWriter:
         self.last = self.clock()
 
 
-def prepare(study: Study, options: Options, root: Path, *, workers: int | None = None, retry_failed: bool = False) -> Prepared:
+def prepare(
+    study: Study,
+    options: Options,
+    root: Path,
+    *,
+    workers: int | None = None,
+    retry_failed: bool = False,
+    pack: int | None = None,
+) -> Prepared:
     """Plan a study and look up which of its runs exist. Nothing that the study names is imported.
 
     Raises ValueError where a setting makes no sense.
@@ -140,8 +155,10 @@ def prepare(study: Study, options: Options, root: Path, *, workers: int | None =
     damaged = {key: reason for key, reason in damaged.items() if key in new}
     if workers is None:
         workers = min(runner.default_workers(cell.settings.device) for cell in planned)
+    if pack is None:
+        pack = min(packing.default_size(cell.settings.device) for cell in planned)
     workers = min(workers, max(1, len(new)))
-    return Prepared(study, options, root, planned, missing, done, failed, new, without, workers, damaged)
+    return Prepared(study, options, root, planned, missing, done, failed, new, without, workers, damaged, pack)
 
 
 def collect_results(root: Path, name: str) -> tuple[store.Results, StoredPlan]:

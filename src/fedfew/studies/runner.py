@@ -12,13 +12,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fedfew.studies.folder import RunFolder
+from fedfew.studies.packing import pack_of
 from fedfew.studies.worker import data_of
 from fedfew.studies.worker_process import WorkerProcess
 from fedfew.training.settings import Settings
@@ -41,6 +43,11 @@ class Job:
     seconds: float = 1.0  # an estimate, to put the longest first
     candidates: tuple[Settings, ...] = ()  # under the protocol tuned: settings to choose among
     values: tuple[dict[str, Any], ...] = ()  # of the hyperparameters, one entry per candidate
+
+    @cached_property
+    def pack(self) -> Hashable | None:
+        """Jobs with the same one can be made in one stack; None: only alone."""
+        return pack_of(self.settings, bool(self.candidates))
 
 
 @dataclass
@@ -96,18 +103,19 @@ def run(
     log: Path,
     keep_models: bool = False,
     time_limit: float | None = TIME_LIMIT,
+    pack: int = 1,
     on_finished: Callable[[], None] = lambda: None,
 ) -> Report:
     """Make all these runs.
 
-    time_limit: seconds without a finished round after which a run's process is killed and the run counts as failed; None: no
-    limit. on_finished: called after each run.
+    pack: how many a worker makes at a time, in one stack. time_limit: seconds without a finished round after which a run's
+    process is killed and the run counts as failed; None: no limit. on_finished: called after each run.
     """
     count = max(1, min(workers, len(jobs)))
     arguments = {"root": str(root), "keep_models": keep_models, "code": code, "workers": count, "threads": threads(count)}
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as log_file:
-        return _Runner(root, list(jobs), watcher, on_finished, arguments, log_file, time_limit).run(count)
+        return _Runner(root, list(jobs), watcher, on_finished, arguments, log_file, time_limit, pack).run(count)
 
 
 @dataclass
@@ -119,10 +127,12 @@ class _Runner:
     arguments: dict[str, Any]  # of the workers
     log: IO[str]
     time_limit: float | None = TIME_LIMIT
+    pack: int = 1
     report: Report = field(default_factory=Report)
     workers: dict[int, WorkerProcess] = field(default_factory=dict)
     held_elsewhere: dict[str, tuple[Job, float]] = field(default_factory=dict)  # by another runner; when to check again
     crashes: dict[str, int] = field(default_factory=dict)  # by key
+    alone: set[str] = field(default_factory=set)  # keys of runs whose pack died: they are made one by one
     failed_starts: dict[int, int] = field(default_factory=dict)  # by number of the worker, in a row
     events: queue.SimpleQueue[tuple[WorkerProcess, dict[str, Any] | None]] = field(default_factory=queue.SimpleQueue)
     interrupts: int = 0
@@ -143,7 +153,7 @@ class _Runner:
         return self.report
 
     def _unfinished(self) -> bool:
-        working = any(worker.job for worker in self.workers.values())
+        working = any(worker.jobs for worker in self.workers.values())
         return working or (not self.report.stopped and bool(self.waiting or self.held_elsewhere))
 
     # -- workers -------------------------------------------------------------------------------------------------------------
@@ -157,7 +167,7 @@ class _Runner:
             worker.close()
         for worker in self.workers.values():
             try:
-                worker.process.wait(5 if worker.job is None else 0)
+                worker.process.wait(0 if worker.jobs else 5)
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.process.wait()
@@ -168,17 +178,28 @@ class _Runner:
         if self.report.stopped:
             return
         for worker in self.workers.values():
-            while worker.ready and worker.job is None and (job := self._next_job(worker)) is not None:
+            while worker.ready and not worker.jobs and (job := self._next_job(worker)) is not None:
                 if RunFolder.of(self.root, job.key).finished:  # by another runner
                     self._record_done(worker, job)
                 else:
-                    worker.assign(job)
+                    worker.assign([job, *self._packed_with(job)])
+
+    def _packed_with(self, first: Job) -> list[Job]:
+        """Other jobs that go into one stack with this one: each worker's part of them, the longest first."""
+        if first.pack is None or first.key in self.alone:
+            return []
+        fitting = [job for job in self.waiting if job.pack == first.pack and job.key not in self.alone]
+        fitting = [job for job in fitting if not RunFolder.of(self.root, job.key).finished]
+        part = -(-(1 + len(fitting)) // max(1, sum(not worker.jobs for worker in self.workers.values())))
+        found = sorted(fitting, key=lambda job: -job.seconds)[: min(self.pack, part) - 1]
+        self.waiting = [job for job in self.waiting if job not in found]
+        return found
 
     def _next_job(self, worker: WorkerProcess) -> Job | None:
         """The longest run on the data the worker has loaded; else on the data with most work left that no other worker uses."""
         if not self.waiting:
             return self._next_held_elsewhere()
-        in_use = {other.data for other in self.workers.values() if other.job is not None}
+        in_use = {other.data for other in self.workers.values() if other.jobs}
         left: dict[tuple[Any, ...], float] = {}
         for job in self.waiting:
             left[data_of(job.settings)] = left.get(data_of(job.settings), 0.0) + job.seconds
@@ -210,7 +231,7 @@ class _Runner:
             self._handle_job_event(worker, event)
 
     def _handle_job_event(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
-        job = worker.job
+        job = worker.jobs.get(event["key"])
         if job is None:  # it was killed after it had sent this
             return
         kind = event["event"]
@@ -218,7 +239,7 @@ class _Runner:
         if kind in ("loading", "round"):
             self.watcher.on_event(worker.number, job, event)
             return
-        worker.job = None
+        del worker.jobs[job.key]
         if kind == "done":
             self._record_done(worker, job)
         elif kind == "failed":
@@ -243,16 +264,19 @@ class _Runner:
     # -- workers that die or hang --------------------------------------------------------------------------------------------
 
     def _handle_exit(self, worker: WorkerProcess) -> None:
-        """A worker has ended. Unless all are stopping, another takes its place, and its run is tried again."""
-        job, was_ready, worker.job, worker.ready = worker.job, worker.ready, None, False
+        """A worker has ended. Unless all are stopping, another takes its place, and its runs are tried again."""
+        jobs, was_ready, worker.jobs, worker.ready = list(worker.jobs.values()), worker.ready, {}, False
         if self.workers.get(worker.number) is not worker:
             return
         del self.workers[worker.number]
         if self.report.stopped:
-            self.report.left += [job.key] if job else []
+            self.report.left += [job.key for job in jobs]
             return
-        if job is not None:
-            self._retry_or_fail(worker, job)
+        if len(jobs) == 1:
+            self._retry_or_fail(worker, jobs[0])
+        elif jobs:  # which of them it was shows when each is made alone
+            self.alone |= {job.key for job in jobs}
+            self.waiting += jobs
         elif not was_ready:
             self.failed_starts[worker.number] = self.failed_starts.get(worker.number, 0) + 1
         if not self._unfinished():
@@ -288,7 +312,7 @@ class _Runner:
     def _enforce_time_limit(self) -> None:
         limit = float("inf") if self.time_limit is None else self.time_limit
         for worker in self.workers.values():
-            if worker.job is not None and not worker.timed_out and time.monotonic() - worker.last_event > limit:
+            if worker.jobs and not worker.timed_out and time.monotonic() - worker.last_event > limit:
                 worker.timed_out = True
                 worker.kill()
 

@@ -49,6 +49,7 @@ RUNS = _schema(
     cost=_text,
     notes=_text,
     tuning=_text,
+    packed=_whole,  # runs, itself included, that shared its stack: its seconds are a share of the stack's
 )
 CLIENTS = _schema(
     key=_text,

@@ -1,8 +1,9 @@
 """A process that makes runs, one after the other, as the runner asks for them.
 
-It reads one JSON message per line from standard input: ``{"key": …, "settings": {…}}`` asks for a run, ``{"stop": true}`` ends
-the worker after the current round; so does the end of the input, when the runner has died. It writes one event per line to what
-was its standard output; anything else that prints goes to standard error, which is the runner's log.
+It reads one JSON message per line from standard input: ``{"key": …, "settings": {…}}`` asks for a run, ``{"pack": [{…}, {…}]}``
+for several in one stack, ``{"stop": true}`` ends the worker after the current round; so does the end of the input, when the
+runner has died. It writes one event per line to what was its standard output; anything else that prints goes to standard error,
+which is the runner's log.
 
 python -P -m fedfew.studies.worker ARGUMENTS       # started by fedfew.studies.runner
 """
@@ -18,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,7 @@ def data_of(settings: Settings) -> tuple[Any, ...]:
 
 @dataclass
 class Worker:
-    """Makes runs. Keeps the federation it loaded last: most runs of a study share theirs with the next."""
+    """Makes runs. Keeps the federations of its last runs: most runs of a study share theirs with the next."""
 
     root: Path
     keep_models: bool
@@ -52,7 +54,17 @@ class Worker:
     workers: int  # how many there are in all
     send: Callable[[dict[str, Any]], None]
     stopping: threading.Event = field(default_factory=threading.Event)
-    _data: tuple[tuple[Any, ...], Federation, list[str]] | None = None
+    _data: dict[tuple[Any, ...], tuple[Federation, list[str]]] = field(default_factory=dict)
+    _wanted: set[tuple[Any, ...]] = field(default_factory=set)  # the data of the pack that is being made
+
+    def make_pack(self, runs: Sequence[dict[str, Any]]) -> None:
+        """Make several runs in one stack; each ends as by :meth:`make`. runs: its arguments."""
+        from fedfew.engines.packed import Pack
+
+        self._wanted = {data_of(run["settings"]) for run in runs}
+        for ended in Pack().run([partial(self.make, **run) for run in runs]):
+            if isinstance(ended, BaseException):
+                raise ended
 
     def make(self, key: str, settings: Settings, candidates: Sequence[Settings] = (), values: Sequence[Any] = ()) -> None:
         """Make a run. Its last event is ``done``, ``failed``, ``busy`` (another runner holds it) or ``stopped``."""
@@ -84,12 +96,13 @@ class Worker:
 
     def _train(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
         from fedfew.adapters import TrainedPart
+        from fedfew.engines import packed
         from fedfew.engines.memory import share
         from fedfew.evaluation.costs import cost
         from fedfew.training.api import device_named, too_large
 
         device = device_named(settings.device)
-        begin, before = time.perf_counter(), folder.attempts
+        begin, before = packed.clock(), folder.attempts
         started = before[0]["when"] if before else now()
         folder.record_attempt(event="begun", when=now(), pid=os.getpid())
         try:
@@ -103,10 +116,12 @@ class Worker:
                 settings, notes = tuned[0], [*notes, tuning.in_words(tuned[1]["chosen"])]
             run = self._trained(key, settings, folder, federation, len(candidates) * settings.rounds)
         finally:
-            seconds = time.perf_counter() - begin
+            seconds = packed.clock() - begin
             folder.record_attempt(event="ended", when=now(), pid=os.getpid(), seconds=seconds)
+        member = packed.current()
         about = {
             "code": self.code,
+            "packed": 1 if member is None else member.largest,
             "device": _device_name(device),
             "started": started,
             "tuning": None if tuned is None else json.dumps(tuned[1]),
@@ -170,11 +185,14 @@ class Worker:
             raise
 
     def _federation(self, settings: Settings) -> tuple[Federation, list[str]]:
+        from fedfew.engines import packed
+
         wanted = data_of(settings)
-        if self._data is None or self._data[0] != wanted:
-            self._data = None  # so that two are never in memory at once
-            self._data = (wanted, *make_federation(settings))
-        return self._data[1], self._data[2]
+        if wanted not in self._data:
+            keep = {wanted} if packed.current() is None else self._wanted
+            self._data = {data: loaded for data, loaded in self._data.items() if data in keep}  # no others in memory
+            self._data[wanted] = make_federation(settings)
+        return self._data[wanted]
 
 
 def error_text(error: Exception) -> str:
@@ -227,8 +245,18 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_read_messages, args=(messages, worker.stopping), daemon=True).start()
     send({"event": "ready"})
     while (message := messages.get()) is not None and not worker.stopping.is_set():
-        candidates = [Settings(**settings) for settings in message["candidates"]]
-        worker.make(message["key"], Settings(**message["settings"]), candidates, message["values"])
+        runs = [_arguments(run) for run in message.get("pack", [message])]
+        if len(runs) == 1:
+            worker.make(**runs[0])
+        else:
+            worker.make_pack(runs)
+
+
+def _arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Of :meth:`Worker.make`."""
+    candidates = [Settings(**settings) for settings in message["candidates"]]
+    settings = Settings(**message["settings"])
+    return {"key": message["key"], "settings": settings, "candidates": candidates, "values": message["values"]}
 
 
 def _read_messages(messages: queue.SimpleQueue[dict[str, Any] | None], stopping: threading.Event) -> None:

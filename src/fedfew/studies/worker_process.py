@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import IO, TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ class WorkerProcess:
     number: int
     process: subprocess.Popen[str]
     ready: bool = False
-    job: Job | None = None
+    jobs: dict[str, Job] = field(default_factory=dict)  # by key, those it is making
     data: tuple[Any, ...] | None = None  # of its last job: it has them loaded
     last_event: float = field(default_factory=time.monotonic)
     timed_out: bool = False
@@ -63,10 +64,11 @@ class WorkerProcess:
         self.process.wait()
         events.put((self, None))
 
-    def assign(self, job: Job) -> None:
-        self.job, self.data, self.last_event = job, data_of(job.settings), time.monotonic()
-        candidates = [asdict(settings) for settings in job.candidates]
-        self.send({"key": job.key, "settings": asdict(job.settings), "candidates": candidates, "values": list(job.values)})
+    def assign(self, jobs: Sequence[Job]) -> None:
+        """Runs to be made: one, or several as a pack."""
+        self.jobs, self.data, self.last_event = {job.key: job for job in jobs}, data_of(jobs[0].settings), time.monotonic()
+        messages = [_message(job) for job in jobs]
+        self.send(messages[0] if len(messages) == 1 else {"pack": messages})
 
     def send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
@@ -90,3 +92,8 @@ class WorkerProcess:
     def exit_reason(self) -> str:
         code = self.process.returncode
         return f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _message(job: Job) -> dict[str, Any]:
+    candidates = [asdict(settings) for settings in job.candidates]
+    return {"key": job.key, "settings": asdict(job.settings), "candidates": candidates, "values": list(job.values)}

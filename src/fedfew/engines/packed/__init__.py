@@ -6,7 +6,7 @@ again (``requests.py``). Features that several runs hold are stored once (``plac
 """
 
 from fedfew.engines.packed.engine import Packed
-from fedfew.engines.packed.members import Member, Pack, current
+from fedfew.engines.packed.members import Member, Pack, clock, current
 from fedfew.engines.packed.placing import place
 
-__all__ = ["Member", "Pack", "Packed", "current", "place"]
+__all__ = ["Member", "Pack", "Packed", "clock", "current", "place"]

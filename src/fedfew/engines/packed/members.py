@@ -22,6 +22,12 @@ def current() -> Member | None:
     return member
 
 
+def clock() -> float:
+    """Seconds of this run since some moment: of a member of a pack its share."""
+    member = current()
+    return time.perf_counter() if member is None else member.clock()
+
+
 class Request(Protocol):
     """Work that a run waits for, and that may be done for several runs at once."""
 
