@@ -148,6 +148,7 @@ def test_the_catalogue_holds_the_papers_tables_and_figures():
         "natural",
         "attacks",
         "privacy",
+        "privacy-cifar10",
         "leaderboard",
         "leaderboard-wide",
         "tuned",
