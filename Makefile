@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test test-slow test-all test-deploy coverage lint types bench clean help
+.PHONY: demo deploy-demo test test-quick test-slow test-all test-deploy coverage lint types bench clean help
 
 help:
 	@echo "make demo   compare three methods of federated learning on rotated digits (under a minute after set-up)"
@@ -37,8 +37,12 @@ deploy-demo: $(VENV)/installed-flower
 # Coverage is that of the quick and the slow tests together: each leaves its data files, and `make coverage` adds them up.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal --durations 20
 
-test: lint types
+# Types are checked beside the tests: mypy uses one core, a minute from scratch.
+test: lint
 	rm -f .coverage .coverage.*
+	$(MAKE) --no-print-directory -j 2 types test-quick
+
+test-quick: $(VENV)/installed-dev
 	$(PYTEST) -m "not deploy and not slow"
 
 test-slow: $(VENV)/installed-dev

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from click.testing import CliRunner, Result
 from torch import nn
-from typer.testing import CliRunner, Result
+from typer.main import get_command
 
 import fedfew
 from fedfew.cli import app
@@ -56,9 +57,12 @@ def same_run(a: fedfew.Run, b: fedfew.Run) -> None:
     assert torch.equal(a.choice, b.choice)
 
 
+COMMAND = get_command(app)  # once: building all commands takes as long as most of them run
+
+
 def call(*words: str, code: int = 0) -> Result:
     """What a command answers, once it has ended with this code."""
-    result = CliRunner().invoke(app, list(words), prog_name="fedfew")
+    result = CliRunner().invoke(COMMAND, list(words), prog_name="fedfew")
     assert result.exit_code == code, result.output
     return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-SMALL = ["--rounds", "2", "--clients", "4", "--device", "cpu", "--engine", "stacked"]
+SMALL = ["--rounds", "2", "--clients", "4", "--device", "cpu", "--engine", "sequential"]
 TINY = [*SMALL, "--sample", "160"]
 PNG = b"\x89PNG"
 PROGRAM = [sys.executable, "-c", "from fedfew.cli import main; main()"]

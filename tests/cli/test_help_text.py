@@ -6,24 +6,23 @@ from typing import Any
 
 import pytest
 from rich.text import Text
-from typer.main import get_command
 
-from fedfew.cli import app, help_text
-from tests.helpers import call
+from fedfew.cli import help_text
+from tests.helpers import COMMAND, call
 
 pytestmark = pytest.mark.usefixtures("here")
 
 
 def commands() -> list[list[str]]:
     found: list[list[str]] = []
-    for name, command in get_command(app).commands.items():
+    for name, command in COMMAND.commands.items():
         inner = getattr(command, "commands", None)
         found += [[name, below] for below in inner] if inner else [[name]]
     return found
 
 
 def found(words: list[str]) -> Any:
-    command: Any = get_command(app)
+    command: Any = COMMAND
     for word in words:
         command = command.commands[word]
     return command

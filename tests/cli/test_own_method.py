@@ -82,8 +82,8 @@ def test_a_run_with_a_class_of_ones_own_is_that_of_python() -> None:
     assert run.method.settings() == {"name": "qfair-of-a-user", "q": 2.0}
     assert yaml.safe_load(Path("r/config.yaml").read_text())["method"] == {"name": SPEC, "q": 2.0}
     data = fedfew.data.load("digits", clients=4, sample=160)
-    same = fedfew.train(data, "mlp", type(run.method)(q=2.0), rounds=2, batch_size=10, lr=0.1, engine="stacked", device="cpu")
-    plain = fedfew.train(data, "mlp", "fedavg", rounds=2, batch_size=10, lr=0.1, engine="stacked", device="cpu")
+    same = fedfew.train(data, "mlp", type(run.method)(q=2.0), rounds=2, batch_size=10, lr=0.1, engine="sequential", device="cpu")
+    plain = fedfew.train(data, "mlp", "fedavg", rounds=2, batch_size=10, lr=0.1, engine="sequential", device="cpu")
     assert np.array_equal(run.history.served_loss, same.history.served_loss)
     assert not np.array_equal(run.history.served_loss, plain.history.served_loss)
 

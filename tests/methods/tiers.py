@@ -1,7 +1,8 @@
 """Which tests a method goes through in ``make test``, and which in ``make test-all`` alone.
 
-The first ten go through all shared tests in ``make test``. The others are built from the same parts: there they go through
-their own tests and the recorded outcomes, and through all the rest in ``make test-all``.
+One of each kind goes through all shared tests in ``make test``: few models, one model, a personal model, personal layers, a
+server that holds all clients' models, clusters. The others are built from the same parts: there they go through their own tests
+and the recorded outcomes, and through all the rest in ``make test-all``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import pytest
 
 from fedfew.methods import METHODS
 
-FIRST = frozenset({"fedfew", "fedavg", "fedprox", "fedmtl", "apfl", "ditto", "fedrep", "fedamp", "ifca", "local"})
+FIRST = frozenset({"fedfew", "fedavg", "ditto", "fedrep", "fedamp", "ifca"})
+OF_THE_PAPER = FIRST | {"fedprox", "fedmtl", "apfl", "local"}
 
-ON_A_NETWORK = [*sorted(FIRST), "scaffold", "fedem", "fedpac", "cfl", "knnper"]
-"""Methods that run between real processes: the first ten, and one of each kind of message and state that later ones brought. All
-methods run on a network in memory (tests/flower/test_server_loop.py)."""
+ON_A_NETWORK = [*sorted(OF_THE_PAPER), "scaffold", "fedem", "fedpac", "cfl", "knnper"]
+"""Methods that run between real processes: the ten of the paper, and one of each kind of message and state that later ones
+brought. All methods run on a network in memory (tests/flower/test_server_loop.py)."""
 
 
 def tiered(cases: Iterable[Any] = METHODS) -> list[Any]:

@@ -39,16 +39,20 @@ def test_names_of_batch_norm():
     assert {name.partition(".")[0] for name in NORM} == {"norm2d", "norm1d"}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("method", METHODS)
+def pairs(first, second):
+    """All pairs; those that have neither the first of the one nor of the other are slow."""
+    quick = {first[0], second[0]}
+    return [pytest.param(a, b, marks=[] if quick & {a, b} else pytest.mark.slow) for a in first for b in second]
+
+
+@pytest.mark.parametrize(("method", "policy"), pairs(["fedfew", "fedavg", "ifca", "local"], POLICIES))
 def test_engines_and_chunks_agree(method, policy):
     oracle, other = train(method, policy), train(method, policy, engine="stacked", chunk=3)
     assert difference(oracle, other) < 1e-6
     same_history(oracle, other, 1e-5)
 
 
-@pytest.mark.parametrize("engine", ["stacked", "sequential"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("engine", "policy"), pairs(["stacked", "sequential"], POLICIES))
 def test_resumed_run_is_the_same_to_the_last_bit(policy, engine, tmp_path):
     settings = {"method": "fedfew", "policy": policy, "engine": engine, "participation": 0.75, "augment": "crop-flip"}
     whole = train(**settings, rounds=4)

@@ -86,10 +86,13 @@ def plain_text(text: str) -> str:
 
 def wrapped(text: str, width: float, size: float) -> str:
     """The text in lines that are no wider than a figure of so many inches, at this font size."""
-    from matplotlib.textpath import TextPath
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size)
 
     def inches(line: str) -> float:
-        return float(TextPath((0, 0), line, size=size, usetex=False).get_extents().width) / 72 if line.strip() else 0.0
+        return float(text_to_path.get_text_width_height_descent(line.replace("\\$", "$"), font, ismath=False)[0]) / 72
 
     lines: list[str] = []
     for word in plain_text(text).split():
