@@ -87,7 +87,8 @@ def _log_client_weights(weights: Tensor | float | None, losses: Tensor) -> Tenso
     if weights is None:
         return losses.new_zeros(len(losses), dtype=_working_type(losses))
     column = _per_client("client_weights", weights, losses.to(_working_type(losses)))[:, 0]
-    if (column < 0).any() or not (column > 0).any():
+    least, most = column.aminmax()
+    if least < 0 or most <= 0:
         raise ValueError("client_weights must be ≥ 0, and > 0 for at least one client")
     return column.log()
 
@@ -108,10 +109,11 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}")
     usable = losses.isfinite()
-    if not (usable | (losses == torch.inf)).all():
-        raise ValueError("losses must be numbers, or +inf for a model that a client cannot use, but some are NaN or -inf")
-    if not usable.any(1).all():
-        raise ValueError(f"losses of client {int((~usable.any(1)).nonzero()[0])} are all infinite: it has no model to use")
+    if not usable.all():
+        if not (usable | (losses == torch.inf)).all():
+            raise ValueError("losses must be numbers, or +inf for a model that a client cannot use, but some are NaN or -inf")
+        if not usable.any(1).all():
+            raise ValueError(f"losses of client {int((~usable.any(1)).nonzero()[0])} are all infinite: it has no model to use")
     objectives = losses = losses.to(_working_type(losses))
     if ideal is not None:
         objectives = objectives - _per_client("ideal", ideal, losses)

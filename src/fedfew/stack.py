@@ -165,12 +165,15 @@ class WeightedMean:
         self.log_whole = torch.logaddexp(self.log_whole, log_whole.logsumexp(0))
         largest = torch.maximum(self._largest, log_weights.amax(0))
         anchor = largest.masked_fill(largest == -torch.inf, 0.0)
-        shrink = (self._largest - anchor).exp()
         omega = (log_weights - anchor).exp()
-        self._largest = largest
-        self._total = self._total * shrink + omega.sum(0)
         part = tree_map(lambda t: _weighted_sum(omega.to(t.device), t), x)
-        self._sum = part if self._sum is None else tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
+        if self._sum is None:
+            self._total, self._sum = omega.sum(0), part
+        else:
+            shrink = (self._largest - anchor).exp()
+            self._total = self._total * shrink + omega.sum(0)
+            self._sum = tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
+        self._largest = largest
 
     def parts(self) -> Tree:
         """The sums so far: what another process needs to :meth:`merge` them with its own. Empty if nothing was added."""
@@ -219,5 +222,8 @@ def _weighted_sum(omega: Tensor, x: Tensor) -> Tensor:
     x = _real(x)
     omega = omega.to(x.dtype)
     flat = x.reshape(clients, x.shape[1], -1)
-    total = torch.einsum("ck,ckp->kp", omega, flat) if x.shape[1] == models else omega.T @ flat[:, 0]
+    if x.shape[1] == models:
+        total = torch.bmm(omega.T[:, None], flat.transpose(0, 1))  # einsum would look for this product at every call
+    else:
+        total = omega.T @ flat[:, 0]
     return total.reshape(models, *x.shape[2:])

@@ -150,7 +150,7 @@ def test_the_bound_on_losses_limits_the_weight_by_losses_to_ten_times_that_of_th
     bound = method.loss_bound(0.5)
     losses = torch.tensor([[0.5, 9.0], [bound, 9.0], [0.4, 9.0]], dtype=torch.float64)
     reply = Reply({}, losses, torch.ones(3))
-    alpha = method.log_whole(reply, torch.full((3,), 1 / 3), torch.arange(3)).exp()
+    alpha = method.log_weights(reply, torch.full((3,), 1 / 3), torch.arange(3)).exp().sum(1)
     assert float(alpha[1] / alpha[0]) == pytest.approx(10)
     assert method.loss_bound(0.01) == pytest.approx(0.1)  # ten times the median, where that is less
     assert FedFew(models=2, mu=0.3, most_share=1.0).loss_bound(0.5) == FedFew.as_published().loss_bound(0.5) == 5.0

@@ -113,7 +113,7 @@ class FedFew(Method):
             self.require(values is None or len(values) == clients, setting, f"one number for each of {clients} clients")
 
     def smoothed(self, factor: float) -> FedFew:
-        return replace(self, mu=self.mu * factor)
+        return self if factor == 1 else replace(self, mu=self.mu * factor)
 
     @property
     def replicas(self) -> int:
@@ -178,7 +178,9 @@ class FedFew(Method):
         return log_alpha[:, None] + log_w
 
     def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
-        """log α_i but for the same constant: α sums to one, λ_i α_i w[i, k] does not."""
+        """log α_i but for the same constant: α sums to one, λ_i α_i w[i, k] does not unless every λ_i is 1."""
+        if self.preference is None:
+            return None
         return scalarization.log_weights(reply.losses.cpu().double(), self.mu, **self._client_terms(share, clients))[0]
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
@@ -206,15 +208,15 @@ class FedFew(Method):
         return server if self.share == "none" else take(whole_models(tree_map(lambda t: t[None], server)), 0)
 
     def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
-        terms = self._client_terms(share, clients)
-        alpha, w = scalarization.weights(losses.double(), self.mu, **terms)
-        return {"alpha": alpha, "w": w, "g": scalarization.stch_set(losses.double(), self.mu, **terms)}
+        log_alpha, log_w = scalarization.log_weights(losses.double(), self.mu, **self._client_terms(share, clients))
+        return {"alpha": log_alpha.softmax(0), "w": log_w.exp(), "g": self.mu * log_alpha.logsumexp(0)}
 
     def _client_terms(self, share: Tensor, clients: Tensor) -> dict[str, Tensor | None]:
         """λ, z* and p of these clients. Weighting losses by sample share is a preference: λ_i n_i / Σ_j n_j (L[i, k] − z*_i)."""
-        one, counts = torch.ones(len(clients), dtype=torch.float64), share.cpu().double()
-        lam = counts if self.weigh_samples and not self.scale_free else one
+        counts = share.cpu().double()
+        lam = counts if self.weigh_samples and not self.scale_free else None
         if self.preference is not None:
-            lam = lam * torch.tensor(self.preference, dtype=torch.float64)[clients]
+            given = torch.tensor(self.preference, dtype=torch.float64)[clients]
+            lam = given if lam is None else lam * given
         ideal = None if self.ideal is None else torch.tensor(self.ideal, dtype=torch.float64)[clients]
         return {"preference": lam, "ideal": ideal, "client_weights": counts if self.weigh_samples and self.scale_free else None}

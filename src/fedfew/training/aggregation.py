@@ -44,7 +44,11 @@ class PerClient:
         self.put_values(clients, {name: value for name, value in vars(scores).items() if value is not None})
 
     def put_values(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
+        everyone = len(clients) == self.clients and torch.equal(clients, torch.arange(self.clients))
         for name, value in values.items():
+            if everyone:
+                self.columns[name] = value
+                continue
             empty = torch.nan if value.is_floating_point() else -1
             self.columns.setdefault(name, torch.full((self.clients, *value.shape[1:]), empty, dtype=value.dtype))[clients] = value
 
@@ -119,25 +123,30 @@ class Aggregation:
             self._mean = self._round_mean(0)  # a round without clients gets noise, too
         self._restarted: list[tuple[int, int]] = []
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
-        self._weighed: tuple[Tensor, Tensor, Tensor] | None = None  # see _weights
+        self._weighed: list[tuple[Tensor, Tensor]] = []  # see _weights
+        self._factors: Tensor | None = None
+        self._known: tuple[Tensor, Tensor] | None = None  # see _replies
 
     def add(self, clients: Tensor, reply: Reply) -> None:
         """Take in the replies of the clients at these positions; they must be :func:`usable`."""
         if self.losses is None:
             self.losses = torch.full((len(self.share), reply.losses.shape[1]), torch.nan)
-        unusable = reply.losses.cpu() == torch.inf
-        self.losses[clients] = reply.losses.cpu().float().masked_fill(unusable, torch.nan)
+        losses = reply.losses.cpu()
+        unusable = losses == torch.inf
+        self.losses[clients] = losses.float().masked_fill(unusable, torch.nan)
         self.samples[clients] = reply.samples.cpu()
         self.bytes_up += reply.bytes_each * len(clients)
         if reply.update:
             self._mean = self._mean or self._round_mean(reply.losses.shape[1])
             of = replace(reply, losses=self.bounded(reply.losses)), self.share[clients], clients
-            log_weights = self.method.log_weights(*of).cpu().masked_fill(unusable, -torch.inf)
+            log_weights, log_whole = self._log_weights(*of)
             update = reply.update if self._products is None else self._products.of_updates(reply.update)
-            self._mean.add(clients, log_weights, self.method.log_whole(*of), update)
+            self._mean.add(clients, log_weights, log_whole, update)
+            self._weighed.append((log_weights, log_weights.logsumexp(1) if log_whole is None else log_whole))
         if self.method.absorbs:
             self._noted.append((clients, reply))
         self._answered.append(clients)
+        self._factors = self._known = None
 
     def add_mean(self, mean: WeightedMean) -> None:
         """The updates' weighted mean itself, where they were added up elsewhere (under masks, which hide single ones)."""
@@ -163,6 +172,7 @@ class Aggregation:
 
     def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
         """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
+        self._weighed, self._factors, self._known = [], None, None
         gathered = group.everyones((self.losses, self.samples, self.adapted, self.bytes_up, self.bytes_down, self._answered))
         mine: Tree = {"mean": {} if self._mean is None else self._mean.parts()}
         for i, (clients, state) in enumerate(own):
@@ -196,7 +206,17 @@ class Aggregation:
     @property
     def answered(self) -> Tensor:
         """Positions of the clients whose replies were taken in."""
-        return torch.cat(self._answered) if self._answered else torch.zeros(0, dtype=torch.int64)
+        return self._replies[0]
+
+    @property
+    def _replies(self) -> tuple[Tensor, Tensor]:
+        """The clients that answered, and what they :meth:`reported`; of nobody, nothing."""
+        if self._known is None:
+            if not self._answered:
+                return torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0)
+            answered = torch.cat(self._answered)
+            self._known = answered, self.reported(answered)
+        return self._known
 
     @property
     def nobody_drawn(self) -> bool:
@@ -209,7 +229,7 @@ class Aggregation:
         if self.nobody_drawn:
             return math.nan
         assert self.losses is not None, "nobody answered"
-        return float(self.reported(self.answered).amin(1).mean())
+        return float(self._replies[1].amin(1).mean())
 
     def reported(self, clients: Tensor) -> Tensor:
         """The losses [C, K] of clients that answered, +inf for a model that a client cannot use."""
@@ -230,7 +250,7 @@ class Aggregation:
         if self._products is not None and mean is not None:
             server = self._products.factored(server, self._state.server)
         average = self._averaged(server)
-        median = median_of(self.reported(self.answered)) if self._answered else self._state.median_loss
+        median = median_of(self._replies[1]) if self._answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._state.unused))
 
     def _averaged(self, server: Tree) -> Tree:
@@ -247,7 +267,7 @@ class Aggregation:
         after = self.optimizer.config.restart_unused
         if not after or not self._answered:
             return step
-        losses = self.reported(self.answered)
+        losses = self._replies[1]
         if not restart.applies(self.method, step.server, losses.shape[1]):
             return step
         step = replace(step, unused=restart.unused_for(self._state.unused, self._weights()[0]))
@@ -262,7 +282,7 @@ class Aggregation:
         unusable = self._unusable(round)
         if self._noise is not None or (self._mean is None and self._masked_mean is None):
             return unusable
-        clients, reported = self.answered.tolist(), self.reported(self.answered)
+        clients, reported = self.answered.tolist(), self._replies[1]
         log_weights, log_alpha, factors = self._weights()
         capped = factors.nonzero()[:, 0].tolist()
         before, after = (of.softmax(0).tolist() if capped else [] for of in (log_alpha, log_alpha + factors))
@@ -294,6 +314,8 @@ class Aggregation:
 
     def _unusable(self, round: int) -> list[str]:
         """A line for each model whose loss or update is not finite for some of the clients that answered."""
+        if bool(self._replies[1].isfinite().all()):
+            return []
         answered = self.answered.sort().values
         lines = []
         for k, unusable in enumerate((self.reported(answered) == torch.inf).T):
@@ -310,23 +332,32 @@ class Aggregation:
         large = reported.amin(1) > LOSS_BOUND * self._median
         if not bool(large.any()):
             return []
-        (would, _), (has, _) = (self._log_weights(losses) for losses in (reported, self.bounded(reported)))
+        (would, _), (has, _) = (self._log_weights_of(losses) for losses in (reported, self.bounded(reported)))
         return (large & ~torch.isclose(would, has).all(1)).nonzero()[:, 0].tolist()
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""
-        if self._weighed is None or len(self._weighed[0]) != len(self.answered):
-            log_weights, log_alpha = self._log_weights(self.bounded(self.reported(self.answered)))
-            self._weighed = log_weights, log_alpha, self.log_factors(log_alpha, self.answered)
-        return self._weighed
+        if not self._weighed:  # their updates came from other processes, or added up
+            self._weighed = [self._log_weights_of(self.bounded(self._replies[1]))]
+        if len(self._weighed) > 1:
+            self._weighed = [tuple(map(torch.cat, zip(*self._weighed, strict=True)))]
+        log_weights, log_alpha = self._weighed[0]
+        if self._factors is None:
+            self._factors = self.log_factors(log_alpha, self.answered)
+        return log_weights, log_alpha, self._factors
 
-    def _log_weights(self, losses: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_weights_of(self, losses: Tensor) -> tuple[Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` that the clients who answered would have with these losses."""
         at = self.answered
-        of = Reply({}, losses, self.samples[at]), self.share[at], at
-        log_weights = self.method.log_weights(*of).cpu().double().masked_fill(losses == torch.inf, -torch.inf)
-        whole = self.method.log_whole(*of)
-        return log_weights, log_weights.logsumexp(1) if whole is None else whole.cpu().double()
+        log_weights, log_whole = self._log_weights(Reply({}, losses, self.samples[at]), self.share[at], at)
+        return log_weights, log_weights.logsumexp(1) if log_whole is None else log_whole
+
+    def _log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The method's log ω ``[C, K]``, with none for what a client cannot use, and the log of the whole ``[C]``, in float64."""
+        log_weights = self.method.log_weights(reply, share, clients).to("cpu", torch.float64)
+        whole = self.method.log_whole(reply, share, clients)
+        unusable = reply.losses.cpu() == torch.inf
+        return log_weights.masked_fill(unusable, -torch.inf), None if whole is None else whole.to("cpu", torch.float64)
 
     def _diagnosed(self, models: int) -> dict[str, Any]:
         """What the method records of the round, NaN for clients without a reply."""
@@ -334,7 +365,7 @@ class Aggregation:
         if self.nobody_drawn:  # of somebody, for the names
             found = self.method.diagnose(torch.zeros(1, models), torch.ones(1), torch.tensor([0]))
         else:
-            found = self.method.diagnose(self.bounded(self.reported(answered)), self.share[answered], answered)
+            found = self.method.diagnose(self.bounded(self._replies[1]), self.share[answered], answered)
         if "alpha" in found:
             found["alpha"] = self._alpha_used(found["alpha"])
         for name, value in found.items():

@@ -47,14 +47,15 @@ def log_factors(log_alpha: Tensor, most: Tensor) -> Tensor:
     """
     log_alpha = log_alpha.double()
     most = most.double().masked_fill(log_alpha == -torch.inf, 0.0)  # who has no weight can be given none
-    log_most = most.log()
     if float(most.sum()) <= 1:
-        return torch.where(most > 0, log_most - log_alpha, 0.0)
+        return torch.where(most > 0, most.log() - log_alpha, 0.0)
+    if not bool((log_alpha.softmax(0) > most * (1 + 1e-9)).any()):  # as in nearly every round
+        return torch.zeros_like(log_alpha)
     capped = torch.zeros(len(most), dtype=torch.bool)
     while True:  # capping one raises the others' shares, which may bring another above its cap
         left, others = 1 - float(most[capped].sum()), log_alpha[~capped]
         over = left * others.softmax(0) > most[~capped] * (1 + 1e-9)  # with room for rounding, or all might end up capped
         if not bool(over.any()):
             log_scale = math.log(left) - others.logsumexp(0)
-            return torch.where(capped, log_most - log_scale - log_alpha, 0.0)
+            return torch.where(capped, most.log() - log_scale - log_alpha, 0.0)
         capped[~capped] = over

@@ -245,7 +245,7 @@ class RoundLoop:
         if collected.nobody_drawn:
             return
         answered = collected.answered.sort().values
-        missing = present[~torch.isin(present, answered)].tolist()
+        missing = [] if len(answered) == len(present) else present[~torch.isin(present, answered)].tolist()
         self.state.left_out += len(missing)
         if missing:
             self._note(f"round {number}: left out, their loss or update is not finite: clients {some(missing)}")

@@ -39,8 +39,9 @@ class RoundMean:
         log_alpha = log_weights.logsumexp(1) if log_whole is None else log_whole.to("cpu", torch.float64)
         self._clients = torch.cat([self._clients, clients.cpu()])
         self._log_alpha = torch.cat([self._log_alpha, log_alpha])
-        waiting = torch.isin(clients.cpu(), self._waiting())
-        if bool(waiting.any()):
+        late = self._waiting()
+        waiting = torch.isin(clients.cpu(), late) if len(late) else late
+        if len(late) and bool(waiting.any()):
             for row in waiting.nonzero()[:, 0].tolist():
                 one = slice(row, row + 1)
                 kept: Tree = {"log_weights": log_weights[one], "update": tree_map(torch.clone, take(update, one))}
