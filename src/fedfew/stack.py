@@ -222,8 +222,6 @@ def _weighted_sum(omega: Tensor, x: Tensor) -> Tensor:
     x = _real(x)
     omega = omega.to(x.dtype)
     flat = x.reshape(clients, x.shape[1], -1)
-    if x.shape[1] == models:
-        total = torch.bmm(omega.T[:, None], flat.transpose(0, 1))  # einsum would look for this product at every call
-    else:
-        total = omega.T @ flat[:, 0]
+    # bmm: einsum would look for this product at every call
+    total = torch.bmm(omega.T[:, None], flat.transpose(0, 1)) if x.shape[1] == models else omega.T @ flat[:, 0]
     return total.reshape(models, *x.shape[2:])

@@ -142,7 +142,8 @@ CLASSIFICATION = TASKS["classification"]
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """``F.cross_entropy(outputs, y, reduction="none")``; on a CPU plain operations are five times as fast over few classes."""
     below = outputs - outputs.amax(-1, keepdim=True)
-    return below.exp().sum(-1).log() - below.gather(-1, y[..., None])[..., 0]
+    of_labels = below.gather(-1, y[..., None])[..., 0]
+    return below.exp().sum(-1).log() - of_labels
 
 
 def _of_numbers(loss: Callable[..., Tensor]) -> LossFunction:

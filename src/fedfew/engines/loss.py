@@ -98,14 +98,15 @@ def stacked_cross_entropy(
     """
     labels, weighs = (t if t.ndim == 2 else t[:, None] for t in (y, weight))
     below = logits - logits.amax(-1, keepdim=True).detach()
+    of_labels = below.gather(-1, labels)
     total = below.exp().sum(-1, keepdim=True).log()
-    losses = total - below.gather(-1, labels)
+    losses = total - of_labels
     counts = weighs if importance is None else weighs * importance.reshape(weighs.shape)
     if class_weights is not None:
         class_weights = class_weights.to(logits.dtype)
-        of_labels = class_weights.expand_as(logits).gather(-1, labels)
-        scale = (weighs * of_labels).sum()
-        value = (losses * counts * of_labels).sum() / scale
+        class_of_labels = class_weights.expand_as(logits).gather(-1, labels)
+        scale = (weighs * class_of_labels).sum()
+        value = (losses * counts * class_of_labels).sum() / scale
     else:
         value = (losses * counts).sum()
     if smoothing:

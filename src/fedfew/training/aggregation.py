@@ -340,7 +340,8 @@ class Aggregation:
         if not self._weighed:  # their updates came from other processes, or added up
             self._weighed = [self._log_weights_of(self.bounded(self._replies[1]))]
         if len(self._weighed) > 1:
-            self._weighed = [tuple(map(torch.cat, zip(*self._weighed, strict=True)))]
+            of_weights, of_clients = zip(*self._weighed, strict=True)
+            self._weighed = [(torch.cat(of_weights), torch.cat(of_clients))]
         log_weights, log_alpha = self._weighed[0]
         if self._factors is None:
             self._factors = self.log_factors(log_alpha, self.answered)

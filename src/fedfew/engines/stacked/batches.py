@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -50,6 +52,53 @@ def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None) -> Tensor
     return seen if shifts is None else moved(seen, shifts, black(samples))
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What a step is, whatever the samples are: ``clients`` are at places ``window`` of their orders."""
+
+    clients: int
+    window: slice
+    weight: Tensor  # [clients, K, B], as in a batch
+    share: Tensor
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of one pass of clients of given sizes: the same in every round, so a recording takes them as they are."""
+
+    each: list[_Step]
+    shape: tuple[int, int, int]  # of the orders, [C, K, longest]
+
+    @classmethod
+    @lru_cache(maxsize=32)
+    def of(cls, sizes: tuple[int, ...], models: int, batch_size: int, join_last: bool, device: torch.device) -> _Steps:
+        alone = [join_last and size > batch_size and size % batch_size == 1 for size in sizes]
+        each = []
+        for begin in range(0, sizes[0], batch_size):
+            active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
+            if active == 0:
+                break
+            joined = [joins and size == begin + batch_size + 1 for size, joins in zip(sizes[:active], alone, strict=False)]
+            ends = [min(size, begin + batch_size + more) for size, more in zip(sizes, joined, strict=False)]
+            window = slice(begin, min(sizes[0], begin + batch_size + any(alone[:active])))
+            end = torch.tensor(ends, device=device)[:, None]
+            weight = (torch.arange(window.start, window.stop, device=device) < end) / (end - begin)
+            share = (end[:, 0] - begin) / torch.tensor(sizes[:active], device=device)
+            each.append(_Step(active, window, weight[:, None].expand(-1, models, -1).contiguous(), share))
+        return cls(each, (len(sizes), models, sizes[0]))
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """How many samples each step takes."""
+        return [step.weight.numel() for step in self.each]
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Where the samples of all steps are in the orders, one step after the other."""
+        every = torch.arange(math.prod(self.shape), device=self.each[0].weight.device).reshape(self.shape)
+        return torch.cat([every[: step.clients, :, step.window].flatten() for step in self.each])
+
+
 def batches_of(
     samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int, join_last: bool = False
 ) -> Iterator[Batch]:
@@ -57,35 +106,20 @@ def batches_of(
 
     join_last: a client's last sample joins the batch before where it would be a batch by itself.
     """
-    alone = [join_last and size > batch_size and size % batch_size == 1 for size in sizes]
-    count = samples.count[rank][:, None]
+    models, shape = order.shape[1], samples.x.shape[1:]
+    steps = _Steps.of(tuple(sizes), models, batch_size, join_last, rank.device)
     position = torch.arange(samples.longest, device=rank.device)
-    valid = position < count  # [C, longest]
-    rows = samples.start[rank][:, None, None] + order.where(valid[:, None], 0)
-    batch = position // batch_size
-    b = (count - batch * batch_size).clamp_max(batch_size)
-    if any(alone):
-        joined = torch.tensor(alone, device=rank.device)[:, None]
-        batch = torch.where(joined & (position == count - 1), batch - 1, batch)
-        b = torch.where(joined & (batch == count // batch_size - 1), batch_size + 1, b)
-    weight = (valid / b)[:, None].expand(order.shape)
-    share = b[:, ::batch_size] / count
-    few = rows.numel() * samples.x.shape[1:].numel() <= AT_ONCE and samples.x.device == rows.device
-    every = (inputs(samples, rows), samples.y[rows]) if few else None
-    for step, begin in enumerate(range(0, samples.longest, batch_size)):
-        active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
-        if active == 0:
-            return
-        window = slice(begin, begin + batch_size + any(alone[:active]))
-        at = rows[:active, :, window]
-        weighs = weight[:active, :, window]
-        if any(alone):
-            weighs = weighs.where((batch[:active, window] == step)[:, None], 0.0)
-        x, y = (t[:active, :, window].contiguous() for t in every) if every else (inputs(samples, at), samples.y[at])
-        yield Batch(
-            clients=active,
-            x=x,
-            y=y,
-            weight=weighs,
-            share=share[:active, step],
-        )
+    order = order.where(position < samples.count[rank][:, None, None], 0)
+    rows = samples.start[rank][:, None, None] + order
+    few = rows.numel() * shape.numel() <= AT_ONCE and samples.x.device == rows.device
+    if few:
+        every = rows.flatten().index_select(0, steps.places)
+        features, labels = (t.split(steps.lengths) for t in (inputs(samples, every), samples.y.index_select(0, every)))
+    for at, step in enumerate(steps.each):
+        if few:
+            stack = (step.clients, models, -1)
+            x, y = features[at].view(*stack, *shape), labels[at].view(*stack, *samples.y.shape[1:])
+        else:
+            of_step = rows[: step.clients, :, step.window]
+            x, y = inputs(samples, of_step), samples.y[of_step]
+        yield Batch(clients=step.clients, x=x, y=y, weight=step.weight, share=step.share)

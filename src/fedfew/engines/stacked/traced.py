@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fedfew.engines.stacked.in_place import write_in_place
 from fedfew.engines.stacked.recording import record
+from fedfew.engines.stacked.script import scripted
 from fedfew.util.interrupts import held_back
 
 Rewrite = Callable[["Recording"], "Recording"]
@@ -28,12 +30,12 @@ class Recording:
 
     def __init__(self, graph: fx.Graph, constants: dict[str, Tensor]) -> None:
         self.graph = graph
-        self._constants = constants
+        self.constants = constants
 
     @cached_property
     def forward(self) -> Callable[..., Any]:
         """The plain function: a module's own call costs as much as three operations."""
-        function: Callable[..., Any] = fx.GraphModule(self._constants, self.graph).forward
+        function: Callable[..., Any] = fx.GraphModule(self.constants, self.graph).forward
         return function
 
     def __call__(self, *tensors: Tensor) -> Any:
@@ -56,10 +58,21 @@ class Traced:
             self._recordings.move_to_end(key)
         else:
             recording = recorded(function, tensors)
-            self._recordings[key] = _called_directly(rewrite(recording) if rewrite else recording).forward
+            self._recordings[key] = _replay(rewrite(recording) if rewrite else recording, tensors[0].device)
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
         return self._recordings[key](*tensors)
+
+
+def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
+    """The function that is called in place of the recorded one. On a GPU operations wait for the device, not for Python."""
+    if device.type == "cpu":
+        write_in_place(recording.graph)
+        drop_unused(recording.graph)
+        program = scripted(recording.graph, recording.constants)
+        if program is not None:
+            return program
+    return _called_directly(recording).forward
 
 
 def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recording:
@@ -142,6 +155,8 @@ def _does_nothing(node: fx.Node, writes: bool) -> bool:
     if node.target is torch.ops.aten.permute.default:
         return node.args[1] == sorted(node.args[1])  # type: ignore[arg-type]  # a list of axes
     source = node.args[0] if node.args else None
+    if node.target is torch.ops.aten.slice.Tensor and (len(node.args) < 5 or node.args[4] == 1):  # of all there is
+        return isinstance(source, fx.Node) and source.meta["like"] == node.meta["like"]
     return node.target in _RESHAPES and isinstance(source, fx.Node) and source.meta["like"] == node.meta["like"]
 
 

@@ -1,0 +1,69 @@
+"""Steps of a recording that write over an argument nobody else needs: less memory is allocated, read and written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+FRESH = {  # operations that return new memory, and never a view of an argument
+    *(aten.baddbmm.default, aten.bmm.default, aten.mm.default, aten.addmm.default),
+    *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default),
+    *(aten.exp.default, aten.log.default, aten.relu.default, aten.threshold_backward.default),
+    *(aten.amax.default, aten.sum.dim_IntList, aten.gather.default, aten.scatter_add.default, aten.index_select.default),
+}
+TWINS = {  # operations of one element at a time, whose result may take the place of their first argument
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.neg.default: aten.neg_.default,
+    aten.exp.default: aten.exp_.default,
+    aten.log.default: aten.log_.default,
+    aten.relu.default: aten.relu_.default,
+    aten.scatter_add.default: aten.scatter_add_.default,
+}
+COMMUTE = {aten.add.Tensor, aten.mul.Tensor}
+VIEWS = {aten.view.default, aten._unsafe_view.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default}
+
+
+def write_in_place(graph: fx.Graph) -> None:
+    """Let operations write over what nobody reads after them."""
+    place = {node: at for at, node in enumerate(graph.nodes)}
+    for node in place:
+        if node.target is aten.add.Tensor and _scattered_into_zeros(node, place):
+            continue
+        if node.target not in TWINS:
+            continue
+        if _free(node.args[0], node, place):
+            node.target = TWINS[node.target]
+        elif node.target in COMMUTE and not node.kwargs and _free(node.args[1], node, place):
+            node.target, node.args = TWINS[node.target], node.args[::-1]
+
+
+def _scattered_into_zeros(total: fx.Node, place: dict[fx.Node, int]) -> bool:
+    """zeros.scatter_add(…) + other: scatter into the other, as in the gradient of a cross-entropy."""
+    for part, other in (total.args, total.args[::-1]):
+        if isinstance(part, fx.Node) and part.target is aten.scatter_add.default and len(part.users) == 1 and not total.kwargs:
+            zeros: Any = part.args[0]
+            if zeros.target is aten.new_zeros.default and _free(other, total, place):
+                total.target, total.args = aten.scatter_add_.default, (other, *part.args[1:])
+                return True
+    return False
+
+
+def _free(value: Any, user: fx.Node, place: dict[fx.Node, int]) -> bool:
+    """Is the memory of this of no use after its user, which returns the same shape and type?"""
+    if not isinstance(value, fx.Node) or value.meta.get("like") != user.meta.get("like"):
+        return False
+    reader = user
+    while True:
+        others = [other for other in value.users if other is not reader]
+        if any(other.target not in FRESH or place[other] > place[user] for other in others):
+            return False
+        if value.target not in VIEWS:
+            return value.target in FRESH or value.target in TWINS.values()
+        reader, value = value, value.args[0]

@@ -1,0 +1,60 @@
+"""Operations that write over what nobody reads any more: the same results, arguments untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedfew.engines.stacked.in_place import write_in_place
+from fedfew.engines.stacked.traced import drop_unused, recorded
+
+A = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
+
+
+def rewritten(function: Callable[..., Any], *tensors: Tensor) -> tuple[Callable[..., Any], list[str]]:
+    recording = recorded(function, tensors)
+    write_in_place(recording.graph)
+    drop_unused(recording.graph)
+    called = [str(node.target) for node in recording.graph.nodes if node.op == "call_function"]
+    return recording.forward, [name.split(".")[1] for name in called]
+
+
+@pytest.mark.parametrize(
+    ("function", "operations"),
+    [
+        (lambda a: (a @ a).relu().exp(), ["mm", "relu_", "exp_"]),
+        (lambda a: a.relu().exp(), ["relu", "exp_"]),  # the argument belongs to the caller
+        (lambda a: 1.0 + a.exp(), ["exp", "add_"]),
+        (lambda a: a * a.exp(), ["exp", "mul_"]),  # either factor
+        (lambda a: a - a.exp(), ["exp", "sub"]),  # not of a difference
+        (lambda a: (b := a.exp(), b + 1), ["exp", "add"]),  # it is returned
+        (lambda a: (b := a.exp()).amax(1, keepdim=True) + b, ["exp", "amax", "add_"]),  # the last to read it
+        (lambda a: (b := a.exp()).log() + b, ["exp", "log", "add_"]),  # log is not the last
+        (lambda a: (b := a.exp())[:, :1] + b, ["exp", "slice", "add"]),  # a part of it is read at the same time
+        (lambda a: (a @ a).T.exp(), ["mm", "permute", "exp_"]),
+        (lambda a: (a @ a)[None].squeeze(0).exp(), ["mm", "unsqueeze", "squeeze", "exp"]),  # a view that is not known
+        (lambda a: (a @ a)[None].exp(), ["mm", "unsqueeze", "exp_"]),
+        (lambda a: a.exp().double() + a, ["exp", "_to_copy", "add"]),
+    ],
+)
+def test_only_what_is_read_no_more_is_written_over(function: Callable[[Tensor], Any], operations: list[str]):
+    replay, called = rewritten(function, A)
+    assert called == operations
+    before = A.clone()
+    torch.testing.assert_close(replay(A), function(A), rtol=0, atol=0)
+    assert torch.equal(before, A)
+
+
+def test_what_is_scattered_into_zeros_and_added_is_scattered_at_once():
+    at = torch.tensor([[1], [0]])
+
+    def function(a: Tensor) -> Tensor:
+        return a.exp() + a.new_zeros(2, 2).scatter_add(1, at, a[:, :1])
+
+    replay, called = rewritten(function, A)
+    assert called == ["exp", "slice", "scatter_add_"]
+    torch.testing.assert_close(replay(A), function(A), rtol=0, atol=0)
