@@ -99,11 +99,13 @@ def test_what_is_drawn_or_weighed_is_each_runs_own(settings):
     assert assert_as_alone([task("fedfew", seed, hyper={"models": 2}, **settings) for seed in range(2)]) == [2, 2]
 
 
+@pytest.mark.slow
 def test_different_numbers_of_rounds_and_learning_rates():
     """A run that is done leaves; those that step differently do not share an engine."""
     assert assert_as_alone([task(seed=0, rounds=2), task(seed=1, rounds=4), task(seed=1, lr=0.05)]) == [2, 2, 1]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_memory_together_is_done_in_parts(monkeypatch):
     tasks = [task("fedfew", seed, hyper={"models": 2}) for seed in range(3)]
     sizes = []

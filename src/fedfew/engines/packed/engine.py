@@ -39,6 +39,9 @@ class Packed(Engine):
         """Frozen parameters lie in the module itself, and may differ from run to run."""
         return not frozen_state(module)
 
+    def bytes_per_sample(self, samples: Samples) -> int:
+        return self.shared.engine.bytes_per_sample(samples)
+
     def clock(self) -> float:
         return self.member.clock()
 
@@ -77,7 +80,8 @@ class Packed(Engine):
         return found
 
     def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:
-        return self.shared.engine.score_mixture(params, samples, weights)
+        mixed, single = self.member.ask(Scores(self.shared, params, (samples,), weights=weights))
+        return mixed, single
 
     def outputs(self, params: Tree, samples: Samples, client: int, weights: Tensor) -> Tensor:
         return self.shared.engine.outputs(params, samples, client, weights)

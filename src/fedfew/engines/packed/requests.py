@@ -136,19 +136,20 @@ class Gradients:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of candidates ``[1 or C, S, …]`` on some splits."""
+    """Scores of candidates ``[1 or C, S, …]`` on some splits; or, with weights ``[C, S]``, of their mixture and each on one."""
 
     stack: SharedStack
     params: Tree
     splits: tuple[Samples, ...]
     stage: int = AFTER
+    weights: Tensor | None = None
 
     @cached_property
     def kind(self) -> Hashable:
         rows, models = leaves(self.params)[0].shape[:2]
         clients = len(self.splits[0].count) if rows == 1 else None  # of models that clients share: as many of each run
         data = tuple(self.stack.data(s) for s in self.splits)
-        return "scores", self.stack, data, clients, models, shapes(self.params)
+        return "scores", self.stack, data, clients, models, self.weights is not None, shapes(self.params)
 
     def work(self) -> int:
         return leaves(self.params)[0].shape[1] * sum(s.longest * len(s.count) for s in self.splits)
@@ -160,13 +161,19 @@ class Scores:
             return _scored(requests)  # the engine takes as many clients at a time as fit
         return [found for part in parts_of(requests, in_one_pass, lambda r: len(r.splits[0].count)) for found in _scored(part)]
 
+    def scored(self, params: Tree, splits: Sequence[Samples], weights: Tensor | None) -> list[ModelScores]:
+        if weights is None:
+            return self.stack.engine.scores(params, splits)
+        return list(self.stack.engine.score_mixture(params, splits[0], weights))
+
 
 def _scored(requests: Sequence[Scores]) -> list[list[ModelScores]]:
     first = requests[0]
     if len(requests) == 1:
-        return [first.stack.engine.scores(first.params, first.splits)]
+        return [first.scored(first.params, first.splits, first.weights)]
     splits = [first.stack.joined([(s, 1) for s in of]) for of in zip(*(r.splits for r in requests), strict=True)]
-    found = first.stack.engine.scores(joined([r.params for r in requests]), splits)
+    weights = [r.weights for r in requests if r.weights is not None]
+    found = first.scored(joined([r.params for r in requests]), splits, torch.cat(weights) if weights else None)
     clients = [len(r.splits[0].count) for r in requests]
     of_splits = [zip(s.loss.split(clients), s.score.split(clients), strict=True) for s in found]
     return [[ModelScores(*of) for of in of_run] for of_run in zip(*of_splits, strict=True)]

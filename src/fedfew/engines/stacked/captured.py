@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
 
 Work = Callable[[], None]
-KEPT = 256  # graphs; one objective needs one for each number of clients that are still in an epoch
+KEPT = 1024  # graphs; one objective needs one for each number of clients that are still in an epoch, and a pack has many
 
 
 @dataclass

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
 
 SMALL = 2**26  # bytes that the models' outputs of all layers may take
-KEPT = 4  # layouts: those of the clients scored last
+KEPT = 16  # layouts: those of the clients scored last
 
 
 @dataclass(frozen=True)
