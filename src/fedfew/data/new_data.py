@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
 from fedfew.data.readers import csv_file, npz
+from fedfew.data.readers.arrow_tables import parquet_table
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
 
 if TYPE_CHECKING:
@@ -63,11 +62,7 @@ def read(path: Path, kind: str | None, inputs: Sequence[str] = (), label: str | 
 
 
 def _archive(path: Path) -> NewData:
-    try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
+    arrays = npz.load(path)
     if "x" not in arrays or arrays["x"].ndim == 0:
         raise DataError(f"{path} holds {sorted(arrays)}, but the array x is needed")
     x = npz.channels_first(arrays.pop("x"))
@@ -82,15 +77,9 @@ def _archive(path: Path) -> NewData:
 
 
 def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> NewData:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     notes: tuple[str, ...] = ()
     if path.suffix.lower() == ".parquet":
-        try:
-            table = pq.read_table(path)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path} cannot be read as parquet: {error}") from error
+        table = parquet_table(path)
     else:
         table, notes = csv_file.read_table(path)
     labels = None if label is None or label not in table.column_names else np.array(table[label].to_pylist(), dtype=object)

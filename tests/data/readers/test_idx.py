@@ -57,7 +57,7 @@ def test_by_name_and_by_file(tmp_path: Path) -> None:
         (gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 10, 28, 28) + b"short", mtime=0), "announces 7,840 bytes but holds 5"),
         (
             gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**31, 2**15, 28), mtime=0),
-            "more than the 8,589,934,592 that are accepted",
+            "more than the 8 GiB that are read from one file",
         ),
         (gzip.compress(struct.pack(">HBB3I", 0, 13, 3, 10, 28, 28), mtime=0), "is no idx file of bytes"),
         (gzip.compress(idx(np.zeros((3, 28, 28))), mtime=0), r"shape \[3, 28, 28\] and its labels one of \[20\]"),

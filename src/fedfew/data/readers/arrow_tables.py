@@ -16,6 +16,7 @@ from fedfew.data.errors import DataError
 from fedfew.data.raw import SPLITS, ColumnChoice, RawData, split_codes
 from fedfew.data.readers import table_columns
 from fedfew.data.readers.image_folder import inside
+from fedfew.data.readers.size_limit import check_size
 from fedfew.data.readers.table_columns import FeatureColumns
 
 if TYPE_CHECKING:
@@ -50,16 +51,31 @@ def split_order(files: Sequence[Path]) -> list[Path]:
 
 
 def read_parquet(files: Sequence[Path], choice: ColumnChoice) -> RawData:
+    parts = [TablePart(path.name, parquet_table(path), path.parent, split_of(path) if len(files) > 1 else None) for path in files]
+    return from_tables(parts, choice)
+
+
+def parquet_table(path: Path) -> pa.Table:
+    """The table of one file, once its metadata announce no more than may be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    parts = []
-    for path in files:
-        try:
-            parts.append(TablePart(path.name, pq.read_table(path), path.parent, split_of(path) if len(files) > 1 else None))
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path} cannot be read as parquet: {error}") from error
-    return from_tables(parts, choice)
+    try:
+        about = pq.read_metadata(path)
+        groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+        row = sum(_width(field.type) for field in about.schema.to_arrow_schema())
+        check_size(path, max(sum(groups), about.num_rows * row))  # equal values may be stored once for all rows
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as parquet: {error}") from error
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes that a value takes at least."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # a text or a list: the place where it begins
+        return 4
 
 
 def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[str, ...] = ()) -> RawData:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedfew.data.errors import DataError
 from fedfew.data.raw import ColumnChoice, RawData
 from fedfew.data.readers.arrow_tables import TablePart, from_tables
+from fedfew.data.readers.size_limit import check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,7 @@ def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
     import pyarrow.csv as csv
 
     try:
+        check_size(path, path.stat().st_size)
         contents = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error

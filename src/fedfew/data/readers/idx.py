@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fedfew.data.errors import DataError
 from fedfew.data.raw import RawData, split_codes
+from fedfew.data.readers.size_limit import check_size
 
 _BYTES = 8  # the type code of unsigned bytes
-MOST_BYTES = 2**33
 
 
 def is_idx(path: Path) -> bool:
@@ -78,8 +78,7 @@ def _parsed(file: BinaryIO | gzip.GzipFile, path: Path) -> NDArray[np.uint8]:
     if zero != 0 or kind != _BYTES or not 1 <= dimensions <= 3:
         raise DataError(f"{path} is no idx file of bytes")
     shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-    if math.prod(shape) > MOST_BYTES:
-        raise DataError(f"{path} announces {math.prod(shape):,} bytes, more than the {MOST_BYTES:,} that are accepted")
+    check_size(path, math.prod(shape))
     contents = file.read(math.prod(shape))
     if len(contents) != math.prod(shape):
         raise DataError(f"{path} announces {math.prod(shape):,} bytes but holds {len(contents):,}")

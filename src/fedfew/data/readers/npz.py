@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from fedfew.data.decoded import Column
 from fedfew.data.errors import DataError
 from fedfew.data.labels import class_numbers
 from fedfew.data.raw import ColumnChoice, RawData, split_codes
+from fedfew.data.readers.size_limit import check_size
 from fedfew.targets import from_one_hot
 
 NEEDED = "x and y (or x_train, y_train, x_test, y_test) are needed"
@@ -36,15 +37,36 @@ class Arrays:
         return {split: (x, class_numbers(y, names, self.path.name)) for split, (x, y) in self.splits.items()}
 
 
+def load(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an archive, once their headers announce no more than may be read. Nothing is unpickled."""
+    try:
+        with zipfile.ZipFile(path) as archive:  # a single array (.npy) is none
+            check_size(path, sum(_announced(archive, member) for member in archive.infolist()))
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except DataError:
+        raise
+    except Exception as error:  # numpy's header is a Python literal: parsing one may raise nearly anything, also RecursionError
+        raise DataError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
+
+
+def _announced(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """Bytes of the array in a member of an archive, by its header; of anything else, of the member."""
+    with archive.open(member) as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            return member.file_size
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(file)
+    return max(member.file_size, math.prod(shape) * dtype.itemsize)
+
+
 def read_arrays(path: Path) -> Arrays:
     """The arrays ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test`` (and ``_val``). Nothing is unpickled."""
     if not path.is_file():
         raise DataError(f"there is no file {path}")
-    try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:  # a single array (.npy) is no zip file
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
+    arrays = load(path)
     suffixes = {"all": "", "train": "_train", "val": "_val", "test": "_test"}
     present = {split: s for split, s in suffixes.items() if f"x{s}" in arrays and f"y{s}" in arrays}
     if not present:
