@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, runfolder
 from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
+
+if TYPE_CHECKING:
+    from fedfew.federation import Federation
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,6 +40,13 @@ def export(
             show_default=False,
         ),
     ] = None,
+    distil: Annotated[
+        bool,
+        typer.Option(
+            "--distil",
+            help="Of a run served as a mixture: one model per client, distilled from its mixture. Reads the run's data again.",
+        ),
+    ] = False,
     model: OwnModel = None,
     method: OwnMethod = None,
     json: flags.Json = False,
@@ -45,7 +55,8 @@ def export(
 
     The folder holds models/model-0.safetensors and so on, the preprocessing of raw data, card.json, and README.md, the model card
     in prose. It holds no samples. 'fedfew predict' predicts with it, 'fedfew select' chooses the model that fits new data. With
-    --peft the models are adapter-0/adapter_model.safetensors and so on, and --model gives the base model to these commands.
+    --peft the models are adapter-0/adapter_model.safetensors and so on, and --model gives the base model to these commands. With
+    --distil there is one model per client, and the card has its test accuracy beside that of the mixture.
 
     Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
     """
@@ -53,8 +64,14 @@ def export(
     from fedfew.export import model_card
     from fedfew.report import tables
 
-    write = exports.write if peft is None else partial(exports.write_adapters, base=peft)
-    place = write(load(folder, model, method), output, about=runfolder.about_data(folder), force=force, anonymous=anonymous)
+    run, about = load(folder, model, method), runfolder.about_data(folder)
+    if distil:
+        if anonymous or peft is not None:
+            raise ValueError("--distil writes a model per client: it cannot be combined with --anonymous or --peft")
+        place = exports.write_distilled(run, _data_of(folder), output, about=about, force=force)
+    else:
+        write = exports.write if peft is None else partial(exports.write_adapters, base=peft)
+        place = write(run, output, about=about, force=force, anonymous=anonymous)
     sha256, models = exports.sha256_of_card(place), [place / row["file"] for row in exports.read_card(place)["models"]]
     size = sum(path.stat().st_size for path in models)
     if json:
@@ -63,6 +80,20 @@ def export(
     console = Console(highlight=False, soft_wrap=True)
     what = "models" if peft is None else "adapters"
     console.print(f"{len(models)} {what}, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
+    if found := exports.read_card(place).get("distilled"):
+        accuracies = f"{found['accuracy']:.1%}, that of the mixtures {found['mixture_accuracy']:.1%}"
+        console.print(f"One model per client, distilled from its mixture: mean test accuracy {accuracies}.")
     if of_clients := [model_card.OF_SINGLE_CLIENTS[name] for name in exports.read_card(place)["of_single_clients"]]:
         console.print(f"It holds of single clients: {', '.join(of_clients)} (--anonymous leaves them out).")
     console.print(f"SHA-256 of card.json, to be sent to recipients through another channel: {sha256}")
+
+
+def _data_of(folder: Path) -> Federation:
+    """The federation of a run, read again as its configuration says."""
+    from fedfew.training.settings import make_federation, read_file, resolve
+
+    if not (folder / runfolder.CONFIG).exists():
+        raise ValueError(
+            f"{folder} has no {runfolder.CONFIG}, which names the data of a run: use fedfew.export.write_distilled in Python"
+        )
+    return make_federation(resolve({}, {}, read_file(folder / runfolder.CONFIG)))[0]

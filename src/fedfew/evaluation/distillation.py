@@ -27,6 +27,8 @@ class Distilled:
     agreement_before: float  # the same of the single model that the student began as
     divergence: float  # mean KL(mixture ‖ student)
     divergence_before: float
+    accuracy: float  # of the student
+    mixture_accuracy: float
 
 
 def distill(
@@ -58,7 +60,9 @@ def distill(
     _fit(student, teacher, x, epochs, lr or float(run.settings["lr"]), batch_size or int(run.settings["batch_size"]), seed)
     after = compared(student, teacher, unseen)
     module = student if student.log_prior is not None else student.models[0]
-    return Distilled(module.eval(), after[0], before[0], after[1], before[1])
+    right = federation.test.of(number)[1].cpu()
+    accuracies = (_accuracy(model, unseen, right) for model in (student, teacher))
+    return Distilled(module.eval(), after[0], before[0], after[1], before[1], *accuracies)
 
 
 def divergence(student: Tensor, teacher: Tensor) -> Tensor:
@@ -84,6 +88,11 @@ def _fit(student: nn.Module, teacher: nn.Module, x: Tensor, epochs: int, lr: flo
             optimizer.zero_grad()
             divergence(student(x[batch]), wanted[batch]).backward()
             optimizer.step()
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    return float((model(x).argmax(-1) == y).double().mean())
 
 
 def _inputs(samples: Samples, client: int) -> Tensor:

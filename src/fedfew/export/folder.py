@@ -55,8 +55,19 @@ class WholeModels:
     def file(self, k: int) -> str:
         return f"models/model-{k}.safetensors"
 
+    def modules(self, run: Run) -> Sequence[nn.Module]:
+        return run.models
+
+    def served(self, run: Run) -> dict[str, Tensor]:
+        """What each client uses of these models; empty where that is not known, or where clients have models of their own."""
+        return _served(run)
+
     def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
         """What the card says of this besides."""
+        return {}
+
+    def about_model(self, k: int) -> dict[str, Any]:
+        """What the card says of one model besides."""
         return {}
 
     def write(self, place: Path, k: int, module: nn.Module, card: Mapping[str, Any]) -> None:
@@ -68,14 +79,17 @@ class WholeModels:
 
 def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str, Any], force: bool, anonymous: bool) -> Path:
     """The export of a run, its models written in this way."""
-    place, modules = Path(folder), run.models
+    place, modules = Path(folder), kind.modules(run)
     if not modules:
         raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to export")
     _check_free(place, force)
-    data, served = (anonymised(run.data), {}) if anonymous else (run.data, _served(run))
-    card = _card(run, modules, about, data, served) | kind.about(modules)
+    used = kind.served(run)
+    data, served = (anonymised(run.data), {}) if anonymous else (run.data, used)
+    choice = used.get("choice", run.choice if run.serves_server_models and run.has_choice else None)
+    card = _card(run, modules, about, data, served, choice) | kind.about(modules)
     with folder_written_atomically(place) as partial:
         for k, (module, row) in enumerate(zip(modules, card["models"], strict=True)):
+            row |= kind.about_model(k)
             kind.write(partial, k, module, card)
             row["file"] = kind.file(k)
             row["sha256"] = sha256_of(partial / row["file"])
@@ -99,7 +113,7 @@ def anonymised(data: DataRecord) -> DataRecord:
 
 
 def _served(run: Run) -> dict[str, Tensor]:
-    """What each client uses of the server's models; empty where that is not known, or where clients have models of their own."""
+    """What each client uses of the server's models."""
     if not (run.serves_server_models and run.has_choice):
         return {}
     state = run.state
@@ -119,16 +133,21 @@ def sha256_of_card(folder: Path) -> str:
 
 
 def _card(
-    run: Run, modules: Sequence[nn.Module], about: Mapping[str, Any], record: DataRecord, served: Mapping[str, Tensor]
+    run: Run,
+    modules: Sequence[nn.Module],
+    about: Mapping[str, Any],
+    record: DataRecord,
+    served: Mapping[str, Tensor],
+    chosen: Tensor | None,
 ) -> dict[str, Any]:
     settings, data = run.settings, run.settings["federation"]
     shared = run.serves_server_models
-    choice = run.choice.tolist() if shared and run.has_choice else None
+    choice = None if chosen is None else chosen.tolist()
 
     def users(k: int) -> dict[str, Any]:
         if choice is None:
             return {"clients": None}
-        names = [record.client_names[i] for i, chosen in enumerate(choice) if chosen == k] if record.client_names else []
+        names = [record.client_names[i] for i, model in enumerate(choice) if model == k] if record.client_names else []
         return {"clients": choice.count(k)} | ({"client_names": names} if names else {})
 
     return {

@@ -41,9 +41,18 @@ def _introduction(card: Mapping[str, Any]) -> str:
     stopped = f" of {planned} planned" if planned not in (None, card["training"]["round"]) else ""
     return (
         f"Trained together by {clients} clients in {card['training']['round']} rounds{stopped}, without their data leaving them. "
-        "A client uses the one model that fits its own data best. This folder holds parameters, settings and scores, no samples."
+        f"{_who_uses_what(card)} This folder holds parameters, settings and scores, no samples."
         f"{_of_single_clients(card)}"
     )
+
+
+def _who_uses_what(card: Mapping[str, Any]) -> str:
+    if found := card.get("distilled"):
+        return (
+            "Each client has one model here, distilled from its mixture of the models trained "
+            f"({found['epochs']} epochs on its own training inputs, without labels)."
+        )
+    return "A client uses the one model that fits its own data best."
 
 
 def _of_single_clients(card: Mapping[str, Any]) -> str:
@@ -52,8 +61,17 @@ def _of_single_clients(card: Mapping[str, Any]) -> str:
 
 
 def _models(card: Mapping[str, Any]) -> str:
-    rows = [f"| {k} | {_users(row)} | `{row['file']}` | `{row['sha256']}` |" for k, row in enumerate(card["models"])]
-    return "\n".join(["| model | clients that use it | file | SHA-256 |", "|---|---|---|---|", *rows])
+    scored = "distilled" in card
+    rows = [
+        f"| {k} | {_users(row)} |{_both_accuracies(row) if scored else ''} `{row['file']}` | `{row['sha256']}` |"
+        for k, row in enumerate(card["models"])
+    ]
+    head = "| model | clients that use it |" + (" accuracy | of its mixture |" if scored else "") + " file | SHA-256 |"
+    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *rows])
+
+
+def _both_accuracies(row: Mapping[str, Any]) -> str:
+    return f" {row['accuracy']:.1%} | {row['mixture_accuracy']:.1%} |"
 
 
 def _users(row: Mapping[str, Any]) -> str:
@@ -97,7 +115,13 @@ def _as_served(card: Mapping[str, Any]) -> str:
             " The models were trained with label priors: their logits say how well the input fits each class, and a client adds "
             "the log of its own label frequencies (`model_of` and `for_new_client` below do)."
         )
-    if card["training"].get("serve") == "mixture":
+    if found := card.get("distilled"):
+        text += (
+            f" The models here are distilled from mixtures: their mean test accuracy is {found['accuracy']:.1%}, that of the "
+            f"mixtures {found['mixture_accuracy']:.1%}; both predict the same class for {found['agreement']:.1%} of a client's "
+            "test inputs. The table is of the mixtures."
+        )
+    elif card["training"].get("serve") == "mixture":
         text += (
             " The scores are of a mixture of all models, weighted per client by exp(-loss / "
             f"{card['training']['temperature']:g}) with the loss on its own data."
