@@ -1,6 +1,6 @@
 """Many small clients, few of them per round, their features mapped from disk: seconds per round, and memory round by round.
 
-    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --json > results/scale/cpu.json
+    python benchmarks/many_clients.py --json > results/scale/cpu.json
     python benchmarks/many_clients.py --device cuda --json > results/scale/gpu.json
 
 FedFew (K = 3, an MLP) on made-up samples that are written to a temporary file first, block by block, and mapped into memory then.
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import fedfew
-from fedfew.bench import machine
+from fedfew.bench import history, machine
 from fedfew.config import TrainConfig
 from fedfew.federation import Federation, Samples
 from fedfew.training.loop import Progress
@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--folder", type=Path, help="where the temporary file goes; on disk, or nothing is mapped from it")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, progress on stderr")
+    parser.add_argument("--note", default="", help="a remark kept with the figures")
+    parser.add_argument("--append", type=Path, help="append a line with the figures to this history")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         data = federation(Path(folder), given)
@@ -118,7 +120,15 @@ def main() -> None:
         "allocated_at_most": max(row["allocated"] for row in rounds),
         "feature_mib": sum(s.x.numel() * s.x.element_size() for s in (data.train, data.test)) // 2**20,
     }
-    settings = {name: value for name, value in vars(given).items() if name not in ("json", "folder")}
+    settings = {name: value for name, value in vars(given).items() if name not in ("json", "folder", "note", "append")}
+    if given.append is not None:
+        result = (
+            f"{summary['seconds']:.3g} s per round ({summary['processor_seconds']:.3g} s of processor time), scores of all "
+            f"{min(summary['scored_seconds']):.3g} s ({min(summary['scored_processor_seconds']):.3g} s), "
+            f"{summary['allocated_at_most']} MiB allocated, {summary['feature_mib']} MiB of features mapped"
+        )
+        row = {"benchmark": f"{given.clients:,} clients, {given.participation:.0%} per round", "result": result}
+        history.append(given.append, history.measured(row | settings | summary, torch.device(given.device), given.note))
     document = {"machine": machine.describe(torch.device(given.device)), "settings": settings, **summary, "rounds": rounds}
     print(json.dumps(document, indent=1) if given.json else json.dumps(summary, indent=1))
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,11 @@ CASES = {
     "auto": lambda: train(fedfew.FedAvg(), engine="auto"),
     "stopped by a callback": lambda: train(fedfew.FedAvg(), rounds=6, on_round=lambda p: "stop" if p.round == 2 else None),
     "six rounds": lambda: train(fedfew.FedFew(models=2), rounds=6),
-}
+    "the strong recipe": lambda: train(fedfew.FedFew(models=2), recipe="strong"),
+    "a robust mean": lambda: train(fedfew.FedAvg(), aggregator="trimmed-mean", participation=1.0),
+    "differential privacy": lambda: train(fedfew.FedAvg(), dp_noise=1.0, dp_clip=0.5),
+    "a metric of one's own": lambda: train(fedfew.FedAvg(), metrics={"largest": lambda outputs, y: float(outputs.amax())}),
+} | {f"method {name}": partial(train, fedfew.methods.make(name), rounds=2) for name in fedfew.methods.METHODS}
 
 BEGIN = f"""
 import sys

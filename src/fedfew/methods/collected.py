@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.methods.base import Reply
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, take, tree_map
+from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, take, tensor, tree_map
 
 ROUND = "round"
 
@@ -25,8 +25,11 @@ def collect(server: Tree, clients: Tensor, reply: Reply) -> Tree:
 
 
 def collected(server: Tree) -> tuple[Tree, Tree]:
-    """The server's state without the replies, and the replies: clients, losses, samples and update, a row per client."""
-    return {name: part for name, part in server.items() if name != ROUND}, branch(server, ROUND)
+    """The server's state without the replies, and the replies: clients, losses, samples and update, a row per client. Rows are in
+    the order of the clients, not in that of arrival, which several processes or sites change: clusters are numbered by it."""
+    replies = branch(server, ROUND)
+    in_order = tensor(replies, "clients").argsort()
+    return {name: part for name, part in server.items() if name != ROUND}, tree_map(lambda t: t[in_order], replies)
 
 
 def moved(models: Tree, cluster: Tensor, update: Tree, samples: Tensor) -> Tree:
