@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 import fedfew
 from fedfew import export
-from fedfew.adapters import LoRA
+from fedfew.adapters import LoRA, cached
+from fedfew.adapters.cached import on_features
+from fedfew.config import TrainConfig
 from tests.methods.small import CLASSES, FEATURES, assert_same, differ, federation, tensors, train
 
 HIDDEN = 5
@@ -60,6 +62,37 @@ def test_every_sample_passes_the_body_once_whatever_the_rounds() -> None:
         passed.append(Counting.passed)
     assert passed[0] == passed[1] == samples + 2  # two are tried beforehand
     assert passed[2] > 20 * samples
+
+
+def test_features_are_computed_batch_by_batch_in_the_order_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, module = federation(), used()
+    features = [on_features(data, lambda: module, torch.device("cpu"))[0]]
+    monkeypatch.setattr(cached, "BATCH", 3)
+    features.append(on_features(data, lambda: module, torch.device("cpu"))[0])
+    expected = module.eval().body(data.train.x).tanh()
+    for found in features:
+        torch.testing.assert_close(found.train.x, expected)
+        assert len(found.test.x) == len(data.test.x)
+    assert not module.top["head"]._forward_pre_hooks
+    scaled = Scaled()
+    with pytest.raises(ValueError, match="are not those of its last linear layer"):
+        on_features(data, lambda: scaled, torch.device("cpu"))
+    assert not scaled.top["head"]._forward_pre_hooks
+
+
+def test_the_recipe_strong_does_not_augment_them() -> None:
+    x = torch.rand(12, 3, 4, 4)
+    data = fedfew.Federation.from_arrays([(x, torch.arange(12) % 2)] * 2, [(x, torch.arange(12) % 2)] * 2, classes=2)
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(48, HIDDEN), nn.Linear(HIDDEN, 2))
+
+    settings: dict[str, Any] = {"recipe": "strong", "rounds": 1, "device": "cpu", "engine": "sequential"}
+    run = fedfew.train(data, net, fedfew.FedAvg(), freeze="body", **settings)
+    assert (run.settings["augment"], run.settings["server_average"]) == ("none", 0.9)
+    by_config = fedfew.train(data, net, fedfew.FedAvg(), config=TrainConfig(freeze="body"), **settings)
+    assert by_config.settings["augment"] == "none"
+    assert fedfew.train(data, net, fedfew.FedAvg(), **settings).settings["augment"] == "crop-flip"
 
 
 def test_what_is_served_is_the_whole_model(tmp_path: Path) -> None:

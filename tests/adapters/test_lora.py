@@ -17,6 +17,7 @@ from fedfew.adapters.lora import AdaptedLayer
 from fedfew.evaluation.costs import cost
 from fedfew.federation import Federation
 from fedfew.methods import METHODS
+from fedfew.models.state import frozen_hash
 from tests.methods.small import CLASSES, FEATURES, PLAIN, assert_same, differ, federation, mlp, served, tensors, train
 
 HIDDEN, RANK = 5, 2
@@ -109,6 +110,38 @@ def test_which_layers_get_an_adapter_and_what_is_trained() -> None:
     assert isinstance(whole.head, AdaptedLayer)
     only_b = {name for name, p in adapted(Net(), average="freeze-a").named_parameters() if p.requires_grad}
     assert only_b == {name for name in trained if "lora_A" not in name}
+
+
+def test_a_target_is_a_whole_name_or_its_last_parts() -> None:
+    block = nn.ModuleDict({"query": nn.Linear(4, 4), "value": nn.Linear(4, 4)})
+    module = nn.ModuleDict({"blocks": nn.ModuleList([block, copy.deepcopy(block)]), "query": nn.Linear(4, 4)})
+
+    def chosen(*targets: str) -> set[str]:
+        found = adapted(module, targets=targets, train_head=False).named_modules()
+        return {name for name, layer in found if isinstance(layer, AdaptedLayer)}
+
+    assert chosen("query") == {"blocks.0.query", "blocks.1.query", "query"}
+    assert chosen("1.query") == {"blocks.1.query"}
+    assert chosen("blocks.*.value") == {"blocks.0.value", "blocks.1.value"}
+    with pytest.raises(ValueError, match="no layer in targets is called 'uery'"):
+        chosen("uery")
+
+
+def test_the_hash_of_what_is_frozen_knows_names_types_shapes_and_values() -> None:
+    def of(*layers: tuple[str, Tensor]) -> str:
+        module = nn.Module()
+        for name, value in layers:
+            module.register_parameter(name, nn.Parameter(value, requires_grad=False))
+        return frozen_hash(module)
+
+    one, two = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    seen = {of(("a", one), ("b", two)), of(("b", one), ("a", two)), of(("a", one), ("b", one)), of(("a", one)), of()}
+    seen |= {of(("a", one.view(3, 2))), of(("a", one.double())), of(("a", one + 1e-6))}
+    assert len(seen) == 8
+    assert of(("a", torch.zeros(2))) != of(("a", -torch.zeros(2)))  # by bits
+    assert of(("a", one.T.contiguous().T)) == of(("a", one))  # whatever their order in memory
+    module = nn.Linear(2, 2)
+    assert frozen_hash(module) == of()  # what is trained does not count
 
 
 def test_batch_norm_without_a_scale_stays_as_it_is() -> None:

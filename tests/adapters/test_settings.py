@@ -98,26 +98,29 @@ def test_the_recipe_does_not_augment_what_is_computed_once() -> None:
     assert (frozen.augment, frozen.server_optimizer) == ("none", "momentum")
 
 
+ADAPTERS, BODY = ["--adapters", "lora:rank=2"], ["--freeze", "body"]
+
+
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("flags", "sent"),
-    [
-        (["--adapters", "lora:rank=2"], 2 * (PIXELS + HIDDEN) + HEAD),
-        pytest.param(["--freeze", "body"], HEAD, marks=pytest.mark.slow),
-    ],
-)
-def test_run_records_shows_and_resumes(flags: list[str], sent: int) -> None:
-    common = ["run", *TINY, "--method", "fedavg"]
-    out = call(*common, *flags, "--folder", "r").stdout
-    assert f"fedavg, {flags[0][2:]} {flags[1]}, round 2" in " ".join(out.split())
+@pytest.mark.parametrize(("flags", "sent"), [(ADAPTERS, 2 * (PIXELS + HIDDEN) + HEAD), (BODY, HEAD)])
+def test_run_records_and_shows_them(flags: list[str], sent: int) -> None:
+    out = call("run", *TINY, "--rounds", "1", "--method", "fedavg", *flags, "--folder", "r").stdout
+    assert f"fedavg, {flags[0][2:]} {flags[1]}, round 1" in " ".join(out.split())
     assert f"{flags[0][2:]}: {sent:,} of" in out
     config = yaml.safe_load(Path("r/config.yaml").read_text())
     assert config[flags[0][2:]] == flags[1]
     assert json.loads(Path("r/costs.json").read_text())["bytes_down"] == 4 * sent
-    shown = " ".join(call("show", "r").stdout.split())
-    assert f", {flags[0][2:]} {flags[1]}," in shown
+    assert f", {flags[0][2:]} {flags[1]}," in " ".join(call("show", "r").stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("flags", [ADAPTERS, BODY])
+def test_run_goes_on_with_them(flags: list[str]) -> None:
+    common = ["run", *TINY, "--method", "fedavg", *flags]
+    call(*common, "--folder", "r")
     call("run", "--resume", "--folder", "r", "--rounds", "3")
-    call(*common, *flags, "--rounds", "3", "--folder", "whole")
+    call(*common, "--rounds", "3", "--folder", "whole")
     same_run(fedfew.load("r"), fedfew.load("whole"))
     other = ["--rounds", "4", flags[0], "none"]
     assert "belongs to another run" in refused("run", "--resume", "--folder", "r", *other)

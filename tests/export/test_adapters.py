@@ -60,6 +60,10 @@ def test_adapters_come_back_in_the_base_model(lora: LoRA, tmp_path: Path) -> Non
     }
     assert set(load_file(place / "adapter-0" / "adapter_model.safetensors")) == {f"base_model.model.{name}" for name in names}
     head = None if not lora.train_head else "2"
+    config = json.loads((place / "adapter-1" / "adapter_config.json").read_text())
+    layers = ["0"] if lora.train_head else ["0", "2"]
+    assert (config["peft_type"], config["r"], config["lora_alpha"], config["target_modules"]) == ("LORA", 2, 16.0, layers)
+    assert config["modules_to_save"] == (None if head is None else ["2"])
     assert found.card["adapters"] | {"base_sha256": ""} == {"base": "base-of-mine", "base_sha256": "", "rank": 2, "head": head}
 
 

@@ -107,7 +107,8 @@ def test_factors_stay_where_the_product_does_and_signs_are_fixed() -> None:
     torch.testing.assert_close(new_b[1] @ new_a[1], moved[1])
     rows = new_a[1] @ new_a[1].T  # orthogonal, of equal length, together as long as A was
     torch.testing.assert_close(rows, torch.eye(3) * a[1].square().sum() / 3, rtol=1e-5, atol=1e-5)
-    assert bool((new_a[1].gather(1, new_a[1].abs().argmax(1, keepdim=True)) > 0).all())
+    many = factors(torch.randn(20, 5, 7, generator=draw), torch.ones(20, 3, 7), torch.ones(20, 5, 3))[0]
+    assert bool((many.gather(2, many.abs().argmax(2, keepdim=True)) > 0).all())
     from_zero = factors(moved, torch.zeros_like(a), torch.zeros_like(b))
     torch.testing.assert_close(from_zero[1] @ from_zero[0], moved, rtol=1e-4, atol=1e-5)
 
