@@ -73,9 +73,9 @@ def round_half_up(x: float) -> int:
 
 def _splitmix(x: Tensor) -> Tensor:
     x = x + _GOLDEN
-    x = (x ^ _shift(x, 30)) * _MIX_1
-    x = (x ^ _shift(x, 27)) * _MIX_2
-    return x ^ _shift(x, 31)
+    x.bitwise_xor_(_shift(x, 30)).mul_(_MIX_1)  # in place: many samples' numbers are read and written fewer times
+    x.bitwise_xor_(_shift(x, 27)).mul_(_MIX_2)
+    return x.bitwise_xor_(_shift(x, 31))
 
 
 def _splitmix_of_one(x: int) -> int:
@@ -89,4 +89,4 @@ def _splitmix_of_one(x: int) -> int:
 
 def _shift(x: Tensor, bits: int) -> Tensor:
     """Logical shift to the right (torch's own keeps the sign)."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)

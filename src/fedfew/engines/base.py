@@ -185,7 +185,8 @@ class Engine(ABC):
 
     def scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
         """The same on several splits of the same clients' samples."""
-        self.module.eval()
+        if self.module.training:
+            self.module.eval()
         with torch.no_grad(), self._products(splits[0]):
             return self._scores(params, splits)
 

@@ -34,8 +34,7 @@ from fedfew.training.scoring import ServedScores, choose, score
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.util.interrupts import held_back
 
-BRIEF = 1.0  # seconds in which a checkpoint may be written as often as was asked for
-PATIENCE = 10  # the next one after a longer one: not before so many times its seconds have passed
+PATIENCE = 10  # the next checkpoint: not before so many times the seconds have passed that the last one took
 
 
 @dataclass(frozen=True)
@@ -285,8 +284,9 @@ class RoundLoop:
             self._writing = self._since - begin
 
     def _worth_writing(self) -> bool:
-        """Twenty large models of their own take longer to write down than a round of training: then a tenth of the time."""
-        return self._writing <= BRIEF or time.perf_counter() - self._since >= PATIENCE * self._writing
+        """Rounds of small models, and twenty large models, take less time than writing them down: that is to be a tenth of all. A
+        run that is stopped writes its last round whenever that was; one that is killed loses no more than that time."""
+        return time.perf_counter() - self._since >= PATIENCE * self._writing
 
     def _write_in_peace(self) -> None:
         """Even if a signal comes between the error that ends the run and the moment from which signals are ignored."""

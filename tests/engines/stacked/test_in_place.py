@@ -58,3 +58,11 @@ def test_what_is_scattered_into_zeros_and_added_is_scattered_at_once():
     replay, called = rewritten(function, A)
     assert called == ["exp", "slice", "scatter_add_"]
     torch.testing.assert_close(replay(A), function(A), rtol=0, atol=0)
+
+
+def test_what_was_written_into_an_argument_is_the_callers():
+    replay, called = rewritten(lambda a: a.add_(1).exp(), A.clone())
+    assert called == ["add_", "exp"]
+    a = A.clone()
+    replay(a)
+    assert torch.equal(a, A + 1)

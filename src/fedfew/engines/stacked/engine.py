@@ -106,7 +106,7 @@ class Stacked(Engine):
             plain = project is None and optimizer.is_plain(self.training)
             if plain and self._epochs.fit(samples, ranked, self.training.batch_size):
                 name = (objective, tuple(sizes))
-                weights, mean_loss = self._epochs.run(name, epoch, samples, rank, ranked, lr, weights, fixed)
+                mean_loss = self._epochs.run(name, epoch, samples, rank, ranked, lr, weights, fixed)
             else:
                 mean_loss = epoch(samples, rank, ranked, lr, weights, fixed)
         weights = tree_map(lambda t: t.unflatten(0, (clients, models)), weights)

@@ -48,8 +48,8 @@ class RecordedEpochs:
         lr: float | Tensor,
         weights: Tree,
         context: Tree,
-    ) -> tuple[Tree, Tensor]:
-        """The weights after ``epoch(…)``, and the mean losses; name: all that it depends on but its arguments."""
+    ) -> Tensor:
+        """Move the weights in place by ``epoch(…)``; the mean losses. name: all that it depends on but its arguments."""
         names, fixed_names = (tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context))
         data = (samples.x.data_ptr(), samples.y.data_ptr())  # constants of the recording, which keeps them in memory
         scheduled = isinstance(lr, Tensor)
@@ -57,16 +57,13 @@ class RecordedEpochs:
         tensors = (samples.start, samples.count, rank, one_pass.order, *leaves(weights), *leaves(context))
         tensors = (*tensors, lr) if isinstance(lr, Tensor) else tensors
 
-        def work(start: Tensor, count: Tensor, rank: Tensor, order: Tensor, *rest: Tensor) -> tuple[list[Tensor], Tensor]:
-            own = from_named(
-                {path: t.clone() for path, t in zip(names, rest, strict=False)}
-            )  # a recording must not write into them
+        def work(start: Tensor, count: Tensor, rank: Tensor, order: Tensor, *rest: Tensor) -> Tensor:
+            own = from_named(dict(zip(names, rest, strict=False)))
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
             same = replace(samples, start=start, count=count)
-            mean_loss = epoch(same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
-            return leaves(own), mean_loss
+            return epoch(same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
 
         first = name not in self._seen  # in which single steps are recorded
         self._seen.add(name)
-        moved, mean_loss = work(*tensors) if first else self._recordings(name, work, *tensors)
-        return from_named(dict(zip(names, moved, strict=True))), mean_loss
+        mean_loss: Tensor = work(*tensors) if first else self._recordings(name, work, *tensors)
+        return mean_loss

@@ -26,6 +26,7 @@ TWINS = {  # operations of one element at a time, whose result may take the plac
     aten.relu.default: aten.relu_.default,
     aten.scatter_add.default: aten.scatter_add_.default,
 }
+WRITERS = set(TWINS.values())
 COMMUTE = {aten.add.Tensor, aten.mul.Tensor}
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default}
 
@@ -64,6 +65,6 @@ def _free(value: Any, user: fx.Node, place: dict[fx.Node, int]) -> bool:
         others = [other for other in value.users if other is not reader]
         if any(other.target not in FRESH or place[other] > place[user] for other in others):
             return False
-        if value.target not in VIEWS:
-            return value.target in FRESH or value.target in TWINS.values()
+        if value.target not in VIEWS and value.target not in WRITERS:  # they return an argument's memory
+            return value.target in FRESH
         reader, value = value, value.args[0]

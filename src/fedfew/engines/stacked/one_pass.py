@@ -109,10 +109,11 @@ class OnePass:
                 mixed = criterion.task.mixed(outputs.movedim(1, 0), rest[-1].T[..., None, None])
                 outputs = torch.cat([outputs, mixed[:, None]], 1)
             terms = criterion.terms(outputs, y[:, None].expand(-1, outputs.shape[1], *y.shape[1:]))
-            kept = torch.stack([term.double().where(own[:, None], 0.0) for term in terms])
+            kept = [_kept(term, own[:, None]).split(list(lengths), -1) for term in terms]
             found = []
-            for at, part in enumerate(kept.split(list(lengths), -1)):
-                found.append(torch.stack(criterion.scores(part.sum(-1) / count[at][:, None])))
+            for at, of_split in enumerate(zip(*kept, strict=True)):
+                sums = torch.stack([term.sum(-1, dtype=torch.float64) for term in of_split])
+                found.append(torch.stack(criterion.scores(sums / count[at][:, None])))
             return torch.stack(found)
 
         return scores
@@ -132,3 +133,8 @@ class OnePass:
                 return of_runs.unflatten(2, (-1, x.shape[1])).movedim(1, 2).flatten(0, 1)
             shared = {path: t[0] for path, t in named_leaves(params)}
             return of_models(from_named(shared), x.flatten(0, 1)).unflatten(1, x.shape[:2]).movedim(0, 1)
+
+
+def _kept(term: Tensor, own: Tensor) -> Tensor:
+    """A term of a client's own samples; nothing of what fills its rows up, not even where that is NaN."""
+    return term & own if term.dtype == torch.bool else term.where(own, 0)

@@ -81,7 +81,9 @@ def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recor
     with held_back():  # in the midst of PyTorch's own bookkeeping an interrupt may be lost
         graph, constants = record(function, tensors)
     for tensor, version, value in before:
-        if tensor._version != version:
+        if tensor._version != version or (
+            tensor.is_contiguous() and not torch.equal(tensor, value)
+        ):  # _foreach_… count no version
             tensor.copy_(value)
     _simplify(graph)
     return Recording(graph, constants)
