@@ -140,3 +140,14 @@ def test_numbers_as_targets(training):
     plain, captured = both(data, **training)
     assert_same(plain, captured)
     assert captured[0].captures > 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_graphs_are_captured_after_all_others_are_gone():
+    """As when clients come that the buffers are too small for: with the last of its graphs a pool is lost."""
+    number, capture = torch.zeros(1, device="cuda"), module_under_test.CudaGraphs()
+    for _ in range(3):
+        replay = capture(lambda: number.add_(torch.ones(1000, device="cuda").sum()))
+        replay()
+        del replay
+    assert number.item() == 3000

@@ -67,8 +67,14 @@ class CudaGraphs:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._first: Work | None = None
 
     def __call__(self, work: Work) -> Work:
+        if self._first is None:  # a pool that no graph uses any more is lost, and capturing into it an error: one always stays
+            self._first = self._captured(lambda: torch.zeros(1, device="cuda"))
+        return self._captured(work)
+
+    def _captured(self, work: Callable[[], object]) -> Work:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             work()
