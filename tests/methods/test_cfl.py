@@ -105,6 +105,12 @@ def test_groups_are_found() -> None:
     assert len(set(cluster)) > 1
 
 
+def test_updates_from_before_a_split_do_not_count_for_the_next_one() -> None:
+    state = train(CFL(models=2, epsilon=1e9), rounds=1, **PLAIN).state.server
+    assert state["cluster"].any()
+    assert not state["samples"].any()
+
+
 def test_a_cluster_with_a_member_that_has_not_answered_yet_is_not_split() -> None:
     run = train(CFL(epsilon=1e9), rounds=1, participation=0.5)
     assert not run.state.server["cluster"].any()

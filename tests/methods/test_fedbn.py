@@ -20,10 +20,14 @@ def test_it_is_fedavg_with_the_setting_batch_norm_local() -> None:
 
 
 def test_batch_norm_layers_differ_and_all_else_is_the_same() -> None:
-    states = served(train(FedBN(), DATA, model=normalised, participation=1.0))
+    run = train(FedBN(), DATA, model=normalised, participation=1.0)
+    states = served(run)
     for name in states[0]:
         same = all(torch.equal(state[name], states[0][name]) for state in states)
         assert same == (not name.startswith("1.") or (name == "1.num_batches_tracked" and same))
+    for i, scored in enumerate(run.history.last("served_loss")):  # of all clients at once, each with its own layers
+        x, y = DATA.test.of(i)
+        assert abs(float(nn.functional.cross_entropy(run.model_of(i)(x), y).detach()) - float(scored)) < 1e-5
 
 
 def test_other_normalisation_travels() -> None:

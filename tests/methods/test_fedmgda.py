@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedfew.methods import FedAvg, FedMGDA
+from fedfew.methods import FedAvg, FedMGDA, FedSoft, Method
 from tests.methods.small import (
     FULL_BATCH,
     assert_close,
@@ -46,6 +46,13 @@ def test_a_free_step_is_good_for_every_client(normalise: bool) -> None:
     assert float((v @ (share @ v)).min()) < 0
     d = FedMGDA(epsilon=1.0, normalise=normalise, server_step=1.0).weights(gram, samples) @ v / float(share @ length)
     assert float(((v / length[:, None]) @ d).min()) > float(d @ d) - 1e-9
+
+
+@pytest.mark.parametrize("method", [FedMGDA(), FedSoft()])
+def test_a_robust_aggregator_has_no_effect_and_that_is_reported(method: Method) -> None:
+    events: list[str] = []
+    train(method, rounds=1, aggregator="median", on_round=lambda progress: events.extend(progress.events))
+    assert f"aggregator is median, but {method.name} averages no updates: it has no effect" in events
 
 
 def test_a_client_that_does_not_move_counts_for_nothing_and_breaks_nothing() -> None:

@@ -4,12 +4,25 @@ import torch
 
 from fedfew.methods import FedAvg, FeSEM
 from fedfew.methods.k_means import spread
+from fedfew.stack import Tree, branch, tensor
 from tests.methods.small import PLAIN, assert_same, federation, served, train
 
 
 def test_k_means_begins_with_points_far_from_each_other() -> None:
     """The mean is at 4: 10 is farthest from it, 0 from 10, and 5 from both."""
     assert spread(torch.tensor([[0.0], [1.0], [4.0], [5.0], [10.0]], dtype=torch.float64), 3).tolist() == [4, 0, 3]
+
+
+def test_samples_decide_where_a_centre_is() -> None:
+    """Models 0, 3, 5.2 and 10; centres 10 and 0 at first. 5.2 joins 10. With 100 samples at 10 their mean is 9.95, and 5.2 leaves
+    for the mean of 0 and 3; with one sample each it is 7.6, and 5.2 stays."""
+    for samples, cluster, centres in (((1, 1, 1, 100), [1, 1, 1, 0], (10.0, 8.2 / 3)), ((1, 1, 1, 1), [1, 1, 0, 0], (7.6, 1.5))):
+        updates: Tree = {"parameters": {"w": torch.tensor([[0.0], [3.0], [5.2], [10.0]])}, "buffers": {}}
+        none = torch.zeros(4, dtype=torch.int64)
+        server: Tree = {"models": {"w": torch.zeros(2, 1)}, "cluster": none, "updates": updates, "answered": none}
+        after = FeSEM(models=2).reclustered(server | {"samples": torch.tensor(samples)})
+        assert tensor(after, "cluster").tolist() == cluster
+        torch.testing.assert_close(branch(after, "models")["w"], torch.tensor(centres)[:, None])
 
 
 def test_one_centre_is_fedavg_where_all_take_part() -> None:

@@ -41,7 +41,7 @@ from tests.methods.formulas import (
 from tests.methods.optimisation_references import OPTIMISATION
 from tests.methods.personal_references import PERSONAL
 from tests.methods.small import train
-from tests.methods.tiers import tiered
+from tests.methods.tiers import BY_REFERENCE, tiered
 
 
 def local(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
@@ -280,6 +280,11 @@ PRESETS = [(name, published) for name, cls in METHODS.items() for published in (
 @pytest.mark.parametrize(("name", "published"), tiered(PRESETS))
 def test_agrees_with_its_reference(name: str, published: bool, start: list[Weights]) -> None:
     assert_agrees(name, published, 4, "sequential", start)
+
+
+@pytest.mark.parametrize("name", sorted(BY_REFERENCE))
+def test_agrees_with_its_reference_in_whole_batches(name: str, start: list[Weights]) -> None:
+    assert_agrees(name, False, 100, "sequential", start)
 
 
 @pytest.mark.parametrize(("batch", "engine"), [(100, "sequential"), (100, "stacked"), (4, "stacked")])

@@ -17,6 +17,9 @@ from fedfew.methods import METHODS
 FIRST = frozenset({"fedfew", "fedavg", "ditto", "fedrep", "fedamp", "ifca"})
 OF_THE_PAPER = FIRST | {"fedprox", "fedmtl", "apfl", "local"}
 
+BY_REFERENCE = frozenset({"fedbabu", "fedala", "fedpac", "fedfomo"})
+"""Later methods whose own tests have no step by hand: they agree with their float64 reference in ``make test``, too."""
+
 ON_A_NETWORK = [*sorted(OF_THE_PAPER), "scaffold", "fedem", "fedpac", "cfl", "knnper"]
 """Methods that run between real processes: the ten of the paper, and one of each kind of message and state that later ones
 brought. All methods run on a network in memory (tests/flower/test_server_loop.py)."""

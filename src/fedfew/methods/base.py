@@ -182,6 +182,11 @@ class Method(ABC):
         """Does :meth:`aggregate` do anything?"""
         return type(self).aggregate is not Method.aggregate
 
+    @property
+    def averages(self) -> bool:
+        """Do models move by the mean of a round, which ``aggregator`` may make a robust one?"""
+        return self.aggregates
+
     def rearranged(self, average: Tree, before: Tree, after: Tree) -> Tree:
         """The average over rounds of the server's states (``server_average``) where a model of the state after a round goes on
         from another one of the state before: its average goes on from that one's. The default: no model does."""

@@ -57,6 +57,10 @@ class FedMGDA(FedAvg):
         parameters, buffers = local.split(subtract(trained, model))
         return Outcome(Reply({"parameters": parameters, "buffers": buffers}, losses, local.counts), own, adapted=trained)
 
+    @property
+    def averages(self) -> bool:
+        return False  # its weights are its own
+
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         return collect(server, clients, reply)
 

@@ -75,6 +75,10 @@ class FedSoft(Method):
         value = loss(params)
         return value + tensor(context, "pull") / 2 * squared_distance(branch(context, "centre"), params), value
 
+    @property
+    def averages(self) -> bool:
+        return False  # centres are made of sums over clients, see absorb
+
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         """Add n_i·u_is·w_i to the sums of this round."""
         weights = tensor(reply.update, "u").double() * reply.samples[:, None]

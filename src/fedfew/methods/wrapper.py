@@ -69,6 +69,10 @@ class Wrapper(Method):
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return self.method.aggregate(server, mean)
 
+    @property
+    def averages(self) -> bool:
+        return self.method.averages
+
     def rearranged(self, average: Tree, before: Tree, after: Tree) -> Tree:
         return self.method.rearranged(average, before, after)
 

@@ -212,10 +212,8 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
 
 def aggregator_without_effect(config: TrainConfig, method: Method) -> list[str]:
     """Lines about settings of the server's mean, for a method that has none."""
-    if method.aggregates:
-        return []
-    found = [] if config.aggregator == "mean" else [f"aggregator is {config.aggregator}"]
-    found += ["average of adapters is product"] if products.wanted(config) else []
+    found = [] if config.aggregator == "mean" or method.averages else [f"aggregator is {config.aggregator}"]
+    found += ["average of adapters is product"] if products.wanted(config) and not method.aggregates else []
     return [f"{setting}, but {method.name} averages no updates: it has no effect" for setting in found]
 
 
