@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-14  # of a weight
 RIDGE = 1e-12  # of the mean diagonal entry: makes a form that is only semidefinite have one minimum
 
 
@@ -56,25 +57,24 @@ def least_within(form: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tens
     free = movable.clone()
     for _ in range(20 * m):  # each step lowers the form or frees a weight; far more than it takes
         at = free.nonzero()[:, 0]
-        if len(at):
-            target = _least_on(form, alpha, at)
-            step, stop = _until_a_bound(alpha[at], target, low[at], high[at])
-            alpha[at] = alpha[at] + step * (target - alpha[at])
-            if stop is not None:
-                alpha[at[stop]] = (low if bool(target[stop] < alpha[at[stop]]) else high)[at[stop]]
-                free[at[stop]] = False
-                continue
+        if not len(at):  # no weight can move
+            break
+        target = _least_on(form, alpha, at)
+        step, stop = _until_a_bound(alpha[at], target, low[at], high[at])
+        alpha[at] = alpha[at] + step * (target - alpha[at])
+        if stop is not None:
+            alpha[at[stop]] = (low if bool(target[stop] < low[at[stop]]) else high)[at[stop]]
+            free[at[stop]] = False
+            continue
         slope = form @ alpha
+        level = slope[at].mean()
         up = torch.where(movable & ~free & (alpha <= low), slope, torch.inf)  # may only grow
         down = torch.where(movable & ~free & (alpha >= high), slope, -torch.inf)  # may only fall
-        level = slope[at].mean() if len(at) else (up.min() + down.max()) / 2
         gain, freed = max((float(level - up.min()), int(up.argmin())), (float(down.max() - level), int(down.argmax())))
         if not gain > 1e-12 * float(slope.abs().max()):
             break
         free[freed] = True
-        if not len(at):  # a weight can only move against another
-            free[int(down.argmax() if freed == int(up.argmin()) else up.argmin())] = True
-    return alpha
+    return torch.minimum(torch.maximum(alpha, low), high)
 
 
 def _least_on(form: Tensor, alpha: Tensor, at: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def _least_on(form: Tensor, alpha: Tensor, at: Tensor) -> Tensor:
 def _until_a_bound(here: Tensor, target: Tensor, low: Tensor, high: Tensor) -> tuple[float, int | None]:
     """How much of the way to the target all stay within their bounds, and who reaches one first; (1, None): all of it."""
     bound = torch.where(target < here, low, high)
-    beyond = (target < low) | (target > high)
+    beyond = (target < low - ROUNDING) | (target > high + ROUNDING)
     steps = torch.where(beyond, (bound - here) / torch.where(beyond, target - here, 1.0), torch.inf)
     first = int(steps.argmin())
     return (float(steps[first].clamp(0, 1)), first) if bool(beyond.any()) else (1.0, None)
