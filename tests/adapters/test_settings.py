@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from torch import nn
 
 import fedfew
 from fedfew.adapters import LoRA
@@ -83,6 +84,16 @@ def test_the_text_trains_as_the_object_does() -> None:
     by_config = train(fedfew.FedAvg(), config=TrainConfig(adapters="lora:rank=2"), rounds=1)
     assert by_config.settings["adapters"] == "lora:rank=2"
     assert train(fedfew.FedAvg(), adapters=None, rounds=1).settings["adapters"] == "none"
+
+
+def test_a_model_without_layers_for_adapters_says_so() -> None:
+    def lines(adapters: LoRA, model: Any) -> list[str]:
+        found: list[str] = []
+        train(fedfew.FedAvg(), model=model, adapters=adapters, rounds=1, on_round=lambda p: found.extend(p.events))
+        return [line for line in found if line.startswith("adapters: the model has no layer for them besides the head")]
+
+    assert len(lines(LoRA(), lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)))) == 1
+    assert lines(LoRA(), "mlp") == lines(LoRA(targets=[]), "mlp") == []
 
 
 def test_adapters_on_adapters_are_refused() -> None:

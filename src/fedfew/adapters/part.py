@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from fedfew.adapters.frozen import freeze, head_of
-from fedfew.adapters.lora import LoRA
+from fedfew.adapters.lora import AdaptedLayer, LoRA
 from fedfew.config import Freeze, TrainConfig
 from fedfew.models import ModelFactory
 
@@ -72,9 +72,15 @@ class TrainedPart:
         trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
         total = sum(p.numel() for p in module.parameters())
         lines = [f"{next(iter(self.document()))}: {trained:,} of {total:,} numbers are trained and sent; the rest is held once"]
+        if self.adapters is not None and self.adapters.targets != () and not _adapted(module):
+            lines.append("adapters: the model has no layer for them besides the head, which is trained as without them")
         if self.adapters is not None and self.adapters.train_head and not any(p.requires_grad for p in _head(module)):
             lines.append(f"adapters: the head, {head_of(module)}, shares its weights with another layer and stays frozen")
         return lines
+
+
+def _adapted(module: nn.Module) -> bool:
+    return any(isinstance(layer, AdaptedLayer) for layer in module.modules())
 
 
 def _head(module: nn.Module) -> Iterator[nn.Parameter]:

@@ -45,12 +45,9 @@ def check(config: TrainConfig, method: Method) -> None:
 
 def moves_by_differences(method: Method) -> bool:
     """Do clients send trained − received under the model's names, and does the server add a weighted mean of these?"""
-    inner = method
-    while isinstance(getattr(inner, "method", None), Method):  # a method may wrap another one
-        inner = inner.method  # type: ignore[attr-defined]  # just checked
-    if isinstance(inner, FedFew):
-        return inner.share == "none" and inner.send == "update"
-    return type(inner).aggregate in ADD_THE_MEAN
+    if isinstance(method, FedFew):
+        return method.share == "none" and method.send == "update"
+    return type(method).aggregate in ADD_THE_MEAN
 
 
 class Products:
