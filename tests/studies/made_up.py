@@ -25,6 +25,7 @@ RUNS = {
     "lr": NUMBER,
     **dict.fromkeys(("settings", "fedfew", "torch", "python", "code", "host", "device", "engine", "precision", "started"), TEXT),
     **dict.fromkeys(("seconds", "seconds_per_round"), NUMBER),
+    "score": TEXT,
     **{
         f"{score}_{name}": NUMBER
         for score in ("served", "adapted")
@@ -38,7 +39,7 @@ RUNS = {
 CLIENTS = {
     "key": TEXT,
     **dict.fromkeys(("client", "train", "test", "group", "choice"), COUNT),
-    **dict.fromkeys(("served_accuracy", "adapted_accuracy", "served_loss", "adapted_loss", "macro_f1", "auc", "alpha"), NUMBER),
+    **dict.fromkeys(("served_score", "adapted_score", "served_loss", "adapted_loss", "macro_f1", "auc", "alpha"), NUMBER),
     "w": pa.list_(NUMBER),
 }
 ROUNDS = {
@@ -111,7 +112,7 @@ class Book:
                 "test": samples[i],
                 "choice": 0,
             }
-            self.clients[run["key"], i] = row | {"served_accuracy": pair[0], "adapted_accuracy": pair[1]}
+            self.clients[run["key"], i] = row | {"served_score": pair[0], "adapted_score": pair[1]}
         run["clients"] = len(served)
         return run
 

@@ -45,7 +45,7 @@ def packed(root: Path, planned: list[Any], at_round: int | None = None) -> list[
 def scores(root: Path, key: str) -> list[float]:
     result = RunFolder.of(root, key).result
     assert result is not None
-    return [row[name] for row in result["clients"] for name in ("served_loss", "adapted_loss", "served_accuracy")]
+    return [row[name] for row in result["clients"] for name in ("served_loss", "adapted_loss", "served_score")]
 
 
 def test_runs_may_differ_in_what_does_not_change_a_clients_step():

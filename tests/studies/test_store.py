@@ -24,14 +24,15 @@ from tests.studies.small import made, study
 RUNS = [
     "study", "protocol", "column", "row", "point", "key", "status", "error", "seed", "dataset", "partition", "clients",
     "model", "method", "models", "mu", "rounds", "local_epochs", "batch_size", "lr", "settings", "fedfew", "torch", "python",
-    "code", "host", "device", "engine", "precision", "started", "seconds", "seconds_per_round", "served_mean", "served_std",
-    "served_min", "served_max", "served_worst_tenth", "served_jain", "served_weighted_mean", "adapted_mean", "adapted_std",
-    "adapted_min", "adapted_max", "adapted_worst_tenth", "adapted_jain", "adapted_weighted_mean", "single_mean", "single_min",
+    "code", "host", "device", "engine", "precision", "started", "seconds", "seconds_per_round", "score", "served_mean",
+    "served_std", "served_min", "served_max", "served_worst_tenth", "served_jain", "served_weighted_mean", "adapted_mean",
+    "adapted_std", "adapted_min", "adapted_max", "adapted_worst_tenth", "adapted_jain", "adapted_weighted_mean", "single_mean",
+    "single_min",
     "macro_f1", "auc", "g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down", "cost", "notes",
     "tuning", "packed",
 ]
 CLIENTS = [
-    "key", "client", "train", "test", "group", "choice", "served_accuracy", "adapted_accuracy", "served_loss",
+    "key", "client", "train", "test", "group", "choice", "served_score", "adapted_score", "served_loss",
     "adapted_loss", "macro_f1", "auc", "alpha", "w",
 ]
 ROUNDS = [
@@ -97,7 +98,7 @@ def test_the_numbers_are_those_of_the_run(finished, results):
     assert (row["seed"], row["study"], row["protocol"], row["column"], row["point"]) == (1, "tiny", "fair", "iid", "{}")
     assert (row["code"], row["torch"], row["fedfew"]) == ("abc", run.settings["torch"], fedfew.__version__)
     clients = rows(results.clients, key=cell.key)
-    assert [c["served_accuracy"] for c in clients] == pytest.approx(served)
+    assert [c["served_score"] for c in clients] == pytest.approx(served)
     assert [c["choice"] for c in clients] == run.choice.tolist()
     assert [c["train"] for c in clients] == federation.train.count.tolist()
     np.testing.assert_allclose([c["w"] for c in clients], w)
@@ -204,9 +205,9 @@ def test_groups_and_notes_are_kept(tmp_path):
 def test_clients_that_took_no_part_have_no_adapted_score(tmp_path):
     (cell,) = made(study(base={"participation": 0.4}, rows={"R": {"method": {"name": "fedfew", "models": 2}}}), tmp_path)
     result = RunFolder.of(tmp_path, cell.key).result
-    absent = [client for client in result["clients"] if client["adapted_accuracy"] is None]
+    absent = [client for client in result["clients"] if client["adapted_score"] is None]
     assert len(absent) == 2  # one of three took part
-    assert all(client["w"] is None and client["alpha"] is None and client["served_accuracy"] is not None for client in absent)
+    assert all(client["w"] is None and client["alpha"] is None and client["served_score"] is not None for client in absent)
     assert result["run"]["adapted_std"] == 0
 
 
@@ -236,12 +237,9 @@ def test_pyarrow_answers(finished):
     done = runs.filter(pc.equal(runs["status"], "done"))
     means = done.group_by("row").aggregate([("served_mean", "mean")]).to_pylist()
     joined = (
-        clients.drop_columns(["w"])
-        .join(done.select(["key", "row"]), "key")
-        .group_by("row")
-        .aggregate([("served_accuracy", "mean")])
+        clients.drop_columns(["w"]).join(done.select(["key", "row"]), "key").group_by("row").aggregate([("served_score", "mean")])
     )
-    by_client = {row["row"]: row["served_accuracy_mean"] for row in joined.to_pylist()}
+    by_client = {row["row"]: row["served_score_mean"] for row in joined.to_pylist()}
     assert {row["row"]: row["served_mean_mean"] for row in means} == pytest.approx(by_client)
 
 
@@ -249,7 +247,7 @@ def test_duckdb_answers(finished):
     duckdb = pytest.importorskip("duckdb")
     folder = finished[0] / "tiny"
     query = f"""
-        select r.row, count(*) as clients, min(c.served_accuracy) as worst
+        select r.row, count(*) as clients, min(c.served_score) as worst
         from '{folder}/runs.parquet' r join '{folder}/clients.parquet' c using (key)
         where r.status = 'done' group by r.row order by r.row
     """
@@ -257,3 +255,21 @@ def test_duckdb_answers(finished):
     assert [(row, clients) for row, clients, _ in found] == [("FedAvg", 6), ("FedFew", 6)]
     runs = store.read(folder).runs.to_pylist()
     assert found[0][2] == pytest.approx(min(row["served_min"] for row in runs if row["row"] == "FedAvg"))
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path, finished) -> None:
+    """Their clients have served_accuracy, whatever the task."""
+    results = store.read(finished[0] / "tiny")
+    earlier = {"served_score": "served_accuracy", "adapted_score": "adapted_accuracy"}
+    names = [earlier.get(name, name) for name in results.clients.column_names]
+    store.write(
+        tmp_path, store.Results(results.runs.drop_columns("score"), results.clients.rename_columns(names), results.rounds)
+    )
+    assert "served_accuracy" in pq.read_table(tmp_path / "clients.parquet").column_names
+    assert store.read(tmp_path).clients.equals(results.clients)
+    rows = [{earlier.get(name, name): value for name, value in row.items()} for row in results.clients.to_pylist()]
+    assert store.table(rows, store.CLIENTS).equals(results.clients)
+
+
+def test_the_score_is_named(results: store.Results) -> None:
+    assert {run["score"] for run in results.runs.to_pylist() if run["status"] == "done"} == {"accuracy"}

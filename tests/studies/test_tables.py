@@ -404,3 +404,13 @@ def test_the_page_names_every_kind_option_and_measure() -> None:
             assert any(re.findall(r"`([a-z_]+)`", row.rpartition(" | ")[2]) == list(own) for row in rows), kind
     for name in (*measures.MEASURES, *options.COMMON):
         assert f"`{name}`" in page
+
+
+@pytest.mark.parametrize(
+    ("scores", "word"), [([None, "accuracy"], "accuracy"), (["R²", "R²"], "R²"), (["R²", "accuracy"], "score")]
+)
+def test_a_title_names_the_score_of_the_task(scores: list[str | None], word: str) -> None:
+    book = Book()
+    for row, score in zip(("FedAvg", "FedFew"), scores, strict=True):
+        book.scored(book.add(row, score=score), FEDAVG[0], FEDAVG[0])
+    assert made(book)[0].title.startswith(f"table1: test {word}, mean")

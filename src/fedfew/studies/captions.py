@@ -36,7 +36,9 @@ def title(spec: Mapping[str, Any], view: View, names: Sequence[str], score: str)
     measures = [MEASURES[measure] for measure in names]
     heads = ", ".join(measure.head for measure in measures)
     scored = [measure for measure in measures if measure.scored]
-    what = f"test accuracy, {heads}" if scored and names != ["jain"] else heads
+    named = {run.get("score") or "accuracy" for run in view.runs}  # files of earlier versions do not name it
+    called = named.pop() if len(named) == 1 else "score"
+    what = f"test {called}, {heads}" if scored and names != ["jain"] else heads
     percent = ", %" if {measure.unit for measure in measures} == {"%"} else ""
     words = ", ".join(filter(None, [f"protocol {view.protocol}", score]))
     return f"{spec.get('title') or f'{view.study}: {what}{percent}'} ({words})"

@@ -77,6 +77,7 @@ def _run(
         "engine": run.settings["engine"],
         "precision": settings.precision,
         "seconds_per_round": _number(run.history.seconds.mean()),
+        "score": run.task.score,
         **over_clients,
         **_single(run),
         "macro_f1": _mean(scores["macro_f1"]),
@@ -103,7 +104,7 @@ def _single(run: Run) -> dict[str, float | None]:
 
 def _clients(run: Run, federation: Federation, scores: dict[str, Any]) -> list[dict[str, Any]]:
     history = run.history
-    columns: dict[str, Any] = {f"{s}_accuracy": run.scores(s) for s in SCORES}
+    columns: dict[str, Any] = {f"{s}_score": run.scores(s) for s in SCORES}
     columns |= {f"{s}_loss": run.scored(f"{s}_loss") for s in SCORES}
     columns |= scores
     if "alpha" in history.columns:

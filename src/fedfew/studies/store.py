@@ -19,6 +19,9 @@ from fedfew.util.files import write_atomically
 NAMES = ("runs", "clients", "rounds")
 
 
+_EARLIER = {"served_score": "served_accuracy", "adapted_score": "adapted_accuracy"}  # names in files of earlier versions
+
+
 def _schema(**types: pa.DataType) -> pa.Schema:
     return pa.schema(list(types.items()))
 
@@ -42,6 +45,7 @@ RUNS = _schema(
     **dict.fromkeys(("settings", "fedfew", "torch", "python", "code", "host", "device", "engine", "precision", "started"), _text),
     seconds=_real,
     seconds_per_round=_real,
+    score=_text,  # what the task's scores are: accuracy, R², micro-F1
     **{f"{score}_{name}": _real for score in SCORES for name in OVER_CLIENTS},
     **dict.fromkeys(("single_mean", "single_min"), _real),  # of the best single model, where a mixture is served
     **dict.fromkeys(("macro_f1", "auc", "g", "entropy", "largest", "alpha_cv"), _real),
@@ -54,7 +58,7 @@ RUNS = _schema(
 CLIENTS = _schema(
     key=_text,
     **dict.fromkeys(("client", "train", "test", "group", "choice"), _whole),
-    **dict.fromkeys(("served_accuracy", "adapted_accuracy", "served_loss", "adapted_loss", "macro_f1", "auc", "alpha"), _real),
+    **dict.fromkeys(("served_score", "adapted_score", "served_loss", "adapted_loss", "macro_f1", "auc", "alpha"), _real),
     w=pa.list_(_real),
 )
 ROUNDS = _schema(
@@ -80,7 +84,12 @@ class Results:
 def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Rows as a table; what a row does not have is null."""
     listed = list(rows)
-    return pa.table({name: pa.array([row.get(name) for row in listed], schema.field(name).type) for name in schema.names}, schema)
+
+    def values(name: str) -> pa.Array:
+        earlier = _EARLIER.get(name)
+        return pa.array([row.get(name, row.get(earlier)) for row in listed], schema.field(name).type)
+
+    return pa.table({name: values(name) for name in schema.names}, schema)
 
 
 def collect(root: Path, plan: Iterable[Mapping[str, Any]], missing: Mapping[str, str] | None = None) -> Results:
@@ -147,4 +156,6 @@ def read(folder: Path) -> Results:
     absent = [name for name in NAMES if not (folder / f"{name}.parquet").is_file()]
     if absent:
         raise ValueError(f"there are no results in {folder} ({absent[0]}.parquet is not there); 'fedfew study run' makes them")
-    return Results(*(pq.read_table(folder / f"{name}.parquet") for name in NAMES))
+    runs, clients, rounds = (pq.read_table(folder / f"{name}.parquet") for name in NAMES)
+    today = {earlier: name for name, earlier in _EARLIER.items()}
+    return Results(runs, clients.rename_columns([today.get(name, name) for name in clients.column_names]), rounds)

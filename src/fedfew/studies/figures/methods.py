@@ -105,7 +105,7 @@ def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequen
     axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     for axis, score in zip(axes, scores, strict=True):
         for line, style in zip(view.lines, line_styles([line.row for line in view.lines]), strict=True):
-            seeds = clients(view, column, line, "{score}_accuracy", score)
+            seeds = clients(view, column, line, "{score}_score", score)
             if not seeds:
                 continue
             share, accuracy = ranked(seeds)
