@@ -17,7 +17,7 @@ from fedfew.flower.server_loop import ServerLoop
 from fedfew.flower.server_state import ServerState
 from fedfew.flower.site_errors import SiteError
 from fedfew.stack import named_leaves
-from fedfew.training.aggregation import PerClient
+from fedfew.training.per_client import PerClient
 from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, simulated, site
 
 QUANTISED = 1e-6  # mask-clip 1024 in 2⁴⁸ steps is far finer; float32 is what is left

@@ -138,7 +138,7 @@ def test_a_client_that_was_left_out_has_no_adapted_score_and_nan_is_never_right(
 
 def test_other_parts_of_a_reply_are_as_they_were() -> None:
     from fedfew.methods import Reply
-    from fedfew.training.aggregation import usable
+    from fedfew.training.usable import usable
 
     update: Tree = {"w": torch.ones(3, 2, 4), "shared": torch.ones(3, 1, 2)}
     outcome = Outcome(Reply(update, torch.ones(3, 2), torch.ones(3)), {}, tree_map(torch.clone, update))

@@ -17,11 +17,12 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.methods import METHODS
 from fedfew.methods.base import Reply
 from fedfew.stack import Tree, tensor
-from fedfew.training.aggregation import Aggregation, ServerStep
+from fedfew.training.aggregation import Aggregation
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.products import factors, moves_by_differences
 from fedfew.training.server_optimizer import ServerOptimizer
+from fedfew.training.server_step import ServerStep
 from tests.adapters.test_lora import HIDDEN, Net, images
 from tests.methods.small import FEATURES, PLAIN, assert_same, federation, mlp, served, tensors, train
 

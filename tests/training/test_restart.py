@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedfew.methods import IFCA, FedAvg, FedFew
-from fedfew.training.aggregation import ServerStep
 from fedfew.training.restart import restarted, unused_for
+from fedfew.training.server_step import ServerStep
 from tests.methods.small import assert_same, differ, tensors, train
 
 

@@ -17,7 +17,7 @@ from fedfew.flower.messages import SCORE, TRAIN, RefusedError, RevealedError, Si
 from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import ServerState
 from fedfew.stack import tree_map
-from fedfew.training.aggregation import PerClient
+from fedfew.training.per_client import PerClient
 from fedfew.training.scoring import ServedScores
 
 if TYPE_CHECKING:

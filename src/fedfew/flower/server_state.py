@@ -21,13 +21,13 @@ from fedfew.models.state import buffer_names, frozen_hash, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.tasks import CLASSIFICATION, chosen
 from fedfew.training import batch_norm_policy, checkpoint, task_settings
-from fedfew.training.aggregation import ServerStep
 from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
 from fedfew.training.run import Run
 from fedfew.training.run_files import ABOUT_DATA
 from fedfew.training.server_optimizer import ServerOptimizer
+from fedfew.training.server_step import ServerStep
 
 MakeFactory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
 

@@ -52,7 +52,7 @@ def _run(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     from fedfew.report import last_scores
-    from fedfew.training.aggregation import ONCE
+    from fedfew.training.round_events import ONCE
 
     of_all_clients = [event for event in run.state.events if not event.endswith(ONCE)]
     summaries = last_scores(run)

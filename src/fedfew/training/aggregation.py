@@ -6,91 +6,26 @@ The simulator and a real server both go through here, so that a round means the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedfew.methods import Method
-from fedfew.methods.base import LOSS_BOUND, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, all_finite, branch, finite, leaves, take, tensor, tree_map
+from fedfew.methods.base import LOSS_BOUND, Reply
+from fedfew.stack import Tree, WeightedMean, all_finite, branch, leaves, tensor
 from fedfew.tasks import recorded_task
-from fedfew.training import own_metrics, products, restart
+from fedfew.training import own_metrics, products, restart, round_events
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
+from fedfew.training.per_client import PerClient
 from fedfew.training.privacy import Noise, PrivateMean, epsilon
 from fedfew.training.products import Products
 from fedfew.training.round_mean import RoundMean
-from fedfew.training.scoring import ServedScores
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
-
-ONCE = "This is reported once"  # ends a line about a single client
-MOST = 0.9  # of the weight of a model: a client with more than this gets a line in the log
-
-
-class PerClient:
-    """What is known of each of M clients by name (choice, score, loss, …), NaN where there is nothing yet."""
-
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self.columns: dict[str, Tensor] = {}
-
-    def put(self, clients: Tensor, scores: ServedScores) -> None:
-        """Write down the scores of the clients at these positions."""
-        self.put_values(clients, {name: value for name, value in vars(scores).items() if value is not None})
-
-    def put_values(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
-        everyone = len(clients) == self.clients and torch.equal(clients, torch.arange(self.clients))
-        for name, value in values.items():
-            if everyone:
-                self.columns[name] = value
-                continue
-            empty = torch.nan if value.is_floating_point() else -1
-            self.columns.setdefault(name, torch.full((self.clients, *value.shape[1:]), empty, dtype=value.dtype))[clients] = value
-
-    def merge(self, other: PerClient) -> None:
-        """Take in the scores of other clients."""
-        if other.columns:
-            theirs = (other.columns["choice"] >= 0).nonzero()[:, 0]
-            self.put_values(theirs, {name: column[theirs] for name, column in other.columns.items()})
-
-    @property
-    def chosen(self) -> tuple[Tensor, Tensor | None]:
-        """Which candidate each client uses, and the weights of its mixture, where one is served."""
-        return self.columns["choice"], self.columns.get("mixture")
-
-    def __getitem__(self, name: str) -> Tensor:
-        """A column; where nobody has been scored, of clients without a score."""
-        return self.columns.get(name, torch.full((self.clients,), torch.nan))
-
-
-@dataclass(frozen=True)
-class ServerStep:
-    """What a round makes of the server's state."""
-
-    server: Tree
-    moments: Tree
-    average: Tree
-    median_loss: float | None  # over clients, of the least loss that each reported
-    unused: tuple[int, ...] = ()  # for how many rounds nobody has used each model, where that is counted
-
-    @classmethod
-    def none(cls, state: State) -> ServerStep:
-        """A step that leaves the server as it is."""
-        return cls(state.server, state.moments, state.average, state.median_loss, state.unused)
-
-    @property
-    def served(self) -> Tree:
-        return self.average or self.server
-
-    def complete(self, state: State, round: int) -> None:
-        """Take the step: the round is done."""
-        state.server, state.moments, state.average, state.round = self.server, self.moments, self.average, round
-        state.median_loss, state.unused = self.median_loss, self.unused
+from fedfew.training.server_step import ServerStep
 
 
 class Aggregation:
@@ -279,50 +214,16 @@ class Aggregation:
         client whose losses are far beyond the others', whose weight is capped, or who has most of a model."""
         if self.nobody_drawn:
             return [f"round {round}: no client was drawn, the models move by noise alone"]
-        unusable = self._unusable(round)
+        clients, reported = self._replies
+        unusable = round_events.unusable(clients, reported, round)
         if self._noise is not None or (self._mean is None and self._masked_mean is None):
             return unusable
-        clients, reported = self.answered.tolist(), self._replies[1]
-        log_weights, log_alpha, factors = self._weights()
-        capped = factors.nonzero()[:, 0].tolist()
-        before, after = (of.softmax(0).tolist() if capped else [] for of in (log_alpha, log_alpha + factors))
+        restarts = round_events.restarts(self._restarted, self.optimizer.config.restart_unused, round)
         lines = [
-            f"losses of client {clients[row]} are bounded: {float(reported[row].amin()):.4g} in round {round} counts as "
-            f"{self._bound:.4g}, by the median of the round before"
-            for row in self._suspicious(reported)
+            *round_events.bounded(clients, reported, self._suspicious(reported), self._bound, round),
+            *round_events.of_weights(clients, *self._weights(), self.method.share_cap, round),
         ]
-        lines += [
-            f"the weight of client {clients[row]} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
-            f"{round}, and has {100 * after[row]:.0f} % (most_share is {self.method.share_cap:g})"
-            for row in capped
-        ]
-        of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: nobody gives the model weight
-        lines += [
-            f"client {clients[row]} has most of the weight of model {model}: {100 * float(of_model[row, model]):.0f} % in round "
-            f"{round}"
-            for row, model in (of_model > MOST).nonzero().tolist()
-            if len(clients) > 1
-        ]
-        restarts = [
-            f"round {round}: model {k} starts again near model {neighbour}: no client had used it for "
-            f"{self.optimizer.config.restart_unused} rounds"
-            for k, neighbour in self._restarted
-        ]
-        reported_before = {line.partition(":")[0] for line in self._state.events}
-        once = [f"{line}. {ONCE}" for line in lines if line.partition(":")[0] not in reported_before]
-        return unusable + restarts + once
-
-    def _unusable(self, round: int) -> list[str]:
-        """A line for each model whose loss or update is not finite for some of the clients that answered."""
-        if bool(self._replies[1].isfinite().all()):
-            return []
-        answered = self.answered.sort().values
-        lines = []
-        for k, unusable in enumerate((self.reported(answered) == torch.inf).T):
-            if unusable.any():
-                clients = some(answered[unusable].tolist())
-                lines.append(f"round {round}: model {k} left out, its loss or update is not finite: for clients {clients}")
-        return lines
+        return unusable + restarts + round_events.once(lines, self._state.events)
 
     def _suspicious(self, reported: Tensor) -> list[int]:
         """Rows of clients whose least loss is beyond what honest clients have, and changes their weight. A bound by weight alone
@@ -412,40 +313,3 @@ class Aggregation:
             **columns,
         )
         state.left_out = 0
-
-
-def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
-    """Positions (in the stack) of the clients that can be used, and the outcome for them alone.
-
-    A model whose loss or update is not finite is left out for that client only: its loss becomes +inf and its update 0, and the
-    other models of the client count as before. A client with no model left, or whose own state is not finite, is out.
-    """
-    reply = outcome.reply
-    pairs = reply.losses.isfinite()  # [C, K]
-    if not all_finite(reply.update):
-        for t in leaves(reply.update):
-            pairs = pairs & t.reshape(*t.shape[:2], -1).isfinite().all(2)  # [C, 1] where all models take from the same
-    ok = pairs.any(1)
-    if leaves(outcome.own):  # a wrapped method may have an own state of empty branches
-        ok = ok if all_finite(outcome.own) else ok & finite(outcome.own)
-    at = ok.nonzero()[:, 0]
-    if not bool(pairs.all()):
-        losses = reply.losses.masked_fill(~pairs, torch.inf)
-        reply = replace(reply, update=tree_map(partial(_zeroed, pairs=pairs), reply.update), losses=losses)
-        outcome = replace(outcome, reply=reply)
-    if len(at) < len(ok):
-        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
-        mixture = None if outcome.mixture is None else outcome.mixture[at]
-        outcome = Outcome(reply, take(outcome.own, at), take(outcome.adapted, at), mixture)
-    return at.cpu(), outcome
-
-
-def some(clients: list[int]) -> str:
-    """The first ten numbers of clients, for a line."""
-    return ", ".join(map(str, clients[:10])) + (", …" if len(clients) > 10 else "")
-
-
-def _zeroed(t: Tensor, pairs: Tensor) -> Tensor:
-    """``t[C, K or 1, …]`` with 0 for the pairs (client, model) that are not to be used."""
-    keep = pairs if t.shape[1] == pairs.shape[1] else pairs.any(1, keepdim=True)
-    return torch.where(keep.reshape(*keep.shape, *[1] * (t.ndim - 2)), t, torch.zeros_like(t))

@@ -24,14 +24,16 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, put, take
 from fedfew.training import checkpoint, own_metrics, privacy, validation
-from fedfew.training.aggregation import Aggregation, PerClient, some, usable
+from fedfew.training.aggregation import Aggregation
 from fedfew.training.attack import without_attackers
 from fedfew.training.checkpoint import State
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
 from fedfew.training.history import History
+from fedfew.training.per_client import PerClient, some
 from fedfew.training.run import Run
 from fedfew.training.scoring import ServedScores, choose, score
 from fedfew.training.server_optimizer import ServerOptimizer
+from fedfew.training.usable import usable
 from fedfew.util.interrupts import held_back
 
 PATIENCE = 10  # the next checkpoint: not before so many times the seconds have passed that the last one took

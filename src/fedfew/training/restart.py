@@ -12,7 +12,7 @@ from fedfew.methods import Method
 from fedfew.stack import Tree, leaves, tree_map
 
 if TYPE_CHECKING:
-    from fedfew.training.aggregation import ServerStep
+    from fedfew.training.server_step import ServerStep
 
 NEAR = 0.9  # what a model that starts again has of its neighbour; the rest is its own, so that the two can part
 

@@ -98,7 +98,7 @@ def _statistical(axis: Any, check: Check) -> None:
     axis.set(
         xscale="log",
         yscale="log",
-        xlabel="samples a client, n",
+        xlabel="samples per client, n",
         ylabel="excess loss",
         title="What samples cost (three true groups, M = 6)",
     )

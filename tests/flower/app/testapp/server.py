@@ -11,7 +11,7 @@ from tests.flower.support import tiny
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.server_loop import ServerLoop
-from fedfew.training.aggregation import PerClient
+from fedfew.training.per_client import PerClient
 from fedfew.util.files import folder_locked
 
 AT_ONCE = 2

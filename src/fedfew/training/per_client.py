@@ -1,0 +1,51 @@
+"""What is known of each client in a round, and how clients are listed in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedfew.training.scoring import ServedScores
+
+
+class PerClient:
+    """What is known of each of M clients by name (choice, score, loss, …), NaN where there is nothing yet."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.columns: dict[str, Tensor] = {}
+
+    def put(self, clients: Tensor, scores: ServedScores) -> None:
+        """Write down the scores of the clients at these positions."""
+        self.put_values(clients, {name: value for name, value in vars(scores).items() if value is not None})
+
+    def put_values(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
+        everyone = len(clients) == self.clients and torch.equal(clients, torch.arange(self.clients))
+        for name, value in values.items():
+            if everyone:
+                self.columns[name] = value
+                continue
+            empty = torch.nan if value.is_floating_point() else -1
+            self.columns.setdefault(name, torch.full((self.clients, *value.shape[1:]), empty, dtype=value.dtype))[clients] = value
+
+    def merge(self, other: PerClient) -> None:
+        """Take in the scores of other clients."""
+        if other.columns:
+            theirs = (other.columns["choice"] >= 0).nonzero()[:, 0]
+            self.put_values(theirs, {name: column[theirs] for name, column in other.columns.items()})
+
+    @property
+    def chosen(self) -> tuple[Tensor, Tensor | None]:
+        """Which candidate each client uses, and the weights of its mixture, where one is served."""
+        return self.columns["choice"], self.columns.get("mixture")
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A column; where nobody has been scored, of clients without a score."""
+        return self.columns.get(name, torch.full((self.clients,), torch.nan))
+
+
+def some(clients: list[int]) -> str:
+    """The first ten numbers of clients, for a line."""
+    return ", ".join(map(str, clients[:10])) + (", …" if len(clients) > 10 else "")

@@ -1,0 +1,69 @@
+"""Lines about a round: models left out or started again, and clients whose losses or weights stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedfew.training.per_client import some
+
+ONCE = "This is reported once"  # ends a line about a single client
+MOST = 0.9  # of the weight of a model: a client with more than this gets a line
+
+
+def unusable(clients: Tensor, reported: Tensor, round: int) -> list[str]:
+    """A line for each model whose loss or update is not finite, so that its loss is +inf, for some of the clients."""
+    if bool(reported.isfinite().all()):
+        return []
+    clients, order = clients.sort()
+    lines = []
+    for k, left_out in enumerate((reported[order] == torch.inf).T):
+        if left_out.any():
+            listed = some(clients[left_out].tolist())
+            lines.append(f"round {round}: model {k} left out, its loss or update is not finite: for clients {listed}")
+    return lines
+
+
+def restarts(restarted: Iterable[tuple[int, int]], after: int, round: int) -> list[str]:
+    """A line for each model that started again near another."""
+    return [
+        f"round {round}: model {k} starts again near model {neighbour}: no client had used it for {after} rounds"
+        for k, neighbour in restarted
+    ]
+
+
+def bounded(clients: Tensor, reported: Tensor, rows: Iterable[int], bound: float | None, round: int) -> list[str]:
+    """A line for each of these rows: the client's losses count as less than it reported."""
+    return [
+        f"losses of client {int(clients[row])} are bounded: {float(reported[row].amin()):.4g} in round {round} counts as "
+        f"{bound:.4g}, by the median of the round before"
+        for row in rows
+    ]
+
+
+def of_weights(
+    clients: Tensor, log_weights: Tensor, log_alpha: Tensor, factors: Tensor, most_share: float, round: int
+) -> list[str]:
+    """Lines about clients whose weight is capped, and about clients with most of the weight of a model."""
+    capped = factors.nonzero()[:, 0].tolist()
+    before, after = (of.softmax(0).tolist() if capped else [] for of in (log_alpha, log_alpha + factors))
+    lines = [
+        f"the weight of client {int(clients[row])} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
+        f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g})"
+        for row in capped
+    ]
+    of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: nobody gives the model weight
+    return lines + [
+        f"client {int(clients[row])} has most of the weight of model {model}: {100 * float(of_model[row, model]):.0f} % in round "
+        f"{round}"
+        for row, model in (of_model > MOST).nonzero().tolist()
+        if len(clients) > 1
+    ]
+
+
+def once(lines: Iterable[str], before: Sequence[str]) -> list[str]:
+    """The lines that begin as none before."""
+    known = {line.partition(":")[0] for line in before}
+    return [f"{line}. {ONCE}" for line in lines if line.partition(":")[0] not in known]
