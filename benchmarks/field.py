@@ -5,8 +5,8 @@
 
 Each tool runs in a process of its own, given the same cohorts, batch orders and first model (``field_task.py``): first for one
 round without dropout, after which the models must be the same but for rounding, then timed with the benchmark's dropout.
-Start-up is told apart from seconds a round. pfl, flwr and fedjax must be importable by the python given for them (pip install
-pfl, flwr[simulation], fedjax), and torch by all.
+Start-up is measured apart from seconds per round. pfl, flwr and fedjax must be importable by the python given for them (pip
+install pfl, flwr[simulation], fedjax), and torch by all.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Seconds a round and peak memory as a federation grows: clients M, models K, and the share of clients that take part.
+"""Seconds per round and peak memory as a federation grows: clients M, models K, and the share of clients that take part.
 
     python benchmarks/growth.py --clock processor --output results/growth/growth.png
     python benchmarks/growth.py --model cnn --device cuda --chunk 100
 
-FedFew on made-up images, 200 a client, through fedfew.train itself. On a CPU every point is measured in processes of its own, one
-for the time and one for the peak of memory, in which freed memory goes back to the system at once; a GPU's memory is counted by
-PyTorch, so one process does. The samples are not counted, nor what the program holds before it trains. A chunk of clients, always
-the same, is trained at once. Where others use the machine as well, --clock processor counts the time this program was given.
+FedFew on made-up images, 200 per client, through fedfew.train itself. On a CPU every point is measured in processes of its own,
+one for the time and one for the peak of memory, in which freed memory goes back to the system at once; a GPU's memory is
+counted by PyTorch, so one process does. The samples are not counted, nor what the program holds before it trains. A chunk of
+clients, always the same, is trained at once. Where others use the machine as well, --clock processor counts the time this
+program was given.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def fit(clients: list[int], seconds: list[float]) -> Line:
 
 
 def measure(point: Point) -> dict[str, Any]:
-    """Train, and tell seconds a round and peak bytes."""
+    """Train; seconds per round and peak bytes."""
     import torch
 
     import fedfew

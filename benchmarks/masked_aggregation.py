@@ -88,8 +88,8 @@ def largest_weights(seeds: int) -> dict[str, list[float]]:
     """Rotated digits, 20 clients, FedFew with four models: each round's largest weight that a client has for a model."""
     federation = fedfew.data.digits(20, "rotation")
     found: dict[str, list[float]] = {}
-    for mu in (0.001, 0.01, 0.1):
-        method = fedfew.FedFew(models=4, mu=mu, scale_free=False)
+    for mu in (0.02, 0.05, 0.2, 1.0):
+        method = fedfew.FedFew(models=4, mu=mu)
         rounds = []
         for seed in range(seeds):
             run = fedfew.train(

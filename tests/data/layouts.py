@@ -68,7 +68,7 @@ def image_folder(root: Path, classes: int = 3, each: int = 8, side: int = 16, be
 
 
 def pixels_of(federation: Any) -> np.ndarray[Any, Any]:
-    """One value a sample (its first pixel), all splits, sorted: which samples there are."""
+    """One value per sample (its first pixel), all splits, sorted: which samples there are."""
     parts = [s.x for s in (federation.train, federation.test, federation.val) if s is not None]
     return np.sort(np.concatenate([p.flatten(1)[:, 0].numpy() for p in parts]))
 

@@ -145,7 +145,7 @@ def test_what_cannot_be_held_out_is_said() -> None:
         hold_out(y[:1], 0.2)
     with pytest.raises(ValueError, match="all samples are of one group"):
         hold_out(y, 0.2, y)
-    with pytest.raises(ValueError, match="groups must hold one number a sample"):
+    with pytest.raises(ValueError, match="groups must hold one number per sample"):
         hold_out(y, 0.2, y[:2])
     with pytest.raises(ValueError, match="models is empty"):
         fedfew.join([], *ones(3))

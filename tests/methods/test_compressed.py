@@ -35,7 +35,7 @@ def test_one_round_differs_by_no_more_than_the_rounding(method: fedfew.Method, w
 
 
 def test_bytes_up_are_those_that_travel() -> None:
-    """18 numbers a model, two tensors, and a loss of 4 bytes each: for four clients."""
+    """18 numbers per model, two tensors, and a loss of 4 bytes each: for four clients."""
     up = {way: run(WithCompression(METHOD, way), 1).history.bytes_up.tolist() for way in ("none", "bf16", "int8")}  # type: ignore[arg-type]
     assert up == {"none": [4 * 2 * (72 + 4)], "bf16": [4 * 2 * (36 + 4)], "int8": [4 * 2 * (18 + 2 * 4 + 4)]}
 

@@ -88,7 +88,7 @@ def jain(values: ArrayLike) -> float:
 def _per_client(values: ArrayLike, name: str) -> Array:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) == 0:
-        raise ValueError(f"{name} must hold one number a client, shape [M] with M ≥ 1, not {list(array.shape)}")
+        raise ValueError(f"{name} must hold one number per client, shape [M] with M ≥ 1, not {list(array.shape)}")
     return array
 
 

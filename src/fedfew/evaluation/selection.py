@@ -219,7 +219,7 @@ def hold_out(y: NDArray[Any], share: float, groups: Any = None, seed: int = 0) -
     else:
         numbers = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
         if len(numbers) != len(y):
-            raise ValueError(f"groups must hold one number a sample: there are {len(y)} samples, not {len(numbers)}")
+            raise ValueError(f"groups must hold one number per sample: there are {len(y)} samples, not {len(numbers)}")
         if numbers.max() == 0:
             raise ValueError("all samples are of one group, which cannot be on both sides: take more, or validation 0")
         cut = split.grouped(shuffled, numbers, "groups", share, 0.0, "the data", {})

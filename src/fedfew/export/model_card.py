@@ -151,7 +151,7 @@ def _data(card: Mapping[str, Any]) -> str:
         if (counts := data[f"{side}_samples"]) is not None:
             least, most = counts["smallest"], counts["largest"]
             lines.append(
-                f"- {side} samples: {counts['total']} in all, {least if least == most else f'{least} to {most}'} a client"
+                f"- {side} samples: {counts['total']} in all, {least if least == most else f'{least} to {most}'} per client"
             )
     lines.append(f"- a sample has shape {model['shape']}{_stored(model)}")
     return "\n".join(lines)

@@ -42,7 +42,7 @@ class APFL(FedAvg):
 
     @classmethod
     def as_published(cls, **changes: Any) -> Self:
-        """The published code's form: α starts at 1, v becomes the mix once a round."""
+        """The published code's form: α starts at 1, v becomes the mix once per round."""
         return replace(cls(alpha=1.0, mixing="round"), **changes)
 
     def check(self) -> None:

@@ -212,7 +212,7 @@ class Method(ABC):
 
     def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
         """What is worth recording about a round, from the losses [C, K] and sample shares [C] of the clients at these positions:
-        numbers, or tensors with one row a client."""
+        numbers, or tensors with one row per client."""
         return {}
 
     def settings(self) -> dict[str, Any]:

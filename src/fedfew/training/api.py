@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -94,25 +94,13 @@ def train(
     Inside a process group of ``torch.distributed`` the processes split each round's clients among them, every one on a GPU of its
     own where there are GPUs. All return the same run; only the first writes checkpoints and calls ``on_round``.
     """
-    colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
-    augmented = colour and settings.get("freeze", "none" if config is None else config.freeze) == "none"
-    config = TrainConfig.of(config, recipe_settings(recipe, augmented, federation.task == "classification") | settings)
-    part = TrainedPart.named(config.adapters, config.freeze)
-    config = replace(config, **part.settings())
+    config, part = _settings(config, recipe, settings, federation)
     criterion = tasks.chosen(config.loss, federation.task)
     chosen = methods.make(method) if isinstance(method, str) else method
     task_settings.check(config, criterion, chosen)
     model, said = model_check.fitting(model, federation, chosen)
     factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
-    chosen.check_against(len(federation))
-    config.check_aggregator(len(federation))
-    products.check(config, chosen)
-    privacy.check(config, chosen)
-    batch_norm_policy.check(config.batch_norm, factory(), chosen, federation, config.batch_size)
-    check_augment(config, federation.train)
-    part.check(config)
-    validation.check(config, federation)
-    model_check.check_outputs(factory(), federation)
+    _check(config, chosen, factory, federation, part)
     said += part.said(factory())
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
@@ -166,22 +154,57 @@ def train(
         own_metrics.check(metrics or {}, state.history)
         loop.metrics = metrics or {}
         loop.events += [*events, *task_settings.notes(federation, criterion, recipe), *_without_effect(config, chosen, state)]
+        loop.events += _about_engine(engine, config, device)
         if config.keep == "last":
             state.best = {}
-        if engine.why:
-            loop.events.append(f"engine: {engine.name}, {engine.why}")
-        if config.precision == "bf16" and device.type == "cpu":
-            loop.events.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
-        try:
-            with progress_bar.shown(progress if group.first else False, chosen.name, loop.on_round) as loop.on_round:
-                run = loop.run()
-                run.federation = federation
-                return run
-        except torch.OutOfMemoryError as error:
-            raise MemoryError(
-                f"the GPU's memory is full with {chunk} clients at once, {chosen.replicas} models each: give a smaller chunk "
-                f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
-            ) from error
+        shown = progress_bar.shown(progress if group.first else False, chosen.name, loop.on_round)
+        with _full_memory_in_words(chunk, chosen.replicas), shown as loop.on_round:
+            run = loop.run()
+            run.federation = federation
+            return run
+
+
+def _settings(
+    config: TrainConfig | None, recipe: Recipe, settings: Mapping[str, Any], federation: Federation
+) -> tuple[TrainConfig, TrainedPart]:
+    """The settings of a run, those of the recipe included, and the part of the model that is trained."""
+    colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
+    augmented = colour and settings.get("freeze", "none" if config is None else config.freeze) == "none"
+    config = TrainConfig.of(config, recipe_settings(recipe, augmented, federation.task == "classification") | dict(settings))
+    part = TrainedPart.named(config.adapters, config.freeze)
+    return replace(config, **part.settings()), part
+
+
+def _check(config: TrainConfig, method: Method, factory: ModelFactory, federation: Federation, part: TrainedPart) -> None:
+    """Refuse settings that do not fit together, or not these data, before anything is trained."""
+    method.check_against(len(federation))
+    config.check_aggregator(len(federation))
+    products.check(config, method)
+    privacy.check(config, method)
+    batch_norm_policy.check(config.batch_norm, factory(), method, federation, config.batch_size)
+    check_augment(config, federation.train)
+    part.check(config)
+    validation.check(config, federation)
+    model_check.check_outputs(factory(), federation)
+
+
+def _about_engine(engine: Engine, config: TrainConfig, device: torch.device) -> list[str]:
+    """Why this engine was chosen, and whether its precision has an effect."""
+    lines = [f"engine: {engine.name}, {engine.why}"] if engine.why else []
+    if config.precision == "bf16" and device.type == "cpu":
+        lines.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
+    return lines
+
+
+@contextmanager
+def _full_memory_in_words(chunk: int, replicas: int) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(
+            f"the GPU's memory is full with {chunk} clients at once, {replicas} models each: give a smaller chunk "
+            f"(--chunk {max(1, chunk // 2)}), or run less beside it. PyTorch says: {str(error).partition('. ')[0]}"
+        ) from error
 
 
 def _listed(on_round: OnRound | Sequence[OnRound] | None) -> Sequence[OnRound]:

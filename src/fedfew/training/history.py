@@ -1,4 +1,4 @@
-"""What happened in a run: one entry a scored round, a column a quantity."""
+"""What happened in a run: one entry per scored round, one column per quantity."""
 
 from __future__ import annotations
 
