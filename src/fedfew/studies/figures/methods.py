@@ -21,6 +21,7 @@ from fedfew.studies.figures.style import (
     label_ends,
     line_styles,
     missing,
+    one_per_column,
     percent_limits,
     plain_text,
 )
@@ -89,16 +90,7 @@ def _published(view: View, column: str, line: Line) -> str:
 
 def per_client(spec: Spec, view: View) -> list[Drawing]:
     """Accuracies of clients from worst to best, one line per method; one picture per data set."""
-    scores = view.scores(spec.get("score", "both"))
-    return [
-        Drawing(
-            captions.name(spec, view, column if len(view.columns) > 1 else ""),
-            1.6 + 4.4 * len(scores),
-            5.0,
-            partial(_per_client, spec=spec, view=view, column=column, scores=scores),
-        )
-        for column in view.columns
-    ]
+    return one_per_column(spec, view, _per_client)
 
 
 def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:

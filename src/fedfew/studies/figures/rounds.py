@@ -19,6 +19,7 @@ from fedfew.studies.figures.style import (
     label_ends,
     line_styles,
     missing,
+    one_per_column,
     ordered_styles,
     percent_limits,
     plain_text,
@@ -43,16 +44,7 @@ def g_over_updates(spec: Spec, view: View) -> list[Drawing]:
 
 def curves(spec: Spec, view: View) -> list[Drawing]:
     """Learning curves, one line per method; one picture per data set."""
-    scores = view.scores(spec.get("score", "both"))
-    return [
-        Drawing(
-            captions.name(spec, view, column if len(view.columns) > 1 else ""),
-            1.6 + 4.4 * len(scores),
-            5.0,
-            partial(_curves, spec=spec, view=view, column=column, scores=scores),
-        )
-        for column in view.columns
-    ]
+    return one_per_column(spec, view, _curves)
 
 
 def _g(spec: Spec, view: View, updates: bool) -> list[Drawing]:

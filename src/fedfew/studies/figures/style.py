@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,20 @@ class Drawing:
     width: float  # inches
     height: float
     paint: Callable[[Any], None]  # on a matplotlib Figure
+
+
+def one_per_column(spec: Mapping[str, Any], view: View, paint: Callable[..., None]) -> list[Drawing]:
+    """One picture per data set, with a panel per score."""
+    scores = view.scores(spec.get("score", "both"))
+    return [
+        Drawing(
+            captions.name(spec, view, column if len(view.columns) > 1 else ""),
+            1.6 + 4.4 * len(scores),
+            5.0,
+            partial(paint, spec=spec, view=view, column=column, scores=scores),
+        )
+        for column in view.columns
+    ]
 
 
 def method_style(row: str, position: int) -> dict[str, Any]:
