@@ -86,7 +86,7 @@ def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     listed = list(rows)
 
     def values(name: str) -> pa.Array:
-        earlier = _EARLIER.get(name)
+        earlier = _EARLIER.get(name, name)
         return pa.array([row.get(name, row.get(earlier)) for row in listed], schema.field(name).type)
 
     return pa.table({name: values(name) for name in schema.names}, schema)
