@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ import fedfew
 from fedfew import methods
 from fedfew.engines.packed import Pack, engine, requests
 from fedfew.engines.packed.stack import SharedStack
+from tests.engines.small import images
 from tests.engines.stacked.test_captured import CapturedStack
 from tests.helpers import difference, federation, same_history
 
@@ -97,6 +99,18 @@ class Dropping(nn.Module):
 )
 def test_what_is_drawn_or_weighed_is_each_runs_own(settings):
     assert assert_as_alone([task("fedfew", seed, hyper={"models": 2}, **settings) for seed in range(2)]) == [2, 2]
+
+
+@pytest.mark.slow
+def test_images_that_are_augmented_with_the_strong_recipe():
+    def run(seed):
+        model = lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))  # noqa: E731
+        pictures = images((13, 22 + seed, 7, 27), shape=(3, 6, 6), seed=seed, dtype=np.uint8)
+        return lambda: fedfew.train(pictures, model, "fedfew", recipe="strong", seed=seed, **SETTINGS)
+
+    tasks = [run(seed) for seed in range(3)]
+    assert "crop" in tasks[0]().settings["augment"]
+    assert assert_as_alone(tasks) == [3, 3, 3]
 
 
 @pytest.mark.slow

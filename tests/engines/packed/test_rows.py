@@ -18,6 +18,13 @@ def test_a_row_that_several_parts_hold_is_stored_once(kind):
     assert all(torch.equal(whole[at], part) for part, at in zip(parts, places, strict=True))
 
 
+def test_rows_that_begin_anywhere_in_memory():
+    part = torch.arange(17, dtype=torch.uint8)[1:].reshape(2, 8)
+    whole, places = rows.shared_rows([part, part.flip(0)])
+    assert torch.equal(whole, part)
+    assert places[1].tolist() == [1, 0]
+
+
 def test_rows_of_the_same_hash_are_compared(monkeypatch):
     monkeypatch.setattr(rows, "hashes", lambda part: torch.zeros(len(part), dtype=torch.int64))
     parts = [torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [1.0]])]

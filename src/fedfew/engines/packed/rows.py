@@ -32,14 +32,22 @@ def hashes(rows: Tensor) -> Tensor:
     """A 64-bit number per row, the same for equal rows."""
     found = []
     for part in rows.split(AT_ONCE):
-        flat = part.reshape(len(part), -1).contiguous().view(torch.uint8)
-        words = torch.nn.functional.pad(flat, (0, -flat.shape[1] % 8)).view(torch.int64)
+        words = _words(part)
         odd = random_streams.count(torch.arange(words.shape[1], device=words.device)) | 1
         found.append((words * odd).sum(1))
     return torch.cat(found)
 
 
 def _equal(whole: Tensor, at: Tensor, part: Tensor) -> Tensor:
-    """For each row of the part: is it that row of the whole?"""
+    """For each row of the part: is it that row of the whole, bit by bit?"""
     pairs = zip(at.split(AT_ONCE), part.split(AT_ONCE), strict=True)
-    return torch.cat([(whole[a] == p).reshape(len(p), -1).all(1) for a, p in pairs])
+    return torch.cat([(_words(whole[a]) == _words(p)).all(1) for a, p in pairs])
+
+
+def _words(rows: Tensor) -> Tensor:
+    """The bytes of each row as 64-bit numbers, ``[N, words]``; what is missing is 0."""
+    flat = rows.reshape(len(rows), -1).contiguous().view(torch.uint8)
+    missing = -flat.shape[1] % 8
+    if missing or flat.storage_offset() % 8:  # words must begin at a multiple of 8 bytes
+        flat = torch.nn.functional.pad(flat, (0, missing)).clone()
+    return flat.view(torch.int64)
