@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedfew
 from fedfew import export
-from fedfew.adapters import LoRA, merged
+from fedfew.adapters import LoRA, TrainedPart, merged
 from fedfew.adapters.lora import AdaptedLayer
 from fedfew.evaluation.costs import cost
 from fedfew.federation import Federation
@@ -269,3 +269,44 @@ def test_a_run_with_adapters_is_found_again_and_goes_on(tmp_path: Path) -> None:
     begun = train(fedfew.FedFew(models=2), adapters=other, start=run, rounds=5, on_round=lambda p: events.extend(p.events))
     assert begun.round == 5
     assert any("another part of the model is trained (adapters, freeze)" in event for event in events)
+
+
+class Conv1D(nn.Module):
+    """As GPT-2's of transformers: a linear layer whose weight is [in, out]."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.weight, self.bias = nf, nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+def test_a_layer_with_a_transposed_weight_by_hand() -> None:
+    layer = moved(LoRA(rank=RANK, alpha=3, train_head=False).adapt(Conv1D(HIDDEN, FEATURES)))
+    assert isinstance(layer, AdaptedLayer)
+    x, s, a, b = torch.randn(7, FEATURES), 3 / RANK, layer.lora_A.weight, layer.lora_B.weight
+    expected = x @ (layer.base.weight + s * (b @ a).T) + layer.base.bias
+    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(merged(layer)(x), expected)
+
+
+class Tied(nn.Module):
+    """Its head is its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Linear(HIDDEN, FEATURES), nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, FEATURES)
+        self.head.weight, self.head.bias = self.embed.weight, self.embed.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x))
+
+
+def test_a_head_that_is_another_layer_too_stays_frozen_and_a_line_says_so() -> None:
+    part = TrainedPart(LoRA(rank=RANK, targets=["inner"]))
+    module = part.of(Tied)()
+    assert {name for name, p in module.named_parameters() if p.requires_grad} == {"inner.lora_A.weight", "inner.lora_B.weight"}
+    assert part.said(module)[1] == "adapters: the head, head, shares its weights with another layer and stays frozen"
+    plain = TrainedPart(LoRA(rank=RANK))
+    assert len(plain.said(plain.of(mlp)())) == 1
