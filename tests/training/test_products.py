@@ -86,7 +86,7 @@ def test_a_round_gives_the_nearest_product_of_the_rank(rank: int) -> None:
     """Against numpy's decomposition of the mean of what the clients trained alone; with a high rank that is the mean itself."""
     data = federation()
     share = (data.train.count.double() / data.train.count.sum()).numpy()
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # a base with which the second singular value is a quarter of the first
     settings: dict[str, Any] = {"model": mlp(), "rounds": 1, "local_epochs": 8, **PLAIN}
     lora = LoRA(rank=rank, alpha=rank, average="product")
     server = train(fedfew.FedAvg(), data, **settings, adapters=lora).models[0][0]
