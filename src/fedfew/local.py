@@ -1,4 +1,4 @@
-"""What a method sees of its clients: :class:`Local`, a stack of clients at home in one round, and the words for objectives.
+"""What a method sees of its clients: :class:`Local`, a stack of clients in one round, and the words for objectives.
 
 Imports :mod:`fedfew.stack` and :mod:`fedfew.federation` alone. Methods are written against this module; engines implement
 :class:`Trainer`.
@@ -136,7 +136,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """A stack of clients at home in one round: what a method may do with data that it never sees."""
+    """A stack of clients in one round: what a method may do with data that it never sees."""
 
     engine: Trainer
     samples: Samples

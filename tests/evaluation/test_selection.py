@@ -177,7 +177,7 @@ def test_bytes_become_what_they_were_in_training() -> None:
     assert dark["symmetric"] != dark["unit"]
 
 
-def test_a_newcomer_of_a_real_federation_gets_the_model_of_its_group() -> None:
+def test_a_new_client_of_a_real_federation_gets_the_model_of_its_group() -> None:
     digits = fedfew.data.digits(20, seed=0)
     others = [i for i in range(20) if i != 7]
     run = fedfew.train(digits.take(others), "mlp", fedfew.FedFew(models=4), rounds=60, batch_size=10, lr=0.1, engine="stacked")

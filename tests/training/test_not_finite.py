@@ -98,7 +98,7 @@ def constant(logit: float) -> nn.Module:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-5, 5) | st.just(NAN), min_size=1, max_size=5))
-def test_a_newcomer_never_chooses_a_model_whose_loss_is_not_a_number(logits: list[float]) -> None:
+def test_a_new_client_never_chooses_a_model_whose_loss_is_not_a_number(logits: list[float]) -> None:
     x, y = np.zeros((6, 1), np.float32), np.ones(6, np.int64)  # the loss falls with the logit of class 1
     models = [constant(logit) for logit in logits]
     numbers = [logit for logit in logits if logit == logit]

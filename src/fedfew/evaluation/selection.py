@@ -1,4 +1,4 @@
-"""A site that never took part gets its model: the one that fits its own data best, perhaps trained on a little at home.
+"""A site that never took part gets its model: the one that fits its own data best, perhaps after some local training.
 
 Some of its samples are held out. The model is chosen by the others, adapted on the others, and scored on those held out, before
 and after. Nothing leaves the site.
@@ -134,14 +134,14 @@ class Joined:
     chosen_by: int  # how many those are
     held_out: int  # how many samples the two scores below are of
     before: Fit | None  # of the model as it came; None where nothing is held out
-    after: Fit | None  # of the model after training at home; None where it was not trained
+    after: Fit | None  # of the model after local training; None where it was not trained
     module: nn.Module  # what to use
-    adapted: bool  # whether that is the one trained at home
+    adapted: bool  # whether that is the one trained locally
     log_prior: Tensor | None = None  # to be added to its logits, where the models were trained with label priors
 
     @property
     def worse(self) -> bool:
-        """Whether training at home made the model worse: the loss on the samples held out is not less than before."""
+        """Whether local training made the model worse: the loss on the samples held out is not less than before."""
         return self.before is not None and self.after is not None and not self.after.loss < self.before.loss
 
 

@@ -8,7 +8,7 @@ message on the wire is a state sent.
 One round:
 
     message = method.dispatch(server, …)                       # server → clients
-    outcome = method.client(message, own, local)               # at home: local.train, local.loss, local.gradient
+    outcome = method.client(message, own, local)               # at the client: local.train, local.loss, local.gradient
     ω = exp(method.log_weights(outcome.reply, …))              # how much each client counts for each model
     server = method.aggregate(server, weighted mean by ω)      # clients → server
 
