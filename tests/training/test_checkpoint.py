@@ -365,3 +365,20 @@ def test_the_newest_settings_are_those_of_the_newest_intact_head(tmp_path):
     newest = checkpoint.checkpoints(tmp_path)[-1] / "state.json"
     newest.write_text(newest.read_text().replace('"lr": 0.05', '"lr": 0.06'))
     assert checkpoint.newest_settings(tmp_path)["lr"] == 0.05  # the one before
+
+
+def test_checkpoints_are_in_the_order_of_their_rounds_and_a_link_is_none(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("kept")
+    folder = tmp_path / "run"
+    for number in (1_000_000, 999_999, 2):
+        (folder / f"round-{number:06d}").mkdir(parents=True)
+    (folder / "round-000001").symlink_to(elsewhere)
+    (folder / "round-3").mkdir()  # not one of ours
+    assert [path.name for path in checkpoint.checkpoints(folder)] == ["round-000002", "round-999999", "round-1000000"]
+    train(tmp_path / "other", rounds=3)
+    (tmp_path / "other" / "round-000000").symlink_to(elsewhere)
+    train(tmp_path / "other", rounds=5, resume=True)
+    assert (elsewhere / "precious").read_text() == "kept"  # old checkpoints are removed, what a link leads to is not
+    assert checkpoint.checkpoints(tmp_path / "other")[-1].name == "round-000005"
