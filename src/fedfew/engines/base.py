@@ -184,7 +184,7 @@ class Engine(ABC):
         return self.scores(params, [samples])[0]
 
     def scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
-        """The same on several splits of the same clients' samples."""
+        """The same on several splits of the same clients' samples; an engine may leave out scores (NaN) but on the last."""
         if self.module.training:
             self.module.eval()
         with torch.no_grad(), self._products(splits[0]):

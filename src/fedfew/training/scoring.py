@@ -49,7 +49,7 @@ def score(
 
 def _of_choice(choice: Tensor, scores: ModelScores, mixture: Tensor | None) -> ServedScores:
     """mixture: of one candidate, with serve="mixture"."""
-    value, loss = (t.cpu()[torch.arange(len(choice)), choice] for t in (scores.score, scores.loss))
+    value, loss = (t.cpu().gather(1, choice[:, None])[:, 0] for t in (scores.score, scores.loss))
     return ServedScores(choice, value, loss, None if mixture is None else value, mixture)
 
 

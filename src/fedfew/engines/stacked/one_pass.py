@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
 
 SMALL = 2**26  # bytes that the models' outputs of all layers may take
+Found = tuple[list[Tensor], Tensor]  # losses on each split, the score on the last
 KEPT = 16  # layouts: those of the clients scored last
 
 
@@ -71,8 +72,8 @@ class OnePass:
         return min(SMALL, allowance(splits[0].y.device) // 4) // each
 
     def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
-        """Scores ``[C, S]`` of ``params[R, S, …]``, each shared by C/R clients, on each split; with log_weights ``[C, S]`` those
-        of the mixture, too, as the last column."""
+        """Scores ``[C, S]`` of ``params[R, S, …]``, each shared by C/R clients, on each split (the loss alone on all but the
+        last); with log_weights ``[C, S]`` those of the mixture, too, as the last column."""
         layout = self._layout(tuple(splits))
         optional = [t for t in (layout.log_prior, log_weights) if t is not None]
         tensors = (layout.x, layout.y, layout.own, layout.count, *leaves(params), *optional)
@@ -86,7 +87,8 @@ class OnePass:
         else:  # the clients of a round may never come together again: a recording is for what comes a second time
             self._seen.add(shapes)
             found = function(*tensors)
-        return [ModelScores(*of_split) for of_split in found]
+        losses, score = found
+        return [*(ModelScores(loss, torch.full_like(loss, torch.nan)) for loss in losses[:-1]), ModelScores(losses[-1], score)]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
@@ -97,24 +99,25 @@ class OnePass:
         self._layouts.move_to_end(key)
         return self._layouts[key]
 
-    def _function(self, lengths: tuple[int, ...], names: tuple[str, ...], prior: bool, mixes: bool) -> Callable[..., Tensor]:
-        """The scores ``[splits, 2, C, S]`` as a function of nothing but tensors."""
+    def _function(self, lengths: tuple[int, ...], names: tuple[str, ...], prior: bool, mixes: bool) -> Callable[..., Found]:
+        """The losses ``[C, S]`` on each split and the score on the last as a function of nothing but tensors."""
         criterion = self.engine.criterion
 
-        def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> Tensor:
+        def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> Found:
             outputs = self._outputs(from_named(dict(zip(names, rest, strict=False))), x)  # [C, S, B, d]
             if prior:
                 outputs = outputs + rest[len(names)][:, None]
             if mixes:
                 mixed = criterion.task.mixed(outputs.movedim(1, 0), rest[-1].T[..., None, None])
                 outputs = torch.cat([outputs, mixed[:, None]], 1)
-            terms = criterion.terms(outputs, y[:, None].expand(-1, outputs.shape[1], *y.shape[1:]))
-            kept = [_kept(term, own[:, None]).split(list(lengths), -1) for term in terms]
-            found = []
-            for at, of_split in enumerate(zip(*kept, strict=True)):
-                sums = torch.stack([term.sum(-1, dtype=torch.float64) for term in of_split])
-                found.append(torch.stack(criterion.scores(sums / count[at][:, None])))
-            return torch.stack(found)
+            y = y[:, None].expand(-1, outputs.shape[1], *y.shape[1:])
+            losses = _kept(criterion.losses(outputs, y), own[:, None]).split(list(lengths), -1)
+            means = [part.sum(-1, dtype=torch.float64) / count[at][:, None] for at, part in enumerate(losses)]
+            tail = slice(-lengths[-1], None)  # a score is asked for on the last split alone, and takes as long as the loss
+            statistics = criterion.task.statistics(outputs[:, :, tail], y[:, :, tail])
+            sums = [_kept(term, own[:, None, tail]).sum(-1, dtype=torch.float64) for term in statistics]
+            loss, score = criterion.scores(torch.stack([means[-1], *(total / count[-1][:, None] for total in sums)]))
+            return [*(mean.float() for mean in means[:-1]), loss], score
 
         return scores
 

@@ -72,11 +72,13 @@ class _Recorder(TorchDispatchMode):
         return value
 
     def _argument(self, value: Tensor) -> Any:
-        if value not in self._nodes:
+        node = self._nodes.get(value)
+        if node is None:
             name = f"constant_{len(self._constants)}"
             self._constants[name] = value
-            self._put(value, self._graph.get_attr(name))
-        return self._nodes[value]
+            node = self._graph.get_attr(name)
+            self._put(value, node)
+        return node
 
     def finished(self, result: Any) -> tuple[fx.Graph, dict[str, Tensor]]:
         self._graph.output(self._arguments(result))
