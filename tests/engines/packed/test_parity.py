@@ -15,6 +15,7 @@ from torch import nn
 
 import fedfew
 from fedfew import methods
+from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.packed import Pack, engine, requests
 from fedfew.engines.packed.stack import SharedStack
 from tests.engines.small import images
@@ -142,3 +143,27 @@ def test_steps_captured_as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(engine, "Stacked", CapturedStack)
     tasks = [task(name, seed, rounds=4) for name, seed in (("fedavg", 0), ("fedfew", 1), ("fedavg", 2))]
     assert assert_as_alone(tasks) == [3, 3, 3]
+
+
+def test_gradients_are_computed_together_and_own_metrics_run_by_run(monkeypatch):
+    joined = []
+    gradients = requests.Gradients.together
+    monkeypatch.setattr(requests.Gradients, "together", lambda self, all_: joined.append(len(all_)) or gradients(self, all_))
+    metric = {"largest": lambda outputs, targets: float(outputs.max())}
+    tasks = [task("perfedavg", seed, rounds=2, metrics=metric) for seed in range(2)]
+    assert assert_as_alone(tasks) == [2, 2]
+    assert joined[:2] == [2, 2]
+
+
+def test_scores_that_do_not_fit_into_one_pass(monkeypatch):
+    monkeypatch.setattr(Stacked, "clients_at_once", lambda self, params, splits: 0)
+    assert assert_as_alone([task("fedfew", seed, rounds=2) for seed in range(2)]) == [2, 2]
+
+
+def test_an_objective_whose_method_cannot_be_hashed_is_like_no_other():
+    class Listed(list):
+        def objective(self, loss, params, context): ...
+
+    stack = SharedStack(Stacked(nn.Linear(2, 2), LocalTraining(lr=0.1, batch_size=2), 0))
+    first, second = Listed().objective, Listed().objective
+    assert (stack.same(first), stack.same(second)) == (first, second)
