@@ -308,6 +308,7 @@ def test_what_is_asked_for_counts_before_what_a_smoke_test_takes():
     planned = cells(read("table1"), Options(scale=0.01, only=("cifar10-dir-20",), sample=5000, seeds=2))
     assert {(cell.settings.sample, cell.seed) for cell in planned} == {(5000, 0), (5000, 1)}
     assert {cell.settings.sample for cell in cells(read("quick"), Options(scale=0.01))} == {None}  # the digits are few anyway
+    assert {cell.settings.sample for cell in cells(read("privacy-cifar10"), Options(scale=0.01))} == {None}  # 2,000 clients of 30
 
 
 def test_tables_never_mix_a_smoke_test_with_whole_data():

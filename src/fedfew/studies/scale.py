@@ -12,6 +12,7 @@ FEWEST_ROUNDS = 2
 SCORED = 10  # rounds that are scored at the least, where there are so many
 SMOKE_TEST = 0.02  # below this scale a study shows that everything works, but not which method is best
 ROWS = 100  # of a data set kept per client in a smoke test
+FEW = 100  # clients at most: many have few rows each, and all of them stay
 CHECKPOINTS = 20  # of a run, unless its settings say otherwise
 
 
@@ -30,9 +31,10 @@ def smoke_test(settings: Settings) -> Settings:
     from fedfew.data.reading import CLIENTS
     from fedfew.data.sources import SOURCES
 
-    if settings.sample is not None or settings.dataset not in SOURCES:
+    clients = settings.clients or CLIENTS
+    if settings.sample is not None or settings.dataset not in SOURCES or clients > FEW:
         return settings
-    return replace(settings, sample=ROWS * (settings.clients or CLIENTS))
+    return replace(settings, sample=ROWS * clients)
 
 
 def rounds(settings: Settings, scale: float, side_by_side: Iterable[int] = ()) -> int:

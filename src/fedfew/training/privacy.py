@@ -40,7 +40,7 @@ def check(config: TrainConfig, method: Method) -> None:
     if not adds_the_mean(method):
         raise ValueError(
             f"dp_noise is {config.dp_noise:g}, but {method.name} as it is set does more with updates than adding their mean, "
-            "which the accounting does not cover. Use fedavg, fedprox, ifca, ditto, apfl, fedrep, or fedfew with share='none', "
+            "which the accounting does not cover. Use fedavg, fedprox, ifca, ditto, apfl, or fedfew with share='none', "
             "scale_free=True and no preference"
         )
     if config.aggregator != "mean":
