@@ -79,7 +79,10 @@ def test_missing_targets_are_bad_rows() -> None:
         ({"label": "y", "partition": "dirichlet:0.5", "clients": 2}, "splits classes among clients, but the task is regression"),
         ({"label": "y", "partition": "label-permutation", "clients": 2}, "permutes classes, but the task is regression"),
         ({"label": "y", "client": "site", "stratify": True}, "stratify is for classes, but the task is regression"),
-        ({"label": "y", "task": "ranking"}, "task must be classification, regression or multi-label, not 'ranking'"),
+        (
+            {"label": "y", "task": "ranking"},
+            "task must be classification, regression, multi-label or language-modelling, not 'ranking'",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, object], message: str) -> None:

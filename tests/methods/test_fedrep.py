@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -72,13 +70,13 @@ def test_epochs_of_head_and_body_follow_local_epochs() -> None:
 
 
 def test_body_sees_other_batches_than_the_head_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, order = [], random_streams.order
+    seen, order_keys = [], random_streams.order_keys
 
-    def recorded(seed: int, round: int, clients: Tensor, models: int, epoch: int, *rest: Any) -> Tensor:
+    def recorded(seed: int, round: int, clients: Tensor, models: int, epoch: int) -> Tensor:
         seen.append(epoch)
-        return order(seed, round, clients, models, epoch, *rest)
+        return order_keys(seed, round, clients, models, epoch)
 
-    monkeypatch.setattr(random_streams, "order", recorded)
+    monkeypatch.setattr(random_streams, "order_keys", recorded)
     train(FedRep(head_epochs=2, body_epochs=1), rounds=1)
     assert seen == [0, 1, 2]
 
