@@ -1,0 +1,25 @@
+"""What every group of settings can do: refuse values that are not allowed, and name settings that have no effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedfew.util.validated import validate
+
+TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"  # the panels of --help
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of settings: the fields of a frozen dataclass."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def changed(self, name: str) -> bool:
+        """Has this setting another value than its default?"""
+        return bool(getattr(self, name) != self.__dataclass_fields__[name].default)
+
+    def without_effect(self) -> list[str]:
+        """Settings that do nothing beside the others, one line each."""
+        return []

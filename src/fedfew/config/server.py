@@ -1,0 +1,58 @@
+"""What the server does with updates and models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fedfew.config.group import TRAINING, Group
+from fedfew.util.validated import BELOW_ONE, POSITIVE, SHARE, ZERO_OR_MORE, one_of, setting
+
+ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
+Serve = Literal["best", "mixture"]
+
+
+@dataclass(frozen=True)
+class Server(Group):
+    """The step of the server, and which of its models a client is served."""
+
+    server_optimizer: ServerOptimizerName = setting(
+        "none",
+        "What the server does with a round's update: none (adds it), momentum (FedAvgM), adam, yogi or adagrad.",
+        allowed=one_of(*get_args(ServerOptimizerName)),
+        panel=TRAINING,
+    )
+    server_lr: float = setting(
+        1.0, "Step of the server optimiser (adam, yogi, adagrad: try 0.01).", allowed=POSITIVE, panel=TRAINING
+    )
+    server_momentum: float = setting(0.9, "β₁ of the server optimiser; no effect with none.", allowed=BELOW_ONE, panel=TRAINING)
+    server_average: float = setting(
+        0.0,
+        "Serve an exponential average of the server's models over rounds; the weight of the past (0: the newest models).",
+        allowed=BELOW_ONE,
+        panel=TRAINING,
+    )
+    serve: Serve = setting(
+        "best",
+        "With several candidate models: best (the one with the least loss on the client's training data) or mixture (their "
+        "predictions averaged, weights ∝ exp(−loss / temperature)).",
+        allowed=one_of(*get_args(Serve)),
+        panel=TRAINING,
+    )
+    temperature: float = setting(
+        0.5, "With serve=mixture: → 0 is the best model alone, → ∞ all alike. In units of loss.", allowed=POSITIVE, panel=TRAINING
+    )
+    smoothing_end: float = setting(
+        1.0,
+        "FedFew's μ in the last round, as a share of mu: it falls over the last quarter of the rounds, so that models specialise "
+        "in the end. 1: constant.",
+        allowed=SHARE,
+        panel=TRAINING,
+    )
+    restart_unused: int = setting(
+        0,
+        "With several models on the server: one that no client has used for so many rounds starts again near the model of the "
+        "client that is served worst; 0: never.",
+        allowed=ZERO_OR_MORE,
+        panel=TRAINING,
+    )
