@@ -141,7 +141,8 @@ def test_a_schedule_records_and_captures_nothing_anew(changes):
     def recordings(rounds):
         for number in rounds:
             engine.train(params, data.train, data.ids, number, cross_entropy, {}, 1)
-        return engine.captures, len(engine._gradients_of._recordings) + len(engine._descent_of._recordings)
+        of = engine.differentiation
+        return engine.captures, len(of._gradients_of._recordings) + len(of._descent_of._recordings)
 
     few = recordings(range(1, 4))
     assert recordings(range(4, 9)) == few

@@ -46,7 +46,7 @@ def test_parameters_move_by_their_gradients(make, objective, operations):
     weights = {name: t + 0.1 * torch.randn(2, *t.shape) for name, t in module.state_dict().items()}
     context = {} if objective is cross_entropy else {name: t + 1 for name, t in weights.items()}
     y, weight = torch.randint(0, 3, (2, 5)), torch.full((2, 5), 0.2)
-    function, rest = engine._gradients(objective, weights, context, keyed=False)
+    function, rest = engine.differentiation.gradients(objective, weights, context, keyed=False)
     tensors = [x, y, weight, *rest]
     gradients, losses = function(*tensors)
     want = [t - LR * g for t, g in zip(weights.values(), gradients, strict=True)]

@@ -63,11 +63,13 @@ def test_gradients_of_a_stack_are_the_same(factory, shape, fused, pooled):
     assert (len(layers), sum(layer.pool for layer in layers)) == (fused, pooled)
     weights = {name: (t + 0.1 * torch.randn(2, *t.shape)).to(DEVICE) for name, t in module.state_dict().items()}
     x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 3, *shape), torch.randint(0, 3, (2, 3)), torch.full((2, 3), 1 / 3)))
-    (want, losses), (got, fused_losses) = (e._differentiate(cross_entropy, weights, x, y, weight, {}, None) for e in engines)
+    (want, losses), (got, fused_losses) = (
+        e.differentiation.differentiate(cross_entropy, weights, x, y, weight, {}, None) for e in engines
+    )
     torch.testing.assert_close(fused_losses, losses, rtol=1e-5, atol=1e-5)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    function, rest = engines[1]._gradients(cross_entropy, weights, {}, keyed=False)
+    function, rest = engines[1].differentiation.gradients(cross_entropy, weights, {}, keyed=False)
     recording = recorded(function, (x, y, weight, *rest))
     assert sum(str(node.target) == "fedfew.convolution.default" for node in recording.graph.nodes) == fused
     for a, b in zip(recording.forward(x, y, weight, *rest)[0], got, strict=True):

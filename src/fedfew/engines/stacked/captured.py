@@ -145,7 +145,7 @@ class CapturedTraining:
             samples,
             weights,
             tree_map(like, context),
-            optimizer.fresh_state(self.engine.training, self.engine._trained(weights)),
+            optimizer.fresh_state(self.engine.training, self.engine.trained(weights)),
             torch.zeros((), device=device),
             torch.zeros(clients, models, steps * self.batch_size, dtype=torch.int64, device=device),
             torch.zeros(clients, steps * self.batch_size, device=device),
@@ -204,7 +204,9 @@ class CapturedTraining:
     ) -> Work:
         """One step of the first ``active`` clients, as a function of nothing but the buffers."""
         engine, training = self.engine, self.engine.training
-        front = engine._front(space.weights, space.context, active * models, objective, engine.drops, weighted, training=True)
+        front = engine.differentiation.front(
+            space.weights, space.context, active * models, objective, engine.drops, weighted, training=True
+        )
         lr = space.lr if training.scheduled else training.lr
 
         def work() -> None:
@@ -220,7 +222,7 @@ class CapturedTraining:
             if training.mixup:
                 importance = None if importance is None else of_both(importance, weight)
                 x, y, weight = mixed(x, y, weight, space.mixup[:active].index_select(2, space.step).flatten())
-            reported = engine._step(front, x, y, weight, importance, key, lr, space.state, project)
+            reported = engine.differentiation.step(front, x, y, weight, importance, key, lr, space.state, project)
             reported = reported.unflatten(0, (active, models))
             if objective not in space.mean_loss:  # in the first step of all, which is not captured
                 space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])

@@ -6,15 +6,14 @@ partial batch of a client is filled up, with samples that weigh nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
@@ -26,43 +25,26 @@ from fedfew.engines.base import (
     ModelScores,
     Pass,
     UnsupportedModuleError,
-    forward,
 )
-from fedfew.engines.dropout import keyed
-from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss, with_client_terms
+from fedfew.engines.loss import with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
-from fedfew.engines.stacked.batch_norm import make_masked, weighted_rows
+from fedfew.engines.stacked.batch_norm import make_masked
 from fedfew.engines.stacked.batch_scores import BatchScores
 from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
-from fedfew.engines.stacked.descent import descending
+from fedfew.engines.stacked.differentiation import Differentiation, Front
 from fedfew.engines.stacked.embedding import make_padded
 from fedfew.engines.stacked.epoch import RecordedEpochs
 from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
 from fedfew.engines.stacked.one_pass import OnePass
-from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
-from fedfew.local import Objective, Projection, Through, cross_entropy
-from fedfew.stack import Tree, branch, from_named, leaves, named_leaves, tensor, tree_map
+from fedfew.local import Objective, Projection, cross_entropy
+from fedfew.stack import Tree, branch, leaves, named_leaves, tensor, tree_map
 
 FEWEST = 64  # clients scored in one pass where not all fit: of fewer, filling up and gathering would outweigh the arithmetic
-Gradients = Callable[..., tuple[list[Tensor | None], Tensor]]
-
-
-@dataclass(frozen=True)
-class _Front:
-    """The first replicas of the sorted stack, those whose clients are still in their epoch, and how they are differentiated."""
-
-    replicas: int
-    weights: Tree  # [replicas, …]
-    trained: list[tuple[str, Tensor]]  # of the weights
-    moved: list[int]  # where they are among the arguments of:
-    gradients: Gradients
-    rest: list[Tensor]  # its arguments after x, y and the samples' weights
-    name: Hashable  # of the function: what else it depends on
 
 
 class Stacked(Engine):
@@ -71,7 +53,7 @@ class Stacked(Engine):
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
         self.module = make_linear(make_padded(make_masked(self.module)))
-        self._gradients_of, self._descent_of = Traced(), Traced()
+        self.differentiation = Differentiation(self)
         self._captured: CapturedTraining | None = None
         self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
         self._sample_bytes: int | None = None
@@ -97,7 +79,7 @@ class Stacked(Engine):
             return tree_map(lambda t: unranked(t, rank), trained), unranked(mean_loss, rank)
         weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
-        state = optimizer.fresh_state(self.training, self._trained(weights))
+        state = optimizer.fresh_state(self.training, self.trained(weights))
         mean_loss = torch.zeros(())
         for one_pass in passes:
             ranked = one_pass.take(rank)
@@ -128,7 +110,7 @@ class Stacked(Engine):
         fixed: Tree,
     ) -> Tensor:
         """Move the weights by the steps of one epoch; the mean of the losses reported."""
-        fronts: dict[int, _Front] = {}
+        fronts: dict[int, Front] = {}
         mean_loss = torch.zeros(())
         models = ranked.order.shape[1]
         key = None if ranked.dropout is None else ranked.dropout.flatten()
@@ -136,7 +118,7 @@ class Stacked(Engine):
         for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
             front = fronts.get(batch.clients)
             if front is None:
-                front = fronts[batch.clients] = self._front(
+                front = fronts[batch.clients] = self.differentiation.front(
                     weights, fixed, batch.clients * models, objective, key is not None, ranked.importance is not None, True
                 )
             of_step = None if key is None else random_streams.count(key[: front.replicas], step)
@@ -148,7 +130,7 @@ class Stacked(Engine):
             if ranked.mixup is not None:
                 importance = None if importance is None else of_both(importance, weight)
                 x, y, weight = mixed(x, y, weight, ranked.mixup[: batch.clients, :, step].flatten())
-            reported = self._step(front, x, y, weight, importance, of_step, lr, state, project)
+            reported = self.differentiation.step(front, x, y, weight, importance, of_step, lr, state, project)
             reported = reported.unflatten(0, (batch.clients, -1))
             if step == 0:
                 mean_loss = torch.zeros_like(reported)
@@ -165,133 +147,9 @@ class Stacked(Engine):
             x = augmented(batch.x, self.training.augment, key[: batch.clients], first, black(samples))
             yield replace(batch, x=x)
 
-    def _trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
+    def trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
+        """The leaves that training moves, with their paths."""
         return [(path, t) for path, t in named_leaves(weights) if self.trainable(path)]
-
-    def _front(
-        self,
-        weights: Tree,
-        context: Tree,
-        replicas: int,
-        objective: Objective,
-        keyed: bool,
-        weighted: bool = False,
-        training: bool = False,
-    ) -> _Front:
-        """weighted: samples' losses are multiplied by their importance; training: with label smoothing, and scaled by a learning
-        rate that is not the same in every round."""
-        active, fixed = (tree_map(lambda t: t[:replicas], tree) for tree in (weights, context))
-        scaled = training and self.training.scheduled and optimizer.is_plain(self.training)
-        smoothing = self.training.label_smoothing if training else 0.0
-        gradients, rest = self._gradients(objective, active, fixed, keyed, scaled, smoothing, weighted)
-        moved = [3 + at for at, (path, _) in enumerate(named_leaves(active)) if self.trainable(path)]
-        names = [tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context)]  # which is which matters
-        name = (objective, training, weighted, self.module.training, *names)
-        return _Front(replicas, active, self._trained(active), moved, gradients, rest, name)
-
-    def _step(
-        self,
-        front: _Front,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        importance: Tensor | None,
-        key: Tensor | None,
-        lr: float | Tensor,
-        state: optimizer.State,
-        project: Projection | None,
-    ) -> Tensor:
-        """Move the front's weights by one step of the optimiser; the losses reported.
-
-        lr: a tensor where it changes from round to round, so that no step is recorded or captured anew for it. Then plain SGD
-        scales what is minimised by it: gradients can still go straight into the weights.
-        """
-        tensors = (x, y, weight, *front.rest, *_some(key), *_some(importance))
-        if optimizer.is_plain(self.training):
-            constant, scale = (1.0, (lr,)) if isinstance(lr, Tensor) else (lr, ())
-            descent = partial(descending, parameters=front.moved, lr=constant)
-            reported = self._descent_of(front.name, front.gradients, *tensors, *scale, rewrite=descent)
-        else:
-            gradients, reported = self._gradients_of(front.name, front.gradients, *tensors)
-            moved = [(path, t, g) for (path, t), g in zip(front.trained, gradients, strict=True) if g is not None]
-            if moved:
-                paths, parameters, steps = map(list, zip(*moved, strict=True))
-                optimizer.step(self.training, lr, paths, parameters, steps, state)
-        if project is not None:
-            project(front.weights)
-        return reported
-
-    def _differentiate(
-        self, objective: Objective, weights: Tree, x: Tensor, y: Tensor, weight: Tensor, context: Tree, key: Tensor | None
-    ) -> tuple[list[Tensor | None], Tensor]:
-        """Gradients of every replica's objective with respect to what is trained of it, and the losses reported."""
-        front = self._front(weights, context, len(x), objective, key is not None)
-        found: tuple[list[Tensor | None], Tensor] = self._gradients_of(
-            front.name, front.gradients, x, y, weight, *front.rest, *_some(key)
-        )
-        return found
-
-    def _gradients(
-        self,
-        objective: Objective,
-        weights: Tree,
-        context: Tree,
-        keyed: bool,
-        scaled: bool = False,
-        smoothing: float = 0.0,
-        weighted: bool = False,
-    ) -> tuple[Gradients, list[Tensor]]:
-        """The same as a function of nothing but tensors: x, y, the samples' weights, the leaves of weights and context, which are
-        returned beside it, a key for dropout, the samples' importance, and what the gradients are scaled by."""
-        names, fixed_names = ([path for path, _ in named_leaves(tree)] for tree in (weights, context))
-
-        def gradients(x: Tensor, y: Tensor, weight: Tensor, *rest: Tensor) -> tuple[list[Tensor | None], Tensor]:
-            scale, rest = (rest[-1], rest[:-1]) if scaled else (None, rest)
-            named = {path: t.detach() for path, t in zip(names, rest, strict=False)}
-            fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
-            trained = [t.requires_grad_() for path, t in named.items() if self.trainable(path)]
-            importance, rest = (rest[-1], rest[:-1]) if weighted else (None, rest)
-            key = rest[-1] if keyed else None
-            minimised, reported = self._map(objective, from_named(named), x, y, weight, importance, fixed, key, smoothing)
-            if scale is not None:
-                minimised = minimised * scale
-            return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
-
-        return gradients, [*leaves(weights), *leaves(context)]
-
-    def _map(
-        self,
-        objective: Objective,
-        weights: Tree,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        importance: Tensor | None,
-        context: Tree,
-        key: Tensor | None,
-        smoothing: float,
-    ) -> tuple[Tensor, Tensor]:
-        """The objective of every replica at once."""
-
-        def replica(
-            params: Tree, x: Tensor, y: Tensor, weight: Tensor, importance: Tensor | None, fixed: Tree, key: Tensor | None
-        ) -> tuple[Tensor, Tensor]:
-            own, terms = client_terms(fixed)
-
-            def outputs(candidate: Tree, through: Through | None) -> Tensor:
-                return shifted(forward(self.module, candidate, x, through), terms.log_prior)
-
-            def of(logits: Tensor) -> Tensor:
-                return stacked_loss(self.criterion, logits, y, weight, terms.class_weights, smoothing, importance)
-
-            of_rows = weight if weight.ndim == 1 else weight.sum(-1)
-            with weighted_rows(of_rows), nullcontext() if key is None else keyed(key):
-                return objective(BatchLoss(outputs, of, y, weight), params, own)
-
-        optional = (None if importance is None else 0, 0 if context else None, None if key is None else 0)
-        with self.or_unsupported():
-            of_all = vmap(replica, in_dims=(0, 0, 0, 0, *optional), randomness="different")
-            return of_all(weights, x, y, weight, importance, context, key)
 
     @contextmanager
     def or_unsupported(self) -> Iterator[None]:
@@ -320,8 +178,8 @@ class Stacked(Engine):
             replicas = batch.clients * models
             x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
             part, fixed = (tree_map(lambda t, r=replicas: t[:r], tree) for tree in (weights, context))
-            gradients, loss = self._differentiate(cross_entropy, part, x, y, weight, fixed, None)
-            for (_, into), gradient in zip(self._trained(tree_map(lambda t, r=replicas: t[:r], total)), gradients, strict=True):
+            gradients, loss = self.differentiation.differentiate(cross_entropy, part, x, y, weight, fixed, None)
+            for (_, into), gradient in zip(self.trained(tree_map(lambda t, r=replicas: t[:r], total)), gradients, strict=True):
                 if gradient is not None:
                     into += gradient
             mean_loss[: batch.clients] += loss.unflatten(0, (batch.clients, models))
@@ -382,7 +240,3 @@ class Stacked(Engine):
         for at in torch.arange(clients).split(max(1, allowance(samples.y.device) // 4 // each)):
             part = slice(int(at[0]), int(at[-1]) + 1)
             yield tree_map(lambda t, part=part: t[part], params), samples.take(at)
-
-
-def _some(tensor: Tensor | None) -> tuple[Tensor, ...]:
-    return () if tensor is None else (tensor,)
