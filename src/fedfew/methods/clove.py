@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedfew.local import Local, best_model
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
+from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import collect, collected, model_of, moved
 from fedfew.methods.k_means import grouped
-from fedfew.stack import Tree, WeightedMean, branch, leaves, stack, subtract, tensor, tree_map
+from fedfew.stack import Tree, WeightedMean, branch, leaves, stack, tensor, tree_map
 
 
 @dataclass(frozen=True)
-class CLoVE(Method):
+class CLoVE(Clusters):
     """Clustering of loss vector embeddings (Bhatia et al. 2025, "CLoVE: Personalized Federated Learning through Clustering of
     Loss Vector Embeddings"). A client is described by its K losses under the K models. Clients of one kind have similar losses
     even under models that fit none of them, so k-means over the loss vectors finds the groups where IFCA, by the least loss,
@@ -37,16 +38,6 @@ class CLoVE(Method):
     adapted: ClassVar[str] = "the model of the client's group after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"models", "cluster"})
 
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
-
-    @property
-    def aggregates(self) -> bool:
-        return False  # the mean of a round is not used: the server averages within groups itself
-
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         models = stack([fresh(k) for k in range(self.models)])
         return {"models": models, "cluster": torch.full((clients,), -1, device=leaves(models)[0].device)}, {}
@@ -62,9 +53,8 @@ class CLoVE(Method):
         losses, everyone = local.losses(models), torch.arange(len(local), device=cluster.device)
         chosen = torch.where(cluster >= 0, cluster, best_model(losses))
         model = tree_map(lambda t: t[everyone, chosen][:, None], models)
-        trained, _ = local.train(model)
-        parameters, buffers = local.split(subtract(trained, model))
-        return Outcome(Reply({"parameters": parameters, "buffers": buffers}, losses, local.counts), own, adapted=trained)
+        outcome = super().client(model, own, local)
+        return replace(outcome, reply=replace(outcome.reply, losses=losses))
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         return collect(server, clients, reply)

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedfew.local import Local
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.base import Fresh, Reply
+from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import collect, collected, model_of, moved
-from fedfew.stack import Tree, WeightedMean, branch, leaves, stack, subtract, take, tensor, tree_map
+from fedfew.stack import Tree, WeightedMean, branch, leaves, stack, take, tensor, tree_map
 
 
 @dataclass(frozen=True)
-class PlacedOnce(Method):
+class PlacedOnce(Clusters):
     """At most K models, which begin alike. The clients of the first round are put into clusters, and the model of each cluster
     moves by the mean of its clients' updates from then on: as if the clusters had been known before the first round. A client
     that takes part later begins with the initial model; its first reply only says where it belongs. It is no method by itself."""
@@ -28,16 +28,6 @@ class PlacedOnce(Method):
     adapted: ClassVar[str] = "the model of the client's cluster after its local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"models", "start", "cluster"})
 
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
-
-    @property
-    def aggregates(self) -> bool:
-        return False  # the mean of a round is not used: the server averages within clusters itself
-
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)
         cluster = torch.full((clients,), -1, device=leaves(model)[0].device)  # −1: not known yet
@@ -48,11 +38,6 @@ class PlacedOnce(Method):
         at = cluster[clients.to(cluster.device)]
         choices = tree_map(lambda *t: torch.cat(t), branch(server, "models"), branch(server, "start"))
         return tree_map(lambda t: t[at][:, None], choices)  # −1 is the last one, the initial model
-
-    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        trained, losses = local.train(received)
-        parameters, buffers = local.split(subtract(trained, received))
-        return Outcome(Reply({"parameters": parameters, "buffers": buffers}, losses, local.counts), own, adapted=trained)
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         return collect(server, clients, reply)
@@ -76,9 +61,6 @@ class PlacedOnce(Method):
     @abstractmethod
     def joined(self, server: Tree, clients: Tensor, update: Tree) -> tuple[Tree, Tensor]:
         """The same for clients that come later."""
-
-    def serve(self, received: Tree, own: Tree) -> Tree:
-        return received
 
     def server_models(self, server: Tree) -> Tree:
         return take(branch(server, "models"), slice(max(1, int(tensor(server, "cluster").max()) + 1)))

@@ -9,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedfew.local import Local
-from fedfew.methods.base import Fresh, Method, Outcome, Reply, is_whole
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, stack, subtract, take, tensor, tree_map
+from fedfew.methods.base import Fresh, Reply
+from fedfew.methods.clusters import Clusters
+from fedfew.methods.collected import model_of, moved
+from fedfew.stack import Tree, WeightedMean, branch, leaves, put, stack, take, tensor, tree_map
 
 
 @dataclass(frozen=True)
-class ServerClusters(Method):
+class ServerClusters(Clusters):
     """At most K models; a client trains the model of its cluster, and the server decides on the clusters by single updates. All
     start in cluster 0, from one initial model. It is no method by itself."""
 
@@ -25,16 +26,6 @@ class ServerClusters(Method):
     served: ClassVar[str] = "the model of the client's cluster"
     adapted: ClassVar[str] = "the model of the client's cluster after its local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"models", "cluster", "updates", "samples", "answered"})
-
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
-
-    @property
-    def aggregates(self) -> bool:
-        return False  # the mean of a round is not used: the server averages within clusters itself
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)
@@ -56,11 +47,6 @@ class ServerClusters(Method):
         cluster = tensor(server, "cluster")
         return tree_map(lambda t: t[cluster[clients.to(cluster.device)]][:, None], branch(server, "models"))
 
-    def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        trained, losses = local.train(received)
-        parameters, buffers = local.split(subtract(trained, received))
-        return Outcome(Reply({"parameters": parameters, "buffers": buffers}, losses, local.counts), own, adapted=trained)
-
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         changed = tree_map(torch.clone, {name: server[name] for name in ("updates", "samples", "answered")})
         new: Tree = {"updates": tree_map(lambda t: t[:, 0], reply.update), "samples": reply.samples}
@@ -70,16 +56,8 @@ class ServerClusters(Method):
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         """Each model moves by the mean, by number of samples, of those of its cluster that answered; then clusters may change."""
         cluster, present = tensor(server, "cluster"), tensor(server, "answered") > 0
-        models = tree_map(torch.clone, branch(server, "models"))
-        updates = branch(branch(server, "updates"), "parameters") | branch(branch(server, "updates"), "buffers")
-        for k in range(self.models):
-            at = ((cluster == k) & present).nonzero()[:, 0]
-            if len(at):
-                moved = WeightedMean(1)
-                moved.add(
-                    tensor(server, "samples")[at].double().log()[:, None], tree_map(lambda t: t[:, None], take(updates, at))
-                )
-                put(models, torch.tensor([k]), add(take(branch(server, "models"), slice(k, k + 1)), moved.mean()))
+        updates, samples = model_of(branch(server, "updates")), tensor(server, "samples")
+        models = moved(branch(server, "models"), cluster.where(present, -1), updates, samples)
         for k in range(1, self.models):  # those not in use are as model 0: averages over rounds then begin with something trained
             if not bool((cluster == k).any()):
                 put(models, torch.tensor([k]), take(tree_map(torch.clone, models), slice(1)))
@@ -89,9 +67,6 @@ class ServerClusters(Method):
     @abstractmethod
     def reclustered(self, server: Tree) -> Tree:
         """The server's state with the clusters of the next round."""
-
-    def serve(self, received: Tree, own: Tree) -> Tree:
-        return received
 
     def server_models(self, server: Tree) -> Tree:
         return take(branch(server, "models"), slice(int(tensor(server, "cluster").max()) + 1))
