@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
@@ -103,6 +104,7 @@ def _complete_model(incomplete: str) -> list[str]:
 _COMPLETIONS = {"method": complete_method, "dataset": _complete_dataset, "model": _complete_model}
 
 
+@cache  # the commands share most of their flags
 def _option(name: str, panel: str, about: str, in_words: str | None) -> inspect.Parameter:
     default = in_words or getattr(Settings, name)
     shown = "recommended for the data set" if name in RECOMMENDED["digits"] else default

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
     from fedfew.training.loop import Progress
 
 MOST_LINES = 20
@@ -35,6 +35,9 @@ def display(console: Console, runs: int = 1) -> Iterator[Display]:
     if not _has_bars(console):
         yield _Lines(console, max(1, MOST_LINES // runs))
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # loads slowly, and --help needs none
+    from rich.progress import Progress as Bars
+
     bar = Bars(
         TextColumn("[bold]{task.description}"),
         BarColumn(),

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 PARTIAL = ".partial-"  # how the name of an unfinished file or folder begins
 LOCK, HOLDER = ".lock", ".lock-holder.json"
 
@@ -96,6 +94,8 @@ def folder_locked(folder: Path, wait: float = 30.0) -> Iterator[None]:
 
     A block within may lock the same folder again. wait: seconds to wait for the process that holds it now.
     """
+    from filelock import FileLock, Timeout  # loads slowly, and most commands lock nothing
+
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.resolve() / LOCK, is_singleton=True)  # one object per folder, which counts how often it is held
     try:
