@@ -230,6 +230,11 @@ class Federation:
         """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
 
+    @property
+    def padding(self) -> int | None:
+        """The token id that texts are padded with, where a tokeniser was given."""
+        return getattr(self.preprocessing, "padding", None)
+
     def __repr__(self) -> str:
         """A summary without any sample."""
         shape = "×".join(map(str, self.shape)) or "1"

@@ -16,6 +16,7 @@ from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import ImagePreprocessing, Preprocessing, Scale, TablePreprocessing, TextPreprocessing
 from fedfew.data.split import Cut
+from fedfew.data.tokens import Tokens
 from fedfew.federation import Federation, Pixels, Samples
 
 VocabularyFrom = Literal["train", "all"]
@@ -33,10 +34,14 @@ def assemble(
     scale: Scale,
     vocabulary_from: VocabularyFrom,
     about: dict[str, Any],
+    tokens: Tokens | None = None,
 ) -> Federation:
-    """The federation of these clients, with the preprocessing fitted on their training rows. about: how it was made."""
+    """The federation of these clients, with the preprocessing fitted on their training rows. about: how it was made.
+
+    tokens: what encoded the texts, where a tokeniser was given.
+    """
     train = [cut.train for cut in cuts]
-    encoder = _Encoder(data, train, client_names, pixels, scale, vocabulary_from)
+    encoder = _Encoder(data, train, client_names, pixels, scale, vocabulary_from, tokens)
     shift = _Shift(spec, seed, data)
 
     def samples(parts: Sequence[Indices]) -> Samples:
@@ -57,7 +62,7 @@ def assemble(
         name=name,
         groups=torch.arange(len(cuts)) % spec.groups if spec.shift else None,
         class_names=data.class_names,
-        vocabulary=encoder.vocabulary.size if encoder.vocabulary else None,
+        vocabulary=None if (found := tokens or encoder.vocabulary) is None else found.size,
         about=about,
         client_names=tuple(client_names),
         preprocessing=encoder.preprocessing,
@@ -76,10 +81,11 @@ class _Encoder:
         pixels: Pixels,
         scale: Scale,
         vocabulary_from: VocabularyFrom,
+        tokens: Tokens | None,
     ) -> None:
         self.x = data.x
         self.vocabulary: text.Vocabulary | None = None
-        self.preprocessing: Preprocessing | None = None
+        self.preprocessing: Preprocessing | None = tokens
         if isinstance(self.x, Words):
             rows = np.concatenate(train) if vocabulary_from == "train" else None
             self.vocabulary = text.Vocabulary.built_from(self.x, rows)

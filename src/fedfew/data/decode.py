@@ -13,6 +13,7 @@ from fedfew.data.errors import BadRows, DataError, OnBad
 from fedfew.data.images import Size
 from fedfew.data.labels import read_targets
 from fedfew.data.raw import RawData
+from fedfew.data.tokens import Tokens
 from fedfew.tasks import TaskName
 
 
@@ -26,12 +27,13 @@ def decode(
     only: Ints | None = None,
     name: str = "rows",
     task: TaskName | None = None,
+    tokens: Tokens | None = None,
 ) -> DecodedData:
     """All rows, or only those with the given row numbers, as arrays.
 
     size: images are resized to it; if not given, all images must have the size of the first.
     classes: how many there are, if labels are numbered from 0 but the files hold no class names.
-    task: what the labels are; if not given, what they show.
+    task: what the labels are; if not given, what they show. tokens: encodes texts; if not given, these are split into words.
     """
     if len(raw) == 0:
         raise DataError(f"{name} has no rows")
@@ -47,9 +49,15 @@ def decode(
         x, rows, notes = decoded.pixels, decoded.rows, notes + decoded.notes
         details = {"size": list(decoded.size), "resized": size is not None, "depth": decoded.depth}
     elif raw.kind == "text":
-        x, rows, long = _texts(raw, rows, bad)
+        texts, rows = _texts(raw, rows, bad)
+        if tokens is None:
+            x, long = text.split_texts(texts), sum(len(words) > text.LONGEST for words in texts)
+            cut_at = f"{text.LONGEST:,} characters"
+        else:
+            x, long = tokens.encode(texts)
+            details["tokens"], cut_at = True, f"{tokens.length:,} tokens (max_length)"
         if long:
-            notes += (f"{long} texts were cut at {text.LONGEST:,} characters",)
+            notes += (f"{long} texts were cut at {cut_at}",)
     elif raw.kind == "table":
         x, rows = _features(raw, rows, bad)
     else:
@@ -65,7 +73,7 @@ def decode(
     return DecodedData(x, y[rows], class_names, columns, rows, len(raw), source, bad.messages, notes, splits, details)
 
 
-def _texts(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Words, Ints, int]:
+def _texts(raw: RawData, rows: Ints, bad: BadRows) -> tuple[list[str], Ints]:
     assert raw.texts is not None
     good = []
     for row in rows.tolist():
@@ -73,9 +81,7 @@ def _texts(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Words, Ints, int]:
             bad.add(row, f"{raw.where(row)}: the text is missing")
         else:
             good.append(row)
-    chosen = [raw.texts[row] or "" for row in good]
-    long = sum(len(words) > text.LONGEST for words in chosen)
-    return text.split_texts(chosen), np.array(good, dtype=np.int64), long
+    return [raw.texts[row] or "" for row in good], np.array(good, dtype=np.int64)
 
 
 def _features(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Features, Ints]:

@@ -18,6 +18,7 @@ from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
+from fedfew.data.tokens import Tokens, for_language_modelling, with_labels
 from fedfew.federation import Federation, Pixels
 from fedfew.targets import check_task_of_files
 from fedfew.tasks import TaskName
@@ -47,6 +48,8 @@ def load(
     vocabulary_from: VocabularyFrom = "train",
     on_bad: OnBad = "raise",
     task: TaskName | None = None,
+    tokenizer: Any = None,
+    max_length: int | None = None,
 ) -> Federation:
     """A data set partitioned among clients, with each client's samples split into training and test (and validation).
 
@@ -75,24 +78,39 @@ def load(
     on_bad: for rows that cannot be used, "raise" reports the first one, "skip" leaves them out and reports how many.
     task: what the labels are: "classification", "regression" (numbers) or "multi-label" (0 or 1 per label). If not given, numbers
         that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels, all else are classes.
+        With a tokenizer also "language-modelling": targets are the tokens of the texts; labels only serve the partition.
+    tokenizer: for texts and models of Hugging Face: a fast tokenizer of transformers or its folder. Texts become its token ids,
+        padded to the right and truncated to max_length (200). Padding is hidden from the model, see docs/adapters.md.
     """
     _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
+    tokens = _tokens(tokenizer, max_length)
+    language = tokens is not None and task == "language-modelling"
+    if language:
+        data, task = with_labels(data), None
     check_task_of_files(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
         given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
+        given |= {"tokenizer": tokenizer}
         found = _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
         if task not in (None, found.task):
             raise ValueError(f"task={task!r}: {data} is a prepared federation with the task {found.task}")
         return found
     spec = _partition_spec(partition, client)
     choice = column_choice(partition, client, group, label, input)
-    read, defaults = reading.read(data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad, task=task)
-    _check_classes(read, defaults.name)
+    read, defaults = reading.read(
+        data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad, task=task, tokens=tokens
+    )
+    if tokens is not None and "tokens" not in read.details:
+        raise ValueError(f"tokenizer is for texts, but {defaults.name} holds none")
+    if not language:
+        _check_classes(read, defaults.name)
     if stratify and read.task != "classification":
         raise ValueError(f"stratify is for classes, but the task is {read.task}")
     if clients is None and (spec is None or spec.column is None):
         clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
     spec = spec or PartitionSpec.parse(defaults.partition)
+    if language and spec.shift == "label-permutation":
+        raise ValueError(f"partition {spec} permutes labels, which language modelling does not use")
     if group is None and not stratify:
         group = defaults.group
     group = None if group == "none" else group
@@ -123,10 +141,11 @@ def load(
         "vocabulary_from": vocabulary_from if isinstance(read.x, Words) else None,
         "scale": scale if isinstance(read.x, Features) else None,
         "columns": read.details.get("columns"),
+        "tokens": None if tokens is None else {"padding": tokens.padding, "size": tokens.size, "max_length": tokens.length},
         "skipped": skipped,
         "notes": [*read.notes, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)],
     }
-    return assemble(
+    federation = assemble(
         read,
         cuts,
         spec,
@@ -137,7 +156,9 @@ def load(
         scale=scale,
         vocabulary_from=vocabulary_from,
         about=about,
+        tokens=tokens,
     )
+    return federation if tokens is None or not language else for_language_modelling(federation, tokens)
 
 
 def column_choice(
@@ -180,6 +201,14 @@ def _check_settings(
     split.check_shares(TEST_SHARE if test_share is None else test_share, val_share)
     if stratify and group not in (None, "none"):
         raise ValueError("stratify and group exclude each other: whole groups cannot be split class by class")
+
+
+def _tokens(tokenizer: Any, max_length: int | None) -> Tokens | None:
+    if tokenizer is None:
+        if max_length is not None:
+            raise ValueError(f"max_length is {max_length}, but it is for texts with a tokenizer, and none is given")
+        return None
+    return Tokens.of(tokenizer, max_length)
 
 
 def _load_prepared(path: str | Path, given: Mapping[str, object]) -> Federation:

@@ -14,6 +14,7 @@ from fedfew import federation
 from fedfew.data import images, text
 from fedfew.data.decoded import MISSING, Features, Ints
 from fedfew.data.errors import DataError
+from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _encoded(item: Any) -> bytes:
     return encoded_image(Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array))
 
 
-Preprocessing = TablePreprocessing | TextPreprocessing | ImagePreprocessing
+Preprocessing = TablePreprocessing | TextPreprocessing | Tokens | ImagePreprocessing
 
 
 def to_document(preprocessing: federation.Preprocessing) -> dict[str, Any]:
@@ -212,6 +213,8 @@ def from_document(document: dict[str, Any]) -> Preprocessing:
     values = dict(document)
     kind = values.pop("kind", None)
     try:
+        if kind == "text" and "tokenizer" in values:
+            return Tokens(values["tokenizer"], values["padding"], values["size"], values["length"])
         if kind == "text":
             return TextPreprocessing(tuple(values["words"]), values["size"], values["length"])
         if kind == "image":

@@ -17,6 +17,7 @@ from fedfew.data.finding import Found
 from fedfew.data.images import Size
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.sources import Source
+from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
 from fedfew.tasks import TaskName
 
@@ -65,10 +66,12 @@ def read(
     seed: int,
     on_bad: OnBad,
     task: TaskName | None = None,
+    tokens: Tokens | None = None,
 ) -> tuple[DecodedData, Defaults]:
     """The decoded rows and the data set's defaults.
 
     data: a name, a path or an object. sample: only so many rows, drawn by the seed. task: what the labels are, if given.
+    tokens: encodes texts, if given.
     """
     if sample is not None and sample < 2:
         raise ValueError(f"sample must be ≥ 2, not {sample}")
@@ -80,22 +83,32 @@ def read(
         return chosen, Defaults("digits", partition="rotation")
     by_name = isinstance(data, (str, Path))
     found = finding.find(data, data_dir, choice, {"size": size}) if by_name else objects.find(data, choice)
-    decoded = _cached_or_decoded(found, _image_size(size, found.source), sample, seed, on_bad, task)
+    decoded = _cached_or_decoded(found, _image_size(size, found.source), sample, seed, on_bad, task, tokens)
     if decoded.skipped and on_bad == "raise":
         raise DataError(f'{decoded.skipped[0]} (on_bad="skip" leaves such rows out)')
     return decoded, Defaults.of(found)
 
 
 def _cached_or_decoded(
-    found: Found, size: Size | None, sample: int | None, seed: int, on_bad: OnBad, task: TaskName | None
+    found: Found,
+    size: Size | None,
+    sample: int | None,
+    seed: int,
+    on_bad: OnBad,
+    task: TaskName | None,
+    tokens: Tokens | None,
 ) -> DecodedData:
     key = found.key if task is None else cache.hash_of([found.key, task])
+    if tokens is not None:
+        key = cache.hash_of([key, tokens.tokenizer, tokens.padding, tokens.length])
 
     def decoded() -> DecodedData:
         raw = found.read()
         only = None if sample is None else _sampled_rows(len(raw), sample, seed)
         classes = found.source.classes if found.source else None
-        return decode(raw, found.key, size=size, classes=classes, on_bad=on_bad, only=only, name=found.name, task=task)
+        return decode(
+            raw, found.key, size=size, classes=classes, on_bad=on_bad, only=only, name=found.name, task=task, tokens=tokens
+        )
 
     if not found.cached:
         return decoded()

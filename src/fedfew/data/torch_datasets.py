@@ -30,6 +30,8 @@ class Samples:
 def samples_of(value: Any, choice: ColumnChoice) -> Samples | None:
     """The samples of a pair of arrays, a data set or a data loader; None for anything else."""
     if isinstance(value, tuple) and len(value) == 2:
+        if isinstance(value[0], (list, tuple)) and value[0] and all(isinstance(x, str) for x in value[0]):
+            return Samples(list(value[0]), labels_of(value[1]))
         return Samples(channels_first(_array(value[0])), labels_of(value[1]))
     if type(value).__name__ == "DataLoader" and hasattr(value, "dataset"):
         value = value.dataset

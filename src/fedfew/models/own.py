@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedfew.models.attention_mask import add_attention_mask
+
 
 @dataclass(frozen=True)
 class OwnModel:
@@ -20,6 +22,7 @@ class OwnModel:
         module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self._made(self.model)
         if plain_output not in module._forward_hooks.values():
             module.register_forward_hook(plain_output)
+        add_attention_mask(module)
         return module
 
     def _made(self, factory: Callable[[], nn.Module]) -> nn.Module:

@@ -9,6 +9,7 @@ from fedfew import models
 from fedfew.federation import Federation, as_input
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
+from fedfew.models.attention_mask import check_padding
 
 Model = str | ModelFactory | nn.Module
 
@@ -36,6 +37,8 @@ def fitting(model: Model, federation: Federation, method: Method) -> tuple[Model
 def check_outputs(module: nn.Module, federation: Federation) -> None:
     """Refuse a module that fails on samples as they are, or whose outputs do not fit the targets."""
     name = type(module).__name__
+    if federation.padding is not None and federation.task != "language-modelling":  # padding has no target there
+        check_padding(module, federation.padding)
     x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():

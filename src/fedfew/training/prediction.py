@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedfew.data.preprocessing import ImagePreprocessing, TablePreprocessing, TextPreprocessing
 from fedfew.data.readers.npz import channels_first
+from fedfew.data.tokens import Tokens
 from fedfew.engines.base import evaluation_batches
 from fedfew.federation import Pixels, as_input
 from fedfew.tasks import CLASSIFICATION
@@ -216,7 +217,7 @@ class _Rows:
             from fedfew.data.objects import arrow_table
 
             return cls(arrow_table(x), None, fitted)
-        if isinstance(fitted, TextPreprocessing):
+        if isinstance(fitted, (TextPreprocessing, Tokens)):
             if isinstance(x, str):
                 raise ValueError("x is one text: give a list of texts, [x]")
             texts = x if isinstance(x, (list, tuple, Tensor)) else np.asarray(x).tolist()
