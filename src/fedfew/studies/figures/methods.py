@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedfew.studies import captions, paper
+from fedfew.studies.figures.score_panels import score_panels
 from fedfew.studies.figures.style import (
-    MEANING,
     PAPER,
     QUIET,
     Drawing,
     add_footer,
     add_title,
-    empty_panel,
-    ends_of,
-    label_ends,
-    line_styles,
     missing,
     one_per_column,
-    percent_limits,
     plain_text,
 )
 from fedfew.studies.figures.values import clients, mean, std, values
@@ -94,23 +89,12 @@ def per_client(spec: Spec, view: View) -> list[Drawing]:
 
 
 def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:
-    axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
-    for axis, score in zip(axes, scores, strict=True):
-        for line, style in zip(view.lines, line_styles([line.row for line in view.lines]), strict=True):
-            seeds = clients(view, column, line, "{score}_score", score)
-            if not seeds:
-                continue
+    def draw(axis: Any, score: str, line: Line, style: dict[str, Any]) -> None:
+        if seeds := clients(view, column, line, "{score}_score", score):
             share, accuracy = ranked(seeds)
             axis.plot(share, 100 * accuracy, label=plain_text(line.label), markevery=max(1, len(share) // 10), **style)
-        if not axis.get_lines():
-            empty_panel(axis, "no run is done yet")
-        axis.set_title(MEANING[score])
-        axis.set_xlabel("clients from worst to best, %")
-        axis.tick_params(labelleft=True)
-    percent_limits(axes)
-    for axis in axes:
-        label_ends(axis, ends_of(axis), 3.6)
-    axes[0].set_ylabel("test accuracy, %")
+
+    score_panels(figure, view, scores, "clients from worst to best, %", draw)
     runs = [run for run in view.runs if run["column"] == column]
     add_title(figure, spec, view, "Client by client, mean over seeds of equal rank", runs)
     add_footer(figure, [], missing(view, [column]))

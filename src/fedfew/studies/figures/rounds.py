@@ -6,22 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fedfew.studies import captions
+from fedfew.studies.figures.score_panels import score_panels
 from fedfew.studies.figures.style import (
-    MEANING,
     Drawing,
     add_footer,
     add_title,
     empty_panel,
-    ends_of,
     label_ends,
-    line_styles,
     missing,
     one_per_column,
     ordered_styles,
-    percent_limits,
     plain_text,
 )
 from fedfew.studies.figures.values import Curve, curve
@@ -109,21 +104,13 @@ def _line(
 
 
 def _curves(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:
-    axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     field = "{score}_" + spec.get("measure", "mean").replace("weighted_mean", "weighted")
-    for axis, score in zip(axes, scores, strict=True):
-        for line, style in zip(view.lines, line_styles([line.row for line in view.lines]), strict=True):
-            if found := curve(view, column, line, field, score, factor=100):
-                _line(axis, found, 1, style, line.label, len(view.lines) <= MOST_BANDS)
-        if not axis.get_lines():
-            empty_panel(axis, "no run is done yet")
-        axis.set_title(MEANING[score])
-        axis.set_xlabel("round")
-        axis.tick_params(labelleft=True)
-    percent_limits(axes)
-    for axis in axes:
-        label_ends(axis, ends_of(axis), 3.6)
-    axes[0].set_ylabel("test accuracy, %")
+
+    def draw(axis: Any, score: str, line: Line, style: dict[str, Any]) -> None:
+        if found := curve(view, column, line, field, score, factor=100):
+            _line(axis, found, 1, style, line.label, len(view.lines) <= MOST_BANDS)
+
+    score_panels(figure, view, scores, "round", draw)
     runs = [run for run in view.runs if run["column"] == column]
     what = {"mean": "mean over clients", "min": "worst client", "weighted_mean": "mean weighted by samples"}
     add_title(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", runs)
