@@ -158,3 +158,22 @@ def test_studies_take_them_in_every_layer() -> None:
     assert {cell.settings.adapters for cell in ranks} == {"lora:rank=2", "lora:rank=4"}
     with pytest.raises(StudyError, match=r"rows → LoRA: there is no setting of lora called 'ranks'"):
         cells(study(rows={"LoRA": {"method": "fedavg", "adapters": "lora:ranks=2"}}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "method", "expected"),
+    [
+        ({"adapters": LoRA(rank=1), "local_epochs": 2}, fedfew.FedFew(models=2), True),
+        ({"adapters": LoRA(rank=1), "local_epochs": 1}, fedfew.FedFew(models=2), False),
+        ({"adapters": LoRA(rank=1), "local_epochs": 2}, fedfew.FedFew(models=2, loss_at="received"), False),
+        ({"adapters": LoRA(rank=1), "local_epochs": 2}, fedfew.FedFew(models=1), False),
+        ({"adapters": LoRA(rank=1), "local_epochs": 2}, fedfew.FedAvg(), False),
+        ({"local_epochs": 2}, fedfew.FedFew(models=2), False),
+    ],
+)
+def test_a_line_where_losses_do_not_tell_models_apart(settings: dict[str, Any], method: Any, expected: bool) -> None:
+    lines: list[str] = []
+    train(method, rounds=1, **settings, on_round=lambda progress: lines.extend(progress.events))
+    found = [line for line in lines if line.startswith("loss_at is training: with adapters and 2 local epochs")]
+    assert len(found) == expected
+    assert all(line.endswith("Set loss_at='received'") for line in found)

@@ -21,7 +21,7 @@ from fedfew.engines import Engine, packed
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.memory import allowance
 from fedfew.federation import Federation, Samples
-from fedfew.methods import FedBN, Method
+from fedfew.methods import FedBN, FedFew, Method
 from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
@@ -101,7 +101,7 @@ def train(
     model, said = model_check.fitting(model, federation, chosen)
     factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
     _check(config, chosen, factory, federation, part)
-    said += part.said(factory())
+    said += [*part.said(factory()), *_about_losses(config, chosen, part)]
     group = distributed.group()
     device = distributed.device_of(group, device_named(config.device))
     identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings()}
@@ -231,6 +231,18 @@ def _without_effect(config: TrainConfig, method: Method, state: State) -> list[s
     if isinstance(method, FedBN) and not state.own:
         found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")
     return found
+
+
+def _about_losses(config: TrainConfig, method: Method, part: TrainedPart) -> list[str]:
+    """A line where the losses that clients report hardly tell the models apart (docs/adapters.md)."""
+    if part.adapters is None or config.local_epochs < 2 or not isinstance(method, FedFew) or method.models < 2:
+        return []
+    if method.loss_at == "received":
+        return []
+    return [
+        f"loss_at is training: with adapters and {config.local_epochs} local epochs the losses of the last epoch hardly differ "
+        "between models, and these may not separate. Set loss_at='received'"
+    ]
 
 
 def aggregator_without_effect(config: TrainConfig, method: Method) -> list[str]:
