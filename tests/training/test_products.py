@@ -20,7 +20,7 @@ from fedfew.stack import Tree, tensor
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
-from fedfew.training.products import factors, moves_by_differences
+from fedfew.training.products import decomposed, factors, moves_by_differences
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.training.server_step import ServerStep
 from tests.adapters.test_lora import HIDDEN, Net, images
@@ -103,16 +103,32 @@ def test_factors_stay_where_the_product_does_and_signs_are_fixed() -> None:
     a, b = torch.randn(2, 3, 7, generator=draw), torch.randn(2, 5, 3, generator=draw)
     moved = b @ a
     moved[1] *= 2
-    new_a, new_b = factors(moved, a, b)
+    new_a, new_b = factors(moved, a, b, 2)
     assert torch.equal(new_a[0], a[0])
     assert torch.equal(new_b[0], b[0])
     torch.testing.assert_close(new_b[1] @ new_a[1], moved[1])
     rows = new_a[1] @ new_a[1].T  # orthogonal, of equal length, together as long as A was
     torch.testing.assert_close(rows, torch.eye(3) * a[1].square().sum() / 3, rtol=1e-5, atol=1e-5)
-    many = factors(torch.randn(20, 5, 7, generator=draw), torch.ones(20, 3, 7), torch.ones(20, 5, 3))[0]
+    many = factors(torch.randn(20, 5, 7, generator=draw), torch.ones(20, 3, 7), torch.ones(20, 5, 3), 2)[0]
     assert bool((many.gather(2, many.abs().argmax(2, keepdim=True)) > 0).all())
-    from_zero = factors(moved, torch.zeros_like(a), torch.zeros_like(b))
+    from_zero = factors(moved, torch.zeros_like(a), torch.zeros_like(b), 2)
     torch.testing.assert_close(from_zero[1] @ from_zero[0], moved, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("clients", "bound", "decomposed_rows"), [(5, 12, 12), (5, 8, 80), (25, 52, 80), (0, 2, 2)])
+def test_a_low_rank_is_decomposed_in_the_small(clients: int, bound: int, decomposed_rows: int) -> None:
+    """Against numpy in double precision. A bound below the rank is noticed, and one above half the size is of no use."""
+    draw, rank = np.random.default_rng(0), 2
+    means = np.zeros((3, 96, 80))
+    for client in range(clients):  # of different lengths, so that singular values differ
+        means += 2.0**-client * draw.normal(size=(3, 96, rank)) @ draw.normal(size=(3, rank, 80))
+    u, s, v = decomposed(torch.from_numpy(means).float(), bound)
+    assert s.shape == (3, decomposed_rows)
+    expected = np.linalg.svd(means, full_matrices=False)
+    np.testing.assert_allclose(s[:, :rank], expected.S[:, :rank], rtol=1e-5)
+    nearest = (expected.U[:, :, :rank] * expected.S[:, None, :rank]) @ expected.Vh[:, :rank]
+    found = (u[:, :, :rank] * s[:, None, :rank]) @ v[:, :rank]
+    np.testing.assert_allclose(found, nearest, atol=1e-5 * max(1.0, float(expected.S.max())))
 
 
 PRODUCT = LoRA(rank=2, alpha=2, average="product")

@@ -183,7 +183,8 @@ class Aggregation:
         if (not self._answered and not self.nobody_drawn) or not all_finite(server):
             return None
         if self._products is not None and mean is not None:
-            server = self._products.factored(server, self._state.server)
+            clients = sum(map(len, self._answered))
+            server = self._products.factored(server, self._state.server, terms=1 + clients)
         average = self._averaged(server)
         median = median_of(self._replies[1]) if self._answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._state.unused))
@@ -195,7 +196,7 @@ class Aggregation:
             before = self.method.rearranged(before, self._state.server, server)
         if self._products is None or not before:
             return averaged(before, server, weight)
-        return self._products.factored(averaged(self._products.of(before), self._products.of(server), weight), before)
+        return self._products.factored(averaged(self._products.of(before), self._products.of(server), weight), before, terms=2)
 
     def _with_restarts(self, step: ServerStep) -> ServerStep:
         """The step with models that nobody has used for restart_unused rounds started again."""
