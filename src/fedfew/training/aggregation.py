@@ -183,8 +183,8 @@ class Aggregation:
         if (not self._answered and not self.nobody_drawn) or not all_finite(server):
             return None
         if self._products is not None and mean is not None:
-            clients = sum(map(len, self._answered))
-            server = self._products.factored(server, self._state.server, terms=1 + clients)
+            answered = sum(len(one) for one in self._answered)
+            server = self._products.factored(server, self._state.server, terms=1 + answered)
         average = self._averaged(server)
         median = median_of(self._replies[1]) if self._answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._state.unused))
