@@ -20,7 +20,8 @@ from tests.cli.small import ENVIRONMENT, PROGRAM, SMALL
 from tests.helpers import call, refused
 from tests.methods.tiers import tiered
 
-LONG = ["run", *SMALL, "--rounds", "200", "--models", "2", "--score-every", "50", "--checkpoint-every", "100"]
+LONG = ["run", *SMALL, "--engine", "stacked", "--rounds", "200", "--models", "2", "--score-every", "50"]
+LONG += ["--checkpoint-every", "100"]
 
 pytestmark = pytest.mark.usefixtures("here")
 
