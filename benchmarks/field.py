@@ -5,7 +5,8 @@
 
 Each tool runs in a process of its own, given the same cohorts, batch orders and first model (``field_task.py``): first for one
 round without dropout, after which the models must be the same but for rounding, then timed with the benchmark's dropout.
-Start-up is measured apart from seconds per round. pfl, flwr and fedjax must be importable by the python given for them (pip
+Start-up is measured apart from seconds per round. On several cores (``--threads 2``) each tool is run as its documents say: pfl
+with one process per core, Flower with one actor per core, fedfew in one process. pfl, flwr and fedjax must be importable by the python given for them (pip
 install pfl, flwr[simulation], fedjax), and torch by all.
 """
 
@@ -29,6 +30,7 @@ from field_task import BEGUN, CLASSES, EACH, USERS, WARM_UP, Task
 HERE = Path(__file__).parent
 TOOLS = ("pfl", "flwr", "fedjax", "fedfew")
 CHECK_ROUNDS = 1
+PASS = ("how", "all_seconds", "all_processor_seconds", "load_before")  # kept of every pass; all else is the fastest one's
 KEEP = {"test_x", "test_y", "x", "y"}
 
 
@@ -73,12 +75,16 @@ def run_tool(tool: str, python: str, folder: Path, threads: int) -> dict[str, An
         "OMP_NUM_THREADS": str(threads),
     }
     command = [python, str(HERE / f"field_{tool}.py"), str(folder)]
+    if tool == "pfl" and threads > 1:  # it uses several cores through processes, started by torchrun
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={threads}"]
+        environment["OMP_NUM_THREADS"] = "1"
+    load = os.getloadavg()[0]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{tool} failed:\n{done.stderr[-2000:]}", file=sys.stderr)
         return None
     result: dict[str, Any] = json.loads((folder / f"{tool}.json").read_text())
-    return result
+    return result | {"load_before": load}
 
 
 def apart(folder: Path, a: str, b: str) -> float:
@@ -89,6 +95,7 @@ def apart(folder: Path, a: str, b: str) -> float:
 
 def compare(arrays: dict[str, np.ndarray], tools: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
+    passes: dict[str, list[dict[str, Any]]] = {}
     settings = {"device": options.device, "threads": options.threads, "engine": options.engine, "seed": options.seed}
     settings["fedfew"] = {} if options.precision is None else {"precision": options.precision}
     with tempfile.TemporaryDirectory() as place:
@@ -103,9 +110,15 @@ def compare(arrays: dict[str, np.ndarray], tools: dict[str, str], options: argpa
                 result = run_tool(tool, tools[tool], folder, options.threads)
                 if result is None:
                     continue
-                print(f"pass {number + 1}: {tool} {result['seconds']:.3f} s a round", file=sys.stderr)
+                busy = result["processor_seconds"]
+                processor = "" if busy is None else f", {busy:.3f} s of processor time"
+                load = f"load average before {result['load_before']:.1f}"
+                print(f"pass {number + 1}: {tool} {result['seconds']:.3f} s per round{processor}, {load}", file=sys.stderr)
+                passes.setdefault(tool, []).append({key: result[key] for key in PASS})
                 if tool not in results or result["seconds"] < results[tool]["seconds"]:
                     results[tool] = result | {"differs": differs.get(tool)}
+    for tool, result in results.items():
+        result["passes"] = passes[tool]
     return results
 
 
@@ -120,7 +133,10 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=1, help="turns that the tools take; the fastest counts")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
-        "--threads", type=int, default=torch.get_num_threads(), help="of pfl and fedfew; as many actors of Flower"
+        "--threads",
+        type=int,
+        default=torch.get_num_threads(),
+        help="of fedfew; as many processes of pfl and actors of Flower, of one thread each",
     )
     parser.add_argument("--engine", default="auto", help="fedfew's engine")
     parser.add_argument("--precision", help="fedfew's precision, where it is a setting")

@@ -104,7 +104,7 @@ def main(folder: Path) -> None:
         },
     )
     task.finish(
-        "flwr", strategy.clock, last, one_process=False, version=version("flwr"), how=f"Ray, {actors} actors of one thread"
+        "flwr", strategy.clock, last, counted=False, version=version("flwr"), how=f"Ray, {actors} actors of one thread"
     )
 
 

@@ -100,8 +100,8 @@ class Task:
                 right += int((model(x).argmax(1).cpu() == torch.from_numpy(self.array("test_y")[at : at + 500].copy())).sum())
         return right / len(self.array("test_y"))
 
-    def finish(self, tool: str, clock: Clock, state: dict[str, Tensor], one_process: bool = True, **about: Any) -> None:
-        """Write down what a tool did: how long its rounds took, and its last model."""
+    def finish(self, tool: str, clock: Clock, state: dict[str, Tensor], counted: bool = True, **about: Any) -> None:
+        """Write down what a tool did: how long its rounds took, and its last model; counted: the processor time is of all processes."""
         seconds, busy = clock.rounds(clock.wall), clock.rounds(clock.processor)
         median = statistics.median(seconds) if seconds else None
         state = {name: t.detach().cpu() for name, t in state.items()}
@@ -109,7 +109,8 @@ class Task:
         result = about | {
             "seconds": median,
             "all_seconds": seconds,
-            "processor_seconds": statistics.median(busy) if busy and one_process else None,
+            "processor_seconds": statistics.median(busy) if busy and counted else None,
+            "all_processor_seconds": busy if counted else None,
             "start_up": None if median is None else max(0.0, clock.wall[0] - float(os.environ[BEGUN]) - median),
             "accuracy": self.accuracy(state),
         }
