@@ -103,9 +103,7 @@ def main(folder: Path) -> None:
             "client_resources": {"num_cpus": 1, "num_gpus": gpus},
         },
     )
-    task.finish(
-        "flwr", strategy.clock, last, counted=False, version=version("flwr"), how=f"Ray, {actors} actors of one thread"
-    )
+    task.finish("flwr", strategy.clock, last, counted=False, version=version("flwr"), how=f"Ray, {actors} actors of one thread")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedfew.engines import LocalTraining, Threaded, memory
 
-# A process of its own, for what lies at the end of the heap decides what can be returned; without torch, which would take seconds.
+# In a separate process, for what lies at the end of the heap decides what can be returned; without torch, which loads slowly.
 STEPS = """
 import ctypes, importlib.util, resource, sys, types
 sys.modules["torch"] = types.ModuleType("torch")
