@@ -5,7 +5,7 @@
 
 Each tool runs in a process of its own, given the same cohorts, batch orders and first model (``field_task.py``): first for one
 round without dropout, after which the models must be the same but for rounding, then timed with the benchmark's dropout.
-Start-up is measured apart from seconds per round. On several cores (``--threads 2``) each tool runs as its documentation says: pfl
+Start-up is measured apart from seconds per round. On several cores (``--threads 2``) each tool runs as its documents say: pfl
 with one process per core, Flower with one actor per core, fedfew in one process. pfl, flwr and fedjax must be importable by the
 python given for them (pip install pfl, flwr[simulation], fedjax), and torch by all.
 """

@@ -101,7 +101,7 @@ class Task:
         return right / len(self.array("test_y"))
 
     def finish(self, tool: str, clock: Clock, state: dict[str, Tensor], counted: bool = True, **about: Any) -> None:
-        """Write down what a tool did: how long its rounds took, and its last model; counted: processor time is of all processes."""
+        """Write down what a tool did: how long its rounds took, and its last model; counted: of all processes."""
         seconds, busy = clock.rounds(clock.wall), clock.rounds(clock.processor)
         median = statistics.median(seconds) if seconds else None
         state = {name: t.detach().cpu() for name, t in state.items()}
