@@ -35,7 +35,7 @@ class Threaded(Sequential):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
-        keep_freed()  # without, a step of a small CNN takes a sixth more processor time
+        keep_freed()  # without, a step of a small CNN takes a tenth more processor time
         cores = torch.get_num_threads()
         self._workers = [_Worker(module, training, seed) for _ in range(cores)]
         self._pool = ThreadPoolExecutor(cores, "fedfew", initializer=torch.set_num_threads, initargs=(1,))
