@@ -29,6 +29,10 @@ def test_every_public_name_is_there():
     for name in fedfew.__all__:
         assert getattr(fedfew, name) is not None
     assert dir(fedfew) == sorted(fedfew.__all__)
+    assert fedfew.methods.Scaffold.name == "scaffold"
+    assert callable(fedfew.evaluation.distillation.distill)
+    with pytest.raises(AttributeError, match="has no attribute 'distilation'"):
+        _ = fedfew.evaluation.distilation
     assert fedfew.train.__module__.startswith("fedfew.training.")
 
 

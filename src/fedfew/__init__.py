@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew._version import __version__
 
 if TYPE_CHECKING:
-    from fedfew import adapters, data, export, scalarization, sklearn, tracking
+    from fedfew import adapters, data, evaluation, export, methods, models, scalarization, sklearn, tracking
     from fedfew.evaluation.selection import join, select
     from fedfew.export.model_file import load_model
     from fedfew.federation import Federation
@@ -39,10 +39,13 @@ __all__ = [
     "__version__",
     "adapters",
     "data",
+    "evaluation",
     "export",
     "join",
     "load",
     "load_model",
+    "methods",
+    "models",
     "scalarization",
     "select",
     "sklearn",
@@ -51,6 +54,7 @@ __all__ = [
 ]
 
 # Names are fetched when first used, so that `fedfew --help` does not wait for torch.
+_MODULES = ("adapters", "data", "evaluation", "export", "methods", "models", "scalarization", "sklearn", "tracking")
 _HOME = {
     "federation": ["Federation"],
     "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],
@@ -64,7 +68,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("adapters", "data", "export", "scalarization", "sklearn", "tracking"):
+    if name in _MODULES:
         return import_module(f"fedfew.{name}")
     for module, names in _HOME.items():
         if name in names:
