@@ -12,6 +12,7 @@ from benchmarks.adapters import QUICK, ROWS, main
 import fedfew
 
 
+@pytest.mark.slow
 def test_both_engines_train_alike_and_adapters_are_what_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lora, sequential, whole, _ = main(["--quick", "--output", str(tmp_path), "--device", "cpu"])
     assert lora["loss"] == pytest.approx(sequential["loss"], rel=1e-5)

@@ -31,6 +31,7 @@ def file_at(address: int) -> str:
 
 
 @LINUX
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npy", "fed"])
 def test_trained_samples_are_those_of_the_file(tmp_path: Path, kind: str) -> None:
     data, sources = federation(tmp_path, SMALL), {tmp_path / "train.npy", tmp_path / "test.npy"}

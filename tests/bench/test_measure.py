@@ -51,6 +51,7 @@ def test_repeats_are_chosen_where_none_are_given() -> None:
     assert 3 <= len(result["variants"][0]["all_seconds"]) <= 9
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_second_process")
 def test_a_way_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
@@ -63,6 +64,7 @@ def test_a_way_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatc
     assert oracle["seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_second_process")
 def test_an_oracle_that_would_take_too_long_trains_some_of_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
@@ -146,6 +148,7 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert memory.of_a_process(TINY, Variant("nonsense")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_second_process")
 def test_every_local_epoch_is_trained_and_counted() -> None:
     once, thrice = (
