@@ -139,7 +139,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
     caption = (
         "served: the model as the server would hand it over now. adapted: after the round's local training. Last round, mean "
-        f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training a run."
+        f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )
     called = score_name(next(iter(runs.values()))[0])
     table = empty(f"{title}: test {called}, %", "method", "score", *columns, "seconds", caption=caption)

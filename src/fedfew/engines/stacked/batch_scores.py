@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ class BatchScores:
     def __init__(self, engine: Stacked) -> None:
         self.engine = engine
         self._recordings = Traced()
-        self._seen: set[Hashable] = set()
 
     def of_clients(self, params: Tree, samples: Samples, log_weights: Tensor | None = None) -> ModelScores:
         """Scores ``[C, S]`` of each client's own models ``params[C, S, …]``; with log_weights ``[C, S]`` those of their mixture,
@@ -83,7 +81,7 @@ class BatchScores:
             with self.engine.or_unsupported():
                 return of_clients(from_named(dict(zip(names, flat, strict=True))), x, weight)
 
-        return self._from_the_second_time(("outputs", *names), of_all, x, weight, *leaves(params))
+        return self._recordings.from_the_second_time(("outputs", *names), of_all, x, weight, *leaves(params))
 
     def _terms(self, outputs: Tensor, y: Tensor, prior: Tensor | None, mixing: Tensor | None) -> Tensor:
         """The criterion's terms ``[terms, S (+ 1), …]`` of outputs ``[S, …, B, d]`` for labels ``y[…, B]``."""
@@ -92,14 +90,6 @@ class BatchScores:
         if mixing is not None:
             outputs = torch.cat([outputs, criterion.task.mixed(outputs, mixing)[None]])
         return torch.stack(list(criterion.terms(outputs, y.expand(len(outputs), *y.shape))))
-
-    def _from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
-        """Recording takes as long as some passes, so shapes that come once are not recorded."""
-        shapes = (name, tuple(t.shape for t in tensors))
-        if shapes in self._seen:
-            return self._recordings(name, function, *tensors)
-        self._seen.add(shapes)
-        return function(*tensors)
 
 
 def _first(tensor: Tensor | None, clients: int, axis: int) -> Tensor | None:

@@ -61,7 +61,6 @@ class OnePass:
     def __init__(self, engine: Stacked) -> None:
         self.engine = engine
         self._recordings = Traced()
-        self._seen: set[Hashable] = set()
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
 
     def clients_at_once(self, params: Tree, splits: Sequence[Samples], bytes_per_sample: int) -> int:
@@ -81,13 +80,7 @@ class OnePass:
         names = tuple(path for path, _ in named_leaves(params))
         name = (lengths, names, layout.log_prior is not None, log_weights is not None)
         function = self._function(*name)
-        shapes = (name, tuple(t.shape for t in tensors))
-        if shapes in self._seen:
-            found = self._recordings(name, function, *tensors)
-        else:  # the clients of a round may never come together again: a recording is for what comes a second time
-            self._seen.add(shapes)
-            found = function(*tensors)
-        losses, score = found
+        losses, score = self._recordings.from_the_second_time(name, function, *tensors)
         return [*(ModelScores(loss, torch.full_like(loss, torch.nan)) for loss in losses[:-1]), ModelScores(losses[-1], score)]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:

@@ -47,6 +47,7 @@ class Traced:
 
     def __init__(self) -> None:
         self._recordings: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+        self._seen: set[Hashable] = set()
 
     def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor, rewrite: Rewrite | None = None) -> Any:
         """``function(*tensors)``; functions of one name must do the same to tensors of the same shapes.
@@ -62,6 +63,15 @@ class Traced:
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
         return self._recordings[key](*tensors)
+
+    def from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        """The same, but shapes that come once are not recorded, which takes as long as some calls: the clients of a round may
+        never come together again."""
+        shapes = (name, tuple(t.shape for t in tensors))
+        if shapes in self._seen:
+            return self(name, function, *tensors)
+        self._seen.add(shapes)
+        return function(*tensors)
 
 
 def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
