@@ -47,6 +47,16 @@ def files_of(root: Path) -> set[tuple[str, int]]:
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def every_checkpoint_is_written() -> Iterator[None]:
+    """A run leaves a checkpoint out where writing takes long beside training: on a busy machine that would depend on chance."""
+    from fedfew.training import loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "PATIENCE", 0)
+        yield
+
+
 @pytest.fixture
 def shared() -> Path:
     """Samples of real data, in a folder beside the checkout; without it these tests are left out, except in CI."""

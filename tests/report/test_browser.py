@@ -15,7 +15,6 @@ from fedfew.report.page.document import of_run
 from fedfew.report.page.html import page
 from fedfew.report.page.record import InMemory, SideFiles
 from fedfew.report.page.server import Watched, serving
-from fedfew.training import loop
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
@@ -246,9 +245,8 @@ def test_clients_and_classes_have_their_names(browser: Page, pages: Path) -> Non
     assert browser.text("#client .wrong") == "No client has that name."
 
 
-def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path) -> None:
     """The run waits at its third round until the page has shown it."""
-    monkeypatch.setattr(loop, "PATIENCE", 0)  # every round is written, however long that takes
     folder, go_on = tmp_path / "mine", threading.Event()
     flags = {"rounds": 6, "clients": 6, "engine": "stacked", "device": "cpu", "checkpoint_every": 1}
     settings = resolve(flags, {"models": "2"})
