@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedfew.methods import METHODS
 from fedfew.studies import protocol, scale
 from fedfew.studies.plan import Options, cells
 from fedfew.studies.study import Study, StudyError, read
@@ -336,3 +337,10 @@ def test_more_runs_than_anybody_could_make_are_refused_at_once():
         cells(study(rows=rows), Options(seeds=10**9))
     assert time.monotonic() - begin < 2
     assert len(cells(study(rows=rows, seeds=1000), Options(only=("r1",)))) == 1000
+
+
+def test_the_leaderboard_of_methods_leaves_out_no_method_but_fedbn():
+    """The CNN has no BatchNorm layers, so FedBN would be FedAvg."""
+    planned = cells(read("leaderboard-methods"), Options(only=("cifar10-rotation",)))
+    methods = [cell.settings.method for cell in planned]
+    assert sorted(methods) == sorted([*METHODS.keys() - {"fedbn"}, "fedfew"])  # FedFew a second time: K FedAvgs

@@ -150,6 +150,7 @@ def test_the_catalogue_holds_the_papers_tables_and_figures():
         "privacy",
         "privacy-cifar10",
         "leaderboard",
+        "leaderboard-methods",
         "leaderboard-wide",
         "tuned",
         "quick",
