@@ -33,7 +33,7 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.stack import Tree, take
-from fedfew.training.api import fresh_models
+from fedfew.training.initialisation import fresh_models
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from examples.localhost import Deployment, ProgramError

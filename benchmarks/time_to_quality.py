@@ -142,7 +142,7 @@ def main() -> None:
     row["settings"] = {name: value for name, value in vars(given).items() if name not in ("append", "note", "data_dir")}
 
     from fedfew.bench import history
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     entry = history.measured(row, device_named(given.device), given.note)
     if given.append is not None:

@@ -68,7 +68,7 @@ def test_tuned_runs_other_engines_and_frozen_parameters_are_made_alone():
 
 def test_default_size(monkeypatch):
     assert packing.default_size("cpu") == 1
-    monkeypatch.setattr("fedfew.training.api.device_named", lambda name: type("Device", (), {"type": "cuda"}))
+    monkeypatch.setattr("fedfew.util.devices.device_named", lambda name: type("Device", (), {"type": "cuda"}))
     assert packing.default_size("auto") == packing.ON_A_GPU
 
 

@@ -403,7 +403,7 @@ def test_how_many_workers(monkeypatch, tmp_path):
     assert [runner.threads(workers) for workers in (1, 3, 8, 9)] == [8, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert [runner.threads(workers) for workers in (1, 8)] == [2, 1]
-    monkeypatch.setattr("fedfew.training.api.device_named", lambda name: type("D", (), {"type": "cuda"}))
+    monkeypatch.setattr("fedfew.util.devices.device_named", lambda name: type("D", (), {"type": "cuda"}))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert runner.default_workers("cuda") == 1
     (tmp_path / "control").touch()

@@ -15,7 +15,7 @@ import fedfew
 from fedfew.config import TrainConfig
 from fedfew.methods import FedAvg, FedFew, LocalOnly
 from fedfew.training import start as starting
-from fedfew.training.api import fresh_models
+from fedfew.training.initialisation import fresh_models
 from tests.cli.small import TINY
 from tests.helpers import call
 from tests.methods.small import assert_same, federation, mlp, train

@@ -14,10 +14,10 @@ from fedfew.bench import machine
 from fedfew.bench.workloads import SEED, Workload
 from fedfew.config import LocalTraining, Precision
 from fedfew.engines.choice import ENGINES
+from fedfew.engines.memory import clients_that_fit
 from fedfew.federation import Samples
 from fedfew.local import cross_entropy
 from fedfew.stack import Tree, named_leaves, stack, take, to, tree_map
-from fedfew.training.api import _clients_that_fit
 from fedfew.util.spelling import unknown
 
 ORACLE_ENGINE = "sequential"
@@ -70,7 +70,7 @@ class TimedEngine:
         self._engine = engines.make(variant.engine, module, training, SEED, samples, workload.models)
         self.models = workload.models
         self.epochs = workload.local_epochs
-        self.chunk = _clients_that_fit(self._engine, samples, workload.models)
+        self.chunk = clients_that_fit(self._engine, samples, workload.models)
         self.clients = len(samples.count)  # that a round trains: the first so many
 
     def fit_into(self, seconds: float) -> None:

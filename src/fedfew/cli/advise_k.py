@@ -145,7 +145,7 @@ def _advice(
     from fedfew.adapters import TrainedPart
     from fedfew.evaluation.choosing_k import Advice, observed, regret
     from fedfew.evaluation.costs import cost
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     go_on = f"fedfew advise-k --resume --folder {place}"
     here = federation.to(device_named(settings.device))

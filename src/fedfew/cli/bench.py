@@ -69,7 +69,7 @@ def bench(
     from fedfew.bench.timed_engine import variants
     from fedfew.bench.workloads import WORKLOADS, find
     from fedfew.report.tables import print_json
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     where = device_named(device)
     names = list(WORKLOADS) if workloads == [ALL] else workloads or list(DEFAULT)

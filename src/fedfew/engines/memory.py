@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterable
 
 import torch
+
+from fedfew.engines.base import Engine
+from fedfew.federation import Samples
 
 ON_A_CPU = 2 * 2**30  # bytes; fixed, so that a run is repeated to the last bit
 KEPT = 256 * 2**20  # bytes of freed memory that stay with the process
@@ -22,6 +26,19 @@ def allowance(device: torch.device) -> int:
         return ON_A_CPU
     total = torch.cuda.get_device_properties(device).total_memory
     return int(total * torch.cuda.get_per_process_memory_fraction(_number(device))) // 3
+
+
+def clients_that_fit(engine: Engine, samples: Samples, replicas: int) -> int:
+    """How many clients can be processed at once."""
+    each = replicas * engine.bytes_per_replica(samples)
+    return max(1, min(len(samples.count), allowance(samples.y.device) // each))
+
+
+def too_large(splits: Iterable[Samples], device: torch.device) -> bool:
+    """Do the features of these splits leave too little of a GPU's memory for training?"""
+    if device.type != "cuda":
+        return False
+    return bool(sum(s.x.numel() * s.x.element_size() for s in splits) > allowance(device))
 
 
 def share(device: torch.device, processes: int) -> None:

@@ -15,7 +15,7 @@ from fedfew.export import model_file
 from fedfew.models import ModelFactory
 from fedfew.models.state import frozen_hash, holding, replica_state
 from fedfew.stack import named_leaves
-from fedfew.training.api import frozen_parameters
+from fedfew.training.initialisation import frozen_parameters
 from fedfew.util.printable import printable
 
 PREFIX = "base_model.model."  # of names in a folder of peft's

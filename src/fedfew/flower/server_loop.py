@@ -29,8 +29,8 @@ from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.training import privacy
 from fedfew.training.aggregation import Aggregation
-from fedfew.training.api import aggregator_without_effect
 from fedfew.training.loop import DivergedError
+from fedfew.training.notes import aggregator_without_effect
 from fedfew.training.per_client import PerClient, some
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep

@@ -21,9 +21,9 @@ from fedfew.models.state import buffer_names, frozen_hash, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.tasks import CLASSIFICATION, chosen
 from fedfew.training import batch_norm_policy, checkpoint, task_settings
-from fedfew.training.api import fresh_models, frozen_parameters
 from fedfew.training.checkpoint import State
 from fedfew.training.history import History
+from fedfew.training.initialisation import fresh_models, frozen_parameters
 from fedfew.training.run import Run
 from fedfew.training.run_files import ABOUT_DATA
 from fedfew.training.server_optimizer import ServerOptimizer

@@ -41,11 +41,12 @@ from fedfew.models.served import ServedModel
 from fedfew.models.state import frozen_hash, frozen_state, holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
 from fedfew.training import batch_norm_policy, task_settings
-from fedfew.training.api import device_named, fresh_models, frozen_parameters
 from fedfew.training.class_weights import with_class_weights
+from fedfew.training.initialisation import fresh_models, frozen_parameters
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.scoring import ServedScores, score
 from fedfew.training.usable import usable
+from fedfew.util.devices import device_named
 from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:

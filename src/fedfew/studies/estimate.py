@@ -153,7 +153,7 @@ def _samples(dataset: str, data_dir: str | None) -> int:
 
 
 def _kind(settings: Settings) -> Kind:
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     return settings.dataset, settings.model, settings.batch_size, device_named(settings.device).type
 
@@ -186,7 +186,7 @@ def _timed(kind: Kind, threads: int) -> float | None:
     import torch
 
     from fedfew import models
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     shaped = _shape(kind[0])
     if shaped is None or ":" in kind[1]:

@@ -58,7 +58,7 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _device_class(name: str) -> str:
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     return device_named(name).type
 

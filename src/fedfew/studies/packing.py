@@ -20,7 +20,7 @@ OWN = {
 
 def default_size(device: str) -> int:
     """On a GPU, where small stacks leave most of it idle, several runs; on a CPU each run alone."""
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     return ON_A_GPU if device_named(device).type == "cuda" else 1
 

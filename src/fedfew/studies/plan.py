@@ -261,7 +261,7 @@ def _check(settings: Settings) -> None:
     """What would otherwise fail only in training, as far as it can be known without the data."""
     from fedfew.data.partition_spec import PartitionSpec
     from fedfew.models import MODELS
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     if is_own(settings.method):
         check_named(settings.method, "method")

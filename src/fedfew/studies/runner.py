@@ -71,7 +71,7 @@ class Watcher(Protocol):
 
 def default_workers(device: str) -> int:
     """On a CPU one worker per core, with one thread each. On a GPU one, since two would take turns; three under MPS."""
-    from fedfew.training.api import device_named
+    from fedfew.util.devices import device_named
 
     if device_named(device).type == "cpu":
         return cores()

@@ -97,9 +97,9 @@ class Worker:
     def _train(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
         from fedfew.adapters import TrainedPart
         from fedfew.engines import packed
-        from fedfew.engines.memory import share
+        from fedfew.engines.memory import share, too_large
         from fedfew.evaluation.costs import cost
-        from fedfew.training.api import device_named, too_large
+        from fedfew.util.devices import device_named
 
         device = device_named(settings.device)
         begin, before = packed.clock(), folder.attempts
@@ -129,7 +129,7 @@ class Worker:
         }
         method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
         spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
-        here = federation.to(device, stream=too_large(federation, device))
+        here = federation.to(device, stream=too_large([federation.train, federation.test], device))
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
     def _tuned(

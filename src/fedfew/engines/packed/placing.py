@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedfew.engines.memory import allowance
+from fedfew.engines.memory import too_large
 from fedfew.engines.packed.members import PLACING, Member
 from fedfew.engines.packed.rows import shared_rows
 from fedfew.federation import Federation, Samples
@@ -38,8 +38,7 @@ class Placement:
         federations = [request.federation for request in requests]
         train, test = together([f.train for f in federations]), together([f.test for f in federations])
         val = together([f.val for f in federations if f.val is not None])
-        features = sum(samples[0].x.numel() * samples[0].x.element_size() for samples in (train, test))
-        stream = self.device.type == "cuda" and features > allowance(self.device)
+        stream = too_large([train[0], test[0]], self.device)
         train, test, val = (_moved(samples, self.device, stream) for samples in (train, test, val))
         return [replace(f, train=train[i], test=test[i], val=val[i] if val else None) for i, f in enumerate(federations)]
 

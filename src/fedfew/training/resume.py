@@ -1,0 +1,55 @@
+"""A run that was stopped, taken up again from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedfew.config import TrainConfig
+from fedfew.training import checkpoint
+from fedfew.training.checkpoint import State
+
+
+def state_in(folder: Path | None, resume: bool, identity: dict[str, Any]) -> tuple[State | None, list[str]]:
+    """The state to resume from, None for a new run, and why newer checkpoints cannot be used.
+
+    identity: the settings that the run in the folder must have been started with.
+    """
+    if folder is None:
+        if resume:
+            raise ValueError("resume needs folder: the folder of the run to resume")
+        return None, []
+    if not checkpoint.checkpoints(folder):
+        return None, []
+    if not resume:
+        raise ValueError(f"{folder} already holds a run: resume it (resume=True), or choose another folder")
+    return checkpoint.read_newest(folder, identity)
+
+
+def with_recorded(config: TrainConfig, state: State) -> TrainConfig:
+    """The settings of a run that goes on: engine and chunk as recorded, unless given."""
+    if state.round > config.rounds:
+        raise ValueError(f"rounds is {config.rounds}, but the run has already done {state.round}")
+    before = state.settings
+    return replace(
+        config,
+        engine=before["engine"] if config.engine == "auto" else config.engine,
+        chunk=before["chunk"] if config.chunk is None else config.chunk,
+    )
+
+
+def schedule_notes(config: TrainConfig, state: State) -> list[str]:
+    """A line for each schedule that was planned for another number of rounds."""
+    planned, found = state.settings["rounds"], []
+    if config.schedule != "constant" and planned != config.rounds:
+        found.append(
+            f"rounds was {planned} and is {config.rounds} now: the learning rate goes on by a {config.schedule} schedule over "
+            f"{config.rounds} rounds; that of the {state.round} rounds done was by one over {planned}"
+        )
+    if config.smoothing_of(state.round) != replace(config, rounds=planned).smoothing_of(state.round):
+        found.append(
+            f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of all; "
+            f"it has applied to the last quarter of {planned} already"
+        )
+    return found

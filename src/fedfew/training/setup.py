@@ -1,0 +1,111 @@
+"""What a run consists of: its settings, checked against each other and against the data before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fedfew import methods, models, tasks
+from fedfew.adapters import TrainedPart
+from fedfew.config import Recipe, TrainConfig, recipe_settings
+from fedfew.engines.augment import check as check_augment
+from fedfew.federation import Federation
+from fedfew.methods import Method
+from fedfew.models import ModelFactory
+from fedfew.models.own import OwnModel
+from fedfew.training import batch_norm_policy, distributed, model_check, notes, privacy, products, task_settings, validation
+from fedfew.training.model_check import Model
+from fedfew.util.devices import device_named
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings of a run."""
+
+    federation: Federation
+    config: TrainConfig
+    method: Method
+    factory: ModelFactory
+    part: TrainedPart  # of the model
+    group: distributed.Group
+    device: torch.device
+    identity: dict[str, Any]  # all settings that decide the outcome, apart from the number of rounds
+    notes: list[str]  # a line each, for the run's events
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        model: Model,
+        method: str | Method,
+        config: TrainConfig | None,
+        recipe: Recipe,
+        settings: Mapping[str, Any],
+    ) -> Setup:
+        """The arguments of :func:`fedfew.train`, checked."""
+        config, part = _config(config, recipe, settings, federation)
+        criterion = tasks.chosen(config.loss, federation.task)
+        chosen = methods.make(method) if isinstance(method, str) else method
+        task_settings.check(config, criterion, chosen)
+        model, lines = model_check.fitting(model, federation, chosen)
+        factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
+        _check(config, chosen, factory, federation, part)
+        lines += [*part.said(factory()), *notes.about_losses(config, chosen, part)]
+        lines += task_settings.notes(federation, criterion, recipe)
+        group = distributed.group()
+        device = distributed.device_of(group, device_named(config.device))
+        identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings()}
+        identity |= config.outcome()
+        group.check_same(identity | {"rounds": config.rounds})
+        return cls(federation, config.with_loss(criterion), chosen, factory, part, group, device, identity, lines)
+
+
+def _config(
+    config: TrainConfig | None, recipe: Recipe, settings: Mapping[str, Any], federation: Federation
+) -> tuple[TrainConfig, TrainedPart]:
+    """The training settings, those of the recipe included, and the part of the model that is trained."""
+    colour = federation.train.x.ndim == 4 and federation.shape[0] == 3
+    augmented = colour and settings.get("freeze", "none" if config is None else config.freeze) == "none"
+    config = TrainConfig.of(config, recipe_settings(recipe, augmented, federation.task == "classification") | dict(settings))
+    part = TrainedPart.named(config.adapters, config.freeze)
+    return replace(config, **part.settings()), part
+
+
+def _check(config: TrainConfig, method: Method, factory: ModelFactory, federation: Federation, part: TrainedPart) -> None:
+    method.check_against(len(federation))
+    config.check_aggregator(len(federation))
+    products.check(config, method)
+    privacy.check(config, method)
+    batch_norm_policy.check(config.batch_norm, factory(), method, federation, config.batch_size)
+    check_augment(config, federation.train)
+    part.check(config)
+    validation.check(config, federation)
+    model_check.check_outputs(factory(), federation)
+
+
+def _about(federation: Federation) -> dict[str, Any]:
+    """What a run records of its federation."""
+    return {
+        "name": federation.name,
+        "clients": len(federation),
+        "classes": federation.classes,
+        "task": federation.task,
+        "shape": list(federation.shape),
+        "vocabulary": federation.vocabulary,
+        "test_samples": federation.test.count.tolist(),
+        "pixels": federation.train.pixels,
+        "dtype": str(federation.train.x.dtype).removeprefix("torch."),
+        "fingerprint": federation.fingerprint(),
+    }
+
+
+def _name(model: Model) -> str:
+    """The model's name, or module:name of a user's own factory or class."""
+    if isinstance(model, str):
+        return model
+    factory = model.model if isinstance(model, OwnModel) else model
+    named = factory if hasattr(factory, "__qualname__") else type(factory)
+    return f"{named.__module__}:{named.__qualname__}"
