@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,15 +144,17 @@ def told(round: int, served: float | None = 0.5) -> Progress:
     return Progress(round, 3, 0.1, served, 0.6, 1.0, [])
 
 
-def test_progress_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
+def test_progress_is_written_once_a_second_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_files.progress(tmp_path) == {}
     file = runfiles.ProgressFile(tmp_path, seconds=1000)
     file.stopped("too early to say")
     assert run_files.progress(tmp_path) == {}
     file.tell(told(1))
     file.tell(told(2))
+    when = (tmp_path / runfiles.PROGRESS).stat().st_mtime
+    monkeypatch.setattr(run_files, "time", SimpleNamespace(time=lambda: when + 7))
     found = run_files.progress(tmp_path)
-    assert 0 <= found.pop("age") < 60
+    assert found.pop("age") == 7
     numbers = {"round": 1, "rounds": 3, "loss": 0.1, "served": 0.5, "adapted": 0.6, "seconds": 1.0}
     assert found == numbers | {"state": "running"}
     file.tell(told(3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -92,10 +91,9 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache.folder() == tmp_path / ".cache" / "fedfew"
 
 
-def test_ten_thousand_real_images_from_the_cache(shared: Path) -> None:
+def test_ten_thousand_real_images_from_the_cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = shared / "cifar10" / "test-00000-of-00001.parquet"
     first = load(path, clients=10, partition="dirichlet:0.5")
-    begin = time.process_time()
+    monkeypatch.setattr("fedfew.data.images.decode_image", None)
     again = load(path, clients=10, partition="dirichlet:0.5")
-    assert time.process_time() - begin < 2
     assert np.array_equal(first.train.x.numpy(), again.train.x.numpy())

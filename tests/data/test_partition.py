@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -138,8 +137,7 @@ def test_values_stay_together_and_amounts_are_even() -> None:
         (lambda y, rng: partition.quantity(5, 2, float("inf"), rng), "beta must be a finite number > 0"),
     ],
 )
-def test_what_cannot_be_is_said_soon(deal: Callable[..., object], words: str) -> None:
-    begin = time.process_time()
+def test_what_cannot_be_is_refused(deal: Callable[..., object], words: str) -> None:
+    """Rather than drawn again and again: that would never end."""
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         deal(np.repeat(np.arange(5), 20), np.random.default_rng(0))
-    assert time.process_time() - begin < 10

@@ -1,7 +1,7 @@
 """Replicas side by side: the same whatever the number of cores, and nothing left changed behind."""
 
 import threading
-import time
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -66,18 +66,37 @@ def test_replicas_are_trained_in_as_many_threads_as_there_are_cores(cores):
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
-def test_an_error_ends_the_work_that_has_not_begun(error, cores):
+def test_an_error_ends_the_work_that_has_not_begun(error, cores, monkeypatch):
+    """The first of ten replicas fails. Others that have begun by then go on when the rest is cancelled."""
     cores(2)
-    begun = []
+    begun, asked, first, rest_cancelled = [], [], threading.Lock(), threading.Event()
+    for_each_replica, cancel = Threaded._for_each_replica, Future.cancel
+
+    def counted(engine, work, params, samples):
+        def counting(worker, i, k):
+            begun.append((i, k))
+            return work(worker, i, k)
+
+        return for_each_replica(engine, counting, params, samples)
+
+    def noticed(future):
+        cancelled = cancel(future)
+        asked.append(future)
+        if len(asked) == 10:
+            rest_cancelled.set()
+        return cancelled
 
     def objective(loss, params, context):
-        begun.append(threading.get_ident())
-        time.sleep(0.01)
-        raise error
+        if first.acquire(blocking=False):
+            raise error
+        assert rest_cancelled.wait(60)
+        return cross_entropy(loss, params, context)
 
+    monkeypatch.setattr(Threaded, "_for_each_replica", counted)
+    monkeypatch.setattr(Future, "cancel", noticed)
     with pytest.raises(type(error)):
         train(objective)
-    assert len(begun) < 10, "not every one of ten replicas"
+    assert len(begun) <= 3, "the one that fails, one beside it, one in its place"
     assert torch.get_num_threads() == 2
 
 

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("FEDFEW_CACHE", str(cache))
-    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=120, cwd=cache)
+    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=600, cwd=cache)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

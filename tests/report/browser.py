@@ -58,7 +58,7 @@ class Page:
     def do(self, script: str, *values: Any) -> Any:
         return self.driver.execute_script(script, *values)
 
-    def wait(self, script: str, *values: Any, seconds: float = 15) -> Any:
+    def wait(self, script: str, *values: Any, seconds: float = 300) -> Any:
         """Until the script says something true."""
         from selenium.webdriver.support.ui import WebDriverWait
 

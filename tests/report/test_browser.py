@@ -254,7 +254,7 @@ def test_a_run_is_followed_while_it_goes_on(browser: Page, tmp_path: Path) -> No
 
     def hold(told: Any) -> None:
         if told.round == 3:
-            assert go_on.wait(60)
+            assert go_on.wait(600)
 
     run = threading.Thread(target=train_in, args=(folder, settings, federation, hold, False, ""))
     with serving(Watched(folder, every=100), 0) as server:

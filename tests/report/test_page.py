@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import shutil
-import time
 import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
@@ -318,14 +317,12 @@ def test_the_page_stays_small_with_many_clients_and_rounds(clients: int, models:
     }
     final = {"macro_f1": rng.random(clients).tolist(), "auc": rng.random(clients).tolist()}
     beside = SideFiles("big", about, rng.integers(0, 9, (clients, classes)), final, {"dataset": "x"}, {"steps": 1.0})
-    begin = time.process_time()
     tracemalloc.start()
     text = page(of_run(Synthetic(clients, 2000, models), beside))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(text.encode()) < 4_000_000
     assert peak < 200e6
-    assert time.process_time() - begin < 60
 
 
 # -- safety ------------------------------------------------------------------------------------------------------------------

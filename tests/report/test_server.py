@@ -52,7 +52,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=300)
     connection.request(method, path, headers={"Host": f"localhost:{server.server_port}"} | headers)
     answer = connection.getresponse()
     return answer, answer.read().decode()
@@ -168,11 +168,11 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(finished: Path) -> 
         assert process.stdout is not None
         line = process.stdout.readline()
         port = int(re.search(r"http://localhost:(\d+)", line)[1])  # type: ignore[index]  # it is there, or the test fails
-        connection = http.client.HTTPConnection("localhost", port, timeout=20)
+        connection = http.client.HTTPConnection("localhost", port, timeout=300)
         connection.request("GET", "/data.json")
         assert json.loads(connection.getresponse().read())["title"] == "fedfew on arrays"
         process.send_signal(signal.SIGINT)
-        rest, wrong = process.communicate(timeout=20)
+        rest, wrong = process.communicate(timeout=300)
     assert process.returncode == 0
     assert rest == "Ended.\n"
     assert wrong == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -328,14 +327,13 @@ def test_runs_are_compared_by_what_they_are():
     assert first != replace(first, seed=1)
 
 
-def test_more_runs_than_anybody_could_make_are_refused_at_once():
+def test_more_runs_than_anybody_could_make_are_refused():
+    """Before they are listed: twenty milliards would not fit into memory."""
     rows = {f"r{i}": {"method": "fedavg"} for i in range(20)}
-    begin = time.monotonic()
     with pytest.raises(StudyError, match=r"tiny\.yaml, the file: makes up to 20,000 runs, and at most 10,000 are possible"):
         cells(study(rows=rows, seeds=1000))
     with pytest.raises(StudyError, match="makes up to 20,000,000,000 runs"):
         cells(study(rows=rows), Options(seeds=10**9))
-    assert time.monotonic() - begin < 2
     assert len(cells(study(rows=rows, seeds=1000), Options(only=("r1",)))) == 1000
 
 

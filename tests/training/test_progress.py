@@ -40,7 +40,7 @@ def test_a_bar_on_a_terminal() -> None:
 
 
 def read_all(terminal: int, process: subprocess.Popen[bytes]) -> str:
-    text, end = b"", time.monotonic() + 60
+    text, end = b"", time.monotonic() + 600
     while time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:
             try:

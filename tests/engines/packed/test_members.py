@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +11,7 @@ from fedfew.engines.packed import members
 from fedfew.engines.packed.members import BEFORE, TRAINING, Pack, current
 
 SERVED: list[list[object]] = []
+CLOCK = SimpleNamespace(now=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Ask:
 
     def together(self, requests):
         SERVED.append([r.value for r in requests])
-        time.sleep(self.seconds)
+        CLOCK.now += self.seconds
         if any(r.value == 13 for r in requests):
             raise ValueError("unlucky")
         return [2 * r.value for r in requests]
@@ -75,7 +76,9 @@ def test_runs_with_more_to_do_in_a_round_meet_the_others_in_the_next():
     assert SERVED == [[1], [10, 2], [3], [4], [20, 5]]
 
 
-def test_seconds_are_divided_by_work_and_waiting_is_free():
+def test_seconds_are_divided_by_work_and_waiting_is_free(monkeypatch):
+    """On a clock of our own."""
+    monkeypatch.setattr(members, "time", SimpleNamespace(perf_counter=lambda: CLOCK.now))
     pack = Pack()
 
     def patient():
@@ -86,12 +89,12 @@ def test_seconds_are_divided_by_work_and_waiting_is_free():
     def busy():
         before = current().clock()
         current().ask(Ask(3, seconds=0.2))
-        time.sleep(0.1)
+        CLOCK.now += 0.1
         return current().clock() - before
 
     first, second = pack.run([patient, busy])
-    assert first == pytest.approx(0.05, abs=0.03)  # 1/4 of 0.2
-    assert second == pytest.approx(0.25, abs=0.05)  # 3/4 of 0.2, and its own 0.1
+    assert first == pytest.approx(0.05)  # 1/4 of 0.2
+    assert second == pytest.approx(0.25)  # 3/4 of 0.2, and its own 0.1
     assert [member.largest for member in pack.members] == [2, 2]
 
 
