@@ -21,9 +21,11 @@ import numpy as np
 
 import fedfew
 from fedfew.report import SCORES, mean_curve
+from fedfew.training.from_settings import make_federation, training_arguments
 from fedfew.training.progress import display
+from fedfew.training.resolve import resolve
 from fedfew.training.run import Run
-from fedfew.training.settings import Settings, make_federation, resolve, training_arguments
+from fedfew.training.settings import Settings
 
 FIRST = 5  # rounds in which the two ways should agree
 

@@ -16,7 +16,7 @@ from fedfew.config import TrainConfig
 from fedfew.studies.key import run_key
 from fedfew.studies.plan import cells
 from fedfew.studies.study import StudyError
-from fedfew.training.settings import resolve
+from fedfew.training.resolve import resolve
 from tests.cli.small import TINY
 from tests.helpers import call, refused, same_run
 from tests.methods.small import assert_same, tensors, train

@@ -11,8 +11,11 @@ import yaml
 
 import fedfew
 from fedfew.studies import availability
-from fedfew.studies.plan import cells, spelt_out
-from fedfew.training.settings import Settings, data_keywords, make_federation, resolve
+from fedfew.studies.layers import with_data_defaults
+from fedfew.studies.plan import cells
+from fedfew.training.from_settings import data_keywords, make_federation
+from fedfew.training.resolve import resolve
+from fedfew.training.settings import Settings
 from tests.helpers import call, refused
 from tests.studies.small import study
 
@@ -100,6 +103,6 @@ def test_a_study_of_a_folder_per_client_has_these_clients(here: Path) -> None:
             (here / "photos" / client / label).mkdir(parents=True)
             for i in range(4):
                 Image.new("RGB", (4, 4), (60 * i, 0, 0)).save(here / "photos" / client / label / f"{i}.png")
-    assert "partition" not in spelt_out({"dataset": "photos", "method": {"name": "fedavg"}})
+    assert "partition" not in with_data_defaults({"dataset": "photos", "method": {"name": "fedavg"}})
     (here / "empty").mkdir()
-    assert spelt_out({"dataset": "empty", "method": {"name": "fedavg"}})["partition"] == "dirichlet:0.5"
+    assert with_data_defaults({"dataset": "empty", "method": {"name": "fedavg"}})["partition"] == "dirichlet:0.5"

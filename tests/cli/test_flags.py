@@ -11,7 +11,8 @@ import fedfew
 from fedfew.cli import app, flags
 from fedfew.methods import METHODS
 from fedfew.methods.hyperparameters import hyper_parameters
-from fedfew.training.settings import TYPES, Settings, resolve
+from fedfew.training.resolve import resolve
+from fedfew.training.settings import TYPES, Settings
 
 
 def test_flags_carry_the_names_and_defaults_of_train() -> None:

@@ -18,7 +18,8 @@ from fedfew.cli import compare
 from fedfew.methods import METHODS
 from fedfew.studies import estimate, key
 from fedfew.studies.execution import prepare
-from fedfew.studies.plan import Options, cells
+from fedfew.studies.options import Options
+from fedfew.studies.plan import cells
 from tests.cli.small import TINY
 from tests.helpers import call, refused
 from tests.studies.small import study

@@ -12,7 +12,7 @@ import yaml
 import fedfew
 from fedfew.cli import recipe
 from fedfew.config import STRONG
-from fedfew.training.settings import resolve
+from fedfew.training.resolve import resolve
 from tests.cli.small import TINY
 from tests.helpers import call, refused
 

@@ -16,8 +16,9 @@ from fedfew.cli import run, runfiles
 from fedfew.federation import Samples
 from fedfew.report.page import pack
 from fedfew.training import run_files
+from fedfew.training.from_settings import make_federation
 from fedfew.training.loop import Progress
-from fedfew.training.settings import make_federation, resolve
+from fedfew.training.resolve import resolve
 from tests.helpers import call, federation, linear
 
 SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--models", "2"]

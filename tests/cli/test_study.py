@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedfew.studies import store
+from fedfew.studies.job import Report
 from fedfew.studies.plan import cells
-from fedfew.studies.runner import Report
 from fedfew.studies.study import catalogue, read
 from tests import helpers
 from tests.studies.small import begun, text

@@ -17,8 +17,9 @@ from fedfew.report.page.record import InMemory, SideFiles
 from fedfew.report.page.server import Watched, serving
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
+from fedfew.training.from_settings import make_federation
 from fedfew.training.history import History
-from fedfew.training.settings import make_federation, resolve
+from fedfew.training.resolve import resolve
 from tests.report.browser import Page, chromium
 from tests.report.synthetic import Synthetic
 from tests.report.test_page import by_hand, nasty

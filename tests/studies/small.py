@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from fedfew.studies.folder import RunFolder
-from fedfew.studies.runner import Job
+from fedfew.studies.job import Job
 from fedfew.studies.study import Study, parse
 
 TINY: dict[str, Any] = {
@@ -97,7 +97,8 @@ def as_json(path: Path) -> Any:
 
 def made(found: Study, root: Path, **options: Any) -> list[Any]:
     """All runs of a study, made in this process; its cells."""
-    from fedfew.studies.plan import Options, cells
+    from fedfew.studies.options import Options
+    from fedfew.studies.plan import cells
     from fedfew.studies.worker import Worker
 
     planned = cells(found, Options(**options))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedfew.studies import display as display_module
 from fedfew.studies.display import Lines, Tally, display
-from fedfew.studies.runner import Job
+from fedfew.studies.job import Job
 from fedfew.training.settings import Settings
 
 JOBS = {name: Job(name, f"label {name}", Settings()) for name in "abc"}

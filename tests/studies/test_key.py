@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedfew.studies import key
-from fedfew.studies.plan import Options, cells
+from fedfew.studies.options import Options
+from fedfew.studies.plan import cells
 from fedfew.studies.study import read
 from fedfew.training.settings import Settings
 from tests.studies.small import study

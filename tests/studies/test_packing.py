@@ -12,7 +12,9 @@ import pytest
 from fedfew.studies import execution, packing, runner, tables
 from fedfew.studies import worker as worker_module
 from fedfew.studies.folder import RunFolder
-from fedfew.studies.plan import Options, cells
+from fedfew.studies.job import Job
+from fedfew.studies.options import Options
+from fedfew.studies.plan import cells
 from fedfew.studies.worker import Worker
 from fedfew.training.settings import Settings
 from tests.helpers import call
@@ -139,11 +141,11 @@ for line in sys.stdin:
 """
 
 
-def jobs(*keys: str, **settings: Any) -> list[runner.Job]:
-    return [runner.Job(key, key, Settings(**settings), seconds=len(keys) - i) for i, key in enumerate(keys)]
+def jobs(*keys: str, **settings: Any) -> list[Job]:
+    return [Job(key, key, Settings(**settings), seconds=len(keys) - i) for i, key in enumerate(keys)]
 
 
-def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[runner.Job], workers: int = 1, **options: Any):
+def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[Job], workers: int = 1, **options: Any):
     """What the workers were asked for, and the report."""
     log = tmp_path / "packs"
     monkeypatch.setattr(sys, "executable", _script(tmp_path, PACKS.replace("LOG", repr(str(log)))))
@@ -152,7 +154,7 @@ def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[runner.
 
 
 def test_jobs_that_fit_go_to_a_worker_together(tmp_path, monkeypatch):
-    made = [*jobs("a", "b", "c", "d"), *jobs("other", lr=0.3), runner.Job("tuned", "t", Settings(), 0.1, (Settings(),), ({},))]
+    made = [*jobs("a", "b", "c", "d"), *jobs("other", lr=0.3), Job("tuned", "t", Settings(), 0.1, (Settings(),), ({},))]
     asked, report = messages(tmp_path, monkeypatch, made, pack=3)
     assert asked == [["a", "b", "c"], ["d"], ["other"], ["tuned"]]
     assert len(report.done) == 6

@@ -9,7 +9,8 @@ import pytest
 
 from fedfew.methods import METHODS
 from fedfew.studies import protocol, scale
-from fedfew.studies.plan import Options, cells
+from fedfew.studies.options import Options
+from fedfew.studies.plan import cells
 from fedfew.studies.study import Study, StudyError, read
 from fedfew.training.settings import Settings
 from tests.studies.small import study

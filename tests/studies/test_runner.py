@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from fedfew.studies import execution, runner, store
+from fedfew.studies import execution, runner, store, workers
 from fedfew.studies.folder import RunFolder, write_plan
-from fedfew.studies.plan import Cell, Options, cells
+from fedfew.studies.job import Job, Report
+from fedfew.studies.options import Options
+from fedfew.studies.plan import Cell, cells
 from fedfew.studies.study import Study
 from fedfew.studies.worker_process import WorkerProcess
 from fedfew.training.settings import Settings
@@ -25,14 +27,14 @@ from tests.studies.small import Heard, begun, command, made, outcome, study, tex
 LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
 
 
-def run_study(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[execution.Prepared, runner.Report, Heard]:
+def run_study(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[execution.Prepared, Report, Heard]:
     heard = Heard()
     prepared = execution.prepare(found, Options(), root, workers=workers, **options)
     report, _ = prepared.run(heard)
     return prepared, report, heard
 
 
-def in_background(found: Study, root: Path) -> tuple[threading.Thread, list[runner.Report], Heard]:
+def in_background(found: Study, root: Path) -> tuple[threading.Thread, list[Report], Heard]:
     """A runner in a thread, to be watched and disturbed from here."""
     heard, reports = Heard(), []
     prepared = execution.prepare(found, Options(), root, workers=1)
@@ -146,7 +148,7 @@ def test_a_second_ctrl_c_kills(tmp_path, monkeypatch):
     heard, reports = Heard(), []
     slow = 'import sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); import time; time.sleep(600)'
     monkeypatch.setattr(sys, "executable", _script(tmp_path, slow))
-    job = runner.Job("abc", "slow", Settings())
+    job = Job("abc", "slow", Settings())
 
     def interrupt() -> None:
         for _ in range(2):
@@ -169,7 +171,7 @@ def _script(folder: Path, program: str) -> str:
 def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path, monkeypatch):
     dies = 'import os, sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)'
     monkeypatch.setattr(sys, "executable", _script(tmp_path, dies))
-    report = runner.run(tmp_path, [runner.Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
+    report = runner.run(tmp_path, [Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
     assert "its process died 3 times (signal 9, SIGKILL); the usual reason is too little memory" in report.failed["abc"]
     assert RunFolder.of(tmp_path, "abc").error["kind"] == "Crashed"
 
@@ -177,7 +179,7 @@ def test_a_run_that_kills_its_process_again_and_again_has_failed(tmp_path, monke
 def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", _script(tmp_path, "raise SystemExit(3)"))
     with pytest.raises(RuntimeError, match=r"ended 3 times before its first run \(exit code 3\); .*log may say why"):
-        runner.run(tmp_path, [runner.Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
+        runner.run(tmp_path, [Job("abc", "x", Settings())], Heard(), workers=1, code="", log=tmp_path / "log")
 
 
 MAKES_RUNS = """
@@ -199,7 +201,7 @@ else:
     os.kill(os.getpid(), 9)
 {MAKES_RUNS}"""
     monkeypatch.setattr(sys, "executable", _script(tmp_path, first_dies))
-    jobs = [runner.Job(key, key, Settings()) for key in "ab"]
+    jobs = [Job(key, key, Settings()) for key in "ab"]
     report = runner.run(tmp_path, jobs, Heard(), workers=1, code="", log=tmp_path / "log")
     assert (sorted(report.done), report.failed) == (["a", "b"], {})
 
@@ -216,7 +218,7 @@ def test_a_worker_that_never_starts_leaves_the_work_to_the_others(tmp_path, monk
         return start(number, arguments, log, events)
 
     monkeypatch.setattr(WorkerProcess, "start", start_only_the_second)
-    jobs = [runner.Job(key, key, Settings()) for key in "abc"]
+    jobs = [Job(key, key, Settings()) for key in "abc"]
     report = runner.run(tmp_path, jobs, Heard(), workers=2, code="", log=tmp_path / "log")
     assert (sorted(report.done), report.failed) == (["a", "b", "c"], {})
 
@@ -232,7 +234,7 @@ for line in sys.stdin:
     print(json.dumps({"event": "done", "key": key}), flush=True)
 """
     monkeypatch.setattr(sys, "executable", _script(tmp_path, hangs))
-    jobs = [runner.Job("hangs", "x", Settings(), seconds=9.0), runner.Job("works", "y", Settings())]
+    jobs = [Job("hangs", "x", Settings(), seconds=9.0), Job("works", "y", Settings())]
     begin = time.monotonic()
     report = runner.run(tmp_path, jobs, Heard(), workers=1, code="", log=tmp_path / "log", time_limit=0.5)
     assert time.monotonic() - begin < 10
@@ -252,7 +254,7 @@ for _ in range(5):
 print(json.dumps({"event": "done", "key": key}), flush=True)
 """
     monkeypatch.setattr(sys, "executable", _script(tmp_path, slow))
-    job = runner.Job("slow", "x", Settings())
+    job = Job("slow", "x", Settings())
     report = runner.run(tmp_path, [job], Heard(), workers=1, code="", log=tmp_path / "log", time_limit=1.0)
     assert (report.done, report.failed) == (["slow"], {})
 
@@ -372,7 +374,7 @@ def test_models_are_kept_where_asked_for_and_those_of_another_run_are_thrown_awa
 # -- who does what -----------------------------------------------------------------------------------------------------------
 
 
-def order(jobs: list[runner.Job], workers: int) -> list[list[str]]:
+def order(jobs: list[Job], workers: int) -> list[list[str]]:
     """What each of so many workers would do, each taking a job in turn."""
     runner_ = runner._Runner(Path(), list(jobs), Heard(), lambda: None, {}, sys.stderr)
     runner_.workers = {n: WorkerProcess(n, subprocess.Popen(["true"], stdin=subprocess.PIPE, text=True)) for n in range(workers)}
@@ -388,8 +390,8 @@ def order(jobs: list[runner.Job], workers: int) -> list[list[str]]:
 
 
 def test_workers_keep_their_data_and_take_the_longest_first():
-    def job(label: str, clients: int, seconds: float) -> runner.Job:
-        return runner.Job(label, label, Settings(clients=clients), seconds)
+    def job(label: str, clients: int, seconds: float) -> Job:
+        return Job(label, label, Settings(clients=clients), seconds)
 
     jobs = [job("a1", 1, 1), job("a2", 1, 2), job("b1", 2, 5), job("b9", 2, 9), job("a3", 1, 3), job("b2", 2, 2)]
     assert order(jobs, 1) == [["b9", "b1", "b2", "a3", "a2", "a1"]]
@@ -397,14 +399,14 @@ def test_workers_keep_their_data_and_take_the_longest_first():
 
 
 def test_how_many_workers(monkeypatch, tmp_path):
-    monkeypatch.setattr(runner, "cores", lambda: 8)
+    monkeypatch.setattr(workers, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert runner.default_workers("cpu") == 8
-    assert [runner.threads(workers) for workers in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    assert workers.default_workers("cpu") == 8
+    assert [workers.threads(count) for count in (1, 3, 8, 9)] == [8, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert [runner.threads(workers) for workers in (1, 8)] == [2, 1]
+    assert [workers.threads(count) for count in (1, 8)] == [2, 1]
     monkeypatch.setattr("fedfew.util.devices.device_named", lambda name: type("D", (), {"type": "cuda"}))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert runner.default_workers("cuda") == 1
+    assert workers.default_workers("cuda") == 1
     (tmp_path / "control").touch()
-    assert runner.default_workers("cuda") == runner.MPS_WORKERS > 1
+    assert workers.default_workers("cuda") == workers.MPS_WORKERS > 1

@@ -15,9 +15,10 @@ import pytest
 import fedfew
 from fedfew.studies import execution, store
 from fedfew.studies.folder import DamagedFileError, RunFolder, StoredPlan, write_plan
-from fedfew.studies.plan import Cell, Options, cells
+from fedfew.studies.options import Options
+from fedfew.studies.plan import Cell, cells
 from fedfew.studies.worker import Worker
-from fedfew.training.settings import make_federation, training_arguments
+from fedfew.training.from_settings import make_federation, training_arguments
 from tests.studies.small import made, study
 
 # fmt: off

@@ -11,7 +11,8 @@ import torch
 import fedfew
 from fedfew.studies import store, tuning
 from fedfew.studies.folder import RunFolder, write_plan
-from fedfew.studies.plan import Options, cells
+from fedfew.studies.options import Options
+from fedfew.studies.plan import cells
 from fedfew.studies.study import StudyError
 from fedfew.studies.worker import Worker
 from fedfew.training.settings import Settings

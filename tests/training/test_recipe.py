@@ -17,9 +17,9 @@ from fedfew.federation import Federation
 from fedfew.methods import METHODS, FedAvg, FedFew, LocalOnly
 from fedfew.models.served import ServedModel
 from fedfew.training.label_prior import estimated_log_prior, log_frequencies, with_label_prior
+from fedfew.training.resolve import resolve
 from fedfew.training.scoring import mixture_weights
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
-from fedfew.training.settings import resolve
 from tests.methods.small import (
     CLASSES,
     FEATURES,

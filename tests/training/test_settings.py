@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fedfew
-from fedfew.training.settings import RECOMMENDED, TYPES, resolve
+from fedfew.training.resolve import resolve
+from fedfew.training.settings import RECOMMENDED, TYPES
 
 
 def test_recommended_settings_exist() -> None:

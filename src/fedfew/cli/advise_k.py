@@ -12,7 +12,9 @@ from rich.console import Console
 from fedfew.cli import errors, flags, runfolder
 from fedfew.cli.run import load_data, train_in
 from fedfew.training import progress
-from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
+from fedfew.training.from_settings import find_model, make_method
+from fedfew.training.resolve import read_file, resolve
+from fedfew.training.settings import Settings
 
 if TYPE_CHECKING:
     from fedfew.evaluation.choosing_k import Advice

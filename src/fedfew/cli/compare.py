@@ -13,8 +13,10 @@ from rich.console import Console
 from fedfew.cli import errors, flags, recipe, runfolder
 from fedfew.cli.run import both, load_data, train_in
 from fedfew.training import progress
+from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.own_method import import_method, is_own
-from fedfew.training.settings import Settings, find_model, make_method, read_file, resolve
+from fedfew.training.resolve import read_file, resolve
+from fedfew.training.settings import Settings
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost

@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfew.cli import errors, flags
-from fedfew.training.settings import OF_THE_DATA, make_federation, resolve
+from fedfew.training.from_settings import make_federation
+from fedfew.training.resolve import resolve
+from fedfew.training.settings import OF_THE_DATA
 
 if TYPE_CHECKING:
     from fedfew.data.sources import Source

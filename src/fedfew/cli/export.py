@@ -90,7 +90,8 @@ def export(
 
 def _data_of(folder: Path) -> Federation:
     """The federation of a run, read again as its configuration says."""
-    from fedfew.training.settings import make_federation, read_file, resolve
+    from fedfew.training.from_settings import make_federation
+    from fedfew.training.resolve import read_file, resolve
 
     if not (folder / runfolder.CONFIG).exists():
         raise ValueError(

@@ -109,7 +109,7 @@ def _opened(source: Path, model: str | None, method: str | None) -> Predictor:
     """Nothing that the folder or file names is imported: code of the user's own comes from the flags alone."""
     from fedfew import export
     from fedfew.export import model_file
-    from fedfew.training.settings import find_model
+    from fedfew.training.from_settings import find_model
 
     factory: Any = find_model(model) if model and ":" in model else None
     if source.is_file():

@@ -77,7 +77,7 @@ def in_words(settings: Settings) -> list[str]:
 def _changed(protocol: str | None, explicit: Mapping[str, Any]) -> dict[str, Any]:
     """What a protocol changes in the settings that suit the data set, but for those set explicitly."""
     from fedfew.studies import protocol as protocols
-    from fedfew.studies.plan import spelt_out
+    from fedfew.studies.layers import with_data_defaults
 
     if protocol is None:
         return {}
@@ -85,7 +85,7 @@ def _changed(protocol: str | None, explicit: Mapping[str, Any]) -> dict[str, Any
         raise ValueError("--protocol tuned chooses hyperparameters from a grid: that needs a study ('fedfew study new NAME')")
     if protocol not in protocols.PROTOCOLS:
         raise ValueError(f"--protocol must be published or fair, not {protocol!r}")
-    before = spelt_out(dict(explicit))
+    before = with_data_defaults(dict(explicit))
     after, _ = protocols.apply(protocol, before)
     different = {name: value for name, value in after.items() if name not in before or before[name] != value}
     return {name: value for name, value in different.items() if name == "method" or name not in explicit}

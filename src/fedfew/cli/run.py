@@ -12,8 +12,10 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, recipe, runfiles, runfolder
 from fedfew.training import progress
+from fedfew.training.from_settings import make_federation, training_arguments
 from fedfew.training.own_method import import_method, is_own
-from fedfew.training.settings import Settings, make_federation, read_file, resolve, training_arguments
+from fedfew.training.resolve import read_file, resolve
+from fedfew.training.settings import Settings
 from fedfew.util.files import folder_locked
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
 from fedfew.training.own_method import is_own
+from fedfew.training.resolve import read_file
 from fedfew.training.run_files import ABOUT_DATA as ABOUT_DATA
 from fedfew.training.run_files import CONFIG as CONFIG
 from fedfew.training.run_files import FINAL_SCORES as FINAL_SCORES
 from fedfew.training.run_files import about_data as about_data
 from fedfew.training.run_files import final_scores as final_scores
-from fedfew.training.settings import read_file
 from fedfew.util.files import HOLDER, LOCK, write_atomically
 
 if TYPE_CHECKING:

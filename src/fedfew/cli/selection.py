@@ -42,7 +42,7 @@ class Source:
 def find(folder: Path, model: str | None, method: str | None = None) -> Source:
     """The models in the folder of an export (every file of which is checked) or of a run."""
     from fedfew import export
-    from fedfew.training.settings import find_model
+    from fedfew.training.from_settings import find_model
 
     if export.is_export(folder):
         factory: Any = find_model(model) if model and ":" in model else None

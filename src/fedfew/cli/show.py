@@ -86,8 +86,8 @@ def _show_classes(run: Run, client: str | None, console: Console, json: bool) ->
 def load(folder: Path, model: str | None, method: str | None = None) -> Run:
     """The run in a folder. Nothing that the folder names is imported: code of the user's own comes from the flags alone."""
     import fedfew
+    from fedfew.training.from_settings import find_model
     from fedfew.training.own_method import import_method
-    from fedfew.training.settings import find_model
 
     if method is not None:
         import_method(method)

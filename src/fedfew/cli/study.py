@@ -126,7 +126,7 @@ def run(
 ) -> None:
     """Run a study, or the runs of it that are not finished, and show its tables and figures."""
     from fedfew.studies import execution
-    from fedfew.studies.plan import Options
+    from fedfew.studies.options import Options
     from fedfew.studies.study import read
     from fedfew.training.distributed import only_alone
 

@@ -20,7 +20,7 @@ from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from fedfew.studies.execution import Prepared
-    from fedfew.studies.runner import Report
+    from fedfew.studies.job import Report
     from fedfew.studies.store import Results
     from fedfew.studies.study import Study
 

@@ -55,6 +55,6 @@ def handle(flower_message: Message, context: Context, model: Model | None = None
 
 
 def _named_model(name: str) -> Model:
-    from fedfew.training.settings import find_model
+    from fedfew.training.from_settings import find_model
 
     return find_model(name)

@@ -14,7 +14,8 @@ from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
 from fedfew.methods.compression import WAYS, Way
-from fedfew.training import privacy, products, settings
+from fedfew.training import privacy, products
+from fedfew.training.resolve import resolve
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
 from fedfew.util.validated import (
@@ -172,5 +173,5 @@ def _method(spec: str) -> Method:
     for piece in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = piece.partition("=")
         given[key.strip()] = value.strip() if equals else "true"
-    resolved = settings.resolve({}, {}, {"method": given})
+    resolved = resolve({}, {}, {"method": given})
     return methods.make(resolved.method, **resolved.method_settings)

@@ -12,8 +12,8 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.grid import FlowerNetwork
 from fedfew.flower.server_loop import ServerLoop
 from fedfew.models import ModelFactory
+from fedfew.training.from_settings import find_model
 from fedfew.training.run import Run
-from fedfew.training.settings import find_model
 from fedfew.util.files import folder_locked
 
 

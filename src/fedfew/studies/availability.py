@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedfew.data import DataError
-from fedfew.training.settings import Settings, data_keywords
+from fedfew.training.from_settings import data_keywords
+from fedfew.training.settings import Settings
 
 
 def missing(runs: Iterable[Settings]) -> dict[str, str]:

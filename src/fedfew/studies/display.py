@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedfew.studies.estimate import format_duration
-from fedfew.studies.runner import Job
+from fedfew.studies.job import Job
 
 MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("…", "yellow"), "busy": ("·", "dim")}
 

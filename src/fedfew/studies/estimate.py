@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.studies.folder import DamagedFileError, RunFolder
 from fedfew.studies.store import readable_result
+from fedfew.training.from_settings import make_method
 from fedfew.training.own_method import is_own
-from fedfew.training.settings import Settings, make_method
+from fedfew.training.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -63,7 +64,7 @@ class Estimate:
 
 def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimate:
     """An estimate for these runs, by key."""
-    from fedfew.studies.runner import threads
+    from fedfew.studies.workers import threads
 
     measured = _measured(root)
     seconds: dict[str, float | None] = {}

@@ -11,11 +11,14 @@ from pathlib import Path
 from fedfew.studies import availability, packing, runner, store
 from fedfew.studies.estimate import Estimate, estimate
 from fedfew.studies.folder import ERROR, LOG, DamagedFileError, RunFolder, StoredPlan, write_plan
+from fedfew.studies.job import Job, Report, Watcher
 from fedfew.studies.key import OUTCOME_VERSION
-from fedfew.studies.plan import Cell, Options, cells
+from fedfew.studies.options import Options
+from fedfew.studies.plan import Cell, cells
 from fedfew.studies.study import Study
 from fedfew.studies.tuning import points
-from fedfew.training.settings import find_model, make_method
+from fedfew.studies.workers import default_workers
+from fedfew.training.from_settings import find_model, make_method
 
 WRITE_EVERY = 20.0  # seconds between two updates of the tables while runs are going
 
@@ -62,8 +65,8 @@ class Prepared:
         return replace(found, seconds={key: s if s is None else runs[key] * s for key, s in found.seconds.items()})
 
     def run(
-        self, watcher: runner.Watcher, *, keep_models: bool = False, time_limit: float | None = runner.TIME_LIMIT
-    ) -> tuple[runner.Report, str | None]:
+        self, watcher: Watcher, *, keep_models: bool = False, time_limit: float | None = runner.TIME_LIMIT
+    ) -> tuple[Report, str | None]:
         """Make the new runs and keep the tables up to date; the report, and what the new plan replaced."""
         self._check_models()
         plan, dropped = write_plan(self.folder, self.study.text, self.options.length, self.cells, self.missing)
@@ -88,9 +91,9 @@ class Prepared:
         writer.write()
         return report, dropped
 
-    def _job(self, key: str, cell: Cell) -> runner.Job:
+    def _job(self, key: str, cell: Cell) -> Job:
         values = tuple(points(cell.grid)) if cell.grid else ()
-        return runner.Job(key, cell.label, cell.settings, self.estimate.seconds[key] or 1.0, cell.candidates, values)
+        return Job(key, cell.label, cell.settings, self.estimate.seconds[key] or 1.0, cell.candidates, values)
 
     def _check_models(self) -> None:
         """Import the models and methods of the user's own that the new runs name, so that errors are found before training."""
@@ -154,7 +157,7 @@ def prepare(
             new[key] = cell
     damaged = {key: reason for key, reason in damaged.items() if key in new}
     if workers is None:
-        workers = min(runner.default_workers(cell.settings.device) for cell in planned)
+        workers = min(default_workers(cell.settings.device) for cell in planned)
     if pack is None:
         pack = min(packing.default_size(cell.settings.device) for cell in planned)
     workers = min(workers, max(1, len(new)))

@@ -18,8 +18,9 @@ from typing import Any
 from fedfew.methods import Method
 from fedfew.studies.module_lookup import source_file
 from fedfew.studies.tuning import SHARE
+from fedfew.training.from_settings import make_method
 from fedfew.training.own_method import is_own
-from fedfew.training.settings import Settings, make_method
+from fedfew.training.settings import Settings
 
 OUTCOME_VERSION = 4
 """Raise it when the same settings give other results than before: every cached run is then made anew.

@@ -10,7 +10,7 @@ from fedfew.report.page.study import of_study
 from fedfew.studies import store
 from fedfew.studies.folder import STUDY
 from fedfew.studies.tables import make_tables
-from fedfew.training.settings import read_file
+from fedfew.training.resolve import read_file
 
 RESULTS = "runs.parquet"
 

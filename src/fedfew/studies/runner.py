@@ -6,91 +6,28 @@ that another runner holds is left to it, and checked again when nothing else is 
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from fedfew.studies.folder import RunFolder
-from fedfew.studies.packing import pack_of
+from fedfew.studies.job import Job, Report, Watcher
 from fedfew.studies.worker import data_of
 from fedfew.studies.worker_process import WorkerProcess
-from fedfew.training.settings import Settings
+from fedfew.studies.workers import threads
 
 CRASHES = 3  # of the process that makes a run, after which the run counts as failed
 FAILED_STARTS = 3  # in a row, of a worker, after which it is not started again
 CHECK_AGAIN = 1.0  # seconds between two checks of a run that another runner holds
 POLL = 0.2  # seconds
 TIME_LIMIT = 6 * 3600.0  # seconds that a run may go without finishing a round
-MPS_WORKERS = 3  # on one GPU under MPS: on an H200 more brought nothing (docs/gpu.md)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to be made."""
-
-    key: str
-    label: str
-    settings: Settings
-    seconds: float = 1.0  # an estimate, to put the longest first
-    candidates: tuple[Settings, ...] = ()  # under the protocol tuned: settings to choose among
-    values: tuple[dict[str, Any], ...] = ()  # of the hyperparameters, one entry per candidate
-
-    @cached_property
-    def pack(self) -> Hashable | None:
-        """Jobs with the same one can be made in one stack; None: only alone."""
-        return pack_of(self.settings, bool(self.candidates))
-
-
-@dataclass
-class Report:
-    """What became of the jobs."""
-
-    done: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # key → reason
-    left: list[str] = field(default_factory=list)  # not made, because the runner was stopped
-    stopped: bool = False
-
-
-class Watcher(Protocol):
-    """Is notified of progress."""
-
-    def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
-        """``loading``, ``round``, ``done``, ``failed``, ``busy`` or ``stopped``, as :mod:`fedfew.studies.worker` sends them."""
-
-    def stopping(self) -> None: ...
-
-
-def default_workers(device: str) -> int:
-    """On a CPU one worker per core, with one thread each. On a GPU one, since two would take turns; three under MPS."""
-    from fedfew.util.devices import device_named
-
-    if device_named(device).type == "cpu":
-        return cores()
-    return MPS_WORKERS if mps_is_on() else 1
-
-
-def mps_is_on() -> bool:
-    """Does NVIDIA's Multi-Process Service let processes share a GPU? ``nvidia-cuda-mps-control -d`` starts it."""
-    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads(workers: int) -> int:
-    """Threads per worker: the workers divide the cores; never more than OMP_NUM_THREADS, where that is set."""
-    share, most = max(1, cores() // workers), os.environ.get("OMP_NUM_THREADS", "")
-    return min(share, int(most)) if most.isdigit() and int(most) > 0 else share
 
 
 def run(

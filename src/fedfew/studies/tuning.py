@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fedfew.training.settings import TYPES, Settings, resolve
+from fedfew.training.resolve import resolve
+from fedfew.training.settings import TYPES, Settings
 
 SHARE = 0.2  # of each client's training samples, held out for validation
 RULE = "highest mean served accuracy over clients on the validation samples; of equals the first"

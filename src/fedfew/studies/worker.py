@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.studies import run_result, tuning
 from fedfew.studies.folder import RunFolder, now
-from fedfew.training.settings import OF_THE_DATA, Settings, find_model, make_federation, make_method, training_arguments
+from fedfew.training.from_settings import find_model, make_federation, make_method, training_arguments
+from fedfew.training.settings import OF_THE_DATA, Settings
 from fedfew.util.files import FolderInUseError, folder_locked
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fedfew.studies.worker import data_of
 
 if TYPE_CHECKING:
-    from fedfew.studies.runner import Job
+    from fedfew.studies.job import Job
 
 Events = queue.SimpleQueue[tuple["WorkerProcess", dict[str, Any] | None]]
 

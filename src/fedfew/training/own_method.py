@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from fedfew.util.imports import find_function
+
 if TYPE_CHECKING:
     from fedfew.methods import Method
 
@@ -19,7 +21,6 @@ def is_own(name: str) -> bool:
 def import_method(name: str) -> type[Method]:
     """Import the class that ``module:Class`` names and register it, under this name and under its own."""
     from fedfew.methods import METHODS, Method
-    from fedfew.training.settings import find_function
 
     found: Any = find_function(name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):

@@ -1,31 +1,15 @@
-"""What a run is started with, under the names of :func:`fedfew.train`, and where each value comes from.
-
-The later of these wins: the defaults of :class:`Settings`, what is recommended for the data set, a YAML file, flags.
-"""
+"""All settings of a run, under the names of :func:`fedfew.train`; those recommended for each data set."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
-from fedfew.config import TRAINING, Recipe, TrainConfig, recipe_settings
-from fedfew.training.own_method import import_method, is_own
-from fedfew.util import safe_yaml
-from fedfew.util.conversion import convert, in_words
-from fedfew.util.spelling import unknown
+from fedfew.config import TRAINING, Recipe, TrainConfig
 from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, one_of, setting
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from fedfew.federation import Federation
-    from fedfew.methods import Method
+    pass
 
 DATA, TASK = "Data", "What to train"
 Scale = Literal["client", "global", "none"]
@@ -113,8 +97,8 @@ OF_THE_DATA = tuple(f.name for f in fields(Settings) if f.metadata.get("panel") 
 """The settings that decide which federation is loaded."""
 
 _PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}
-# By data set: what is taken where neither a flag nor the file says anything. These are the paper's where it has the set (numbers
-# of clients and partitions come with the data sets themselves); the MNISTs follow FEMNIST, and ham10000 follows fed-isic2019.
+# Settings by data set, used unless a flag or a file sets them. They are the paper's for its data sets (numbers of clients and
+# partitions are declared with the data sets). The MNISTs follow FEMNIST, and ham10000 follows fed-isic2019.
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "digits": {"partition": "rotation", "clients": 20, "model": "mlp", "rounds": 100, "batch_size": 10, "lr": 0.1},
     "cifar10": _PAPER,
@@ -134,185 +118,6 @@ RECOMMENDED: dict[str, dict[str, Any]] = {
 COLOUR_IMAGES = {"cifar10", "cifar100", "tiny-imagenet", "kvasir", "fed-isic2019", "ham10000"}
 
 
-def resolve(flags: Mapping[str, Any], method_flags: Mapping[str, str | None], *files: Mapping[str, Any]) -> Settings:
-    """The settings of a run.
-
-    flags: those given, of :class:`Settings`; method_flags: those given that should be the method's, still text;
-    files: contents of YAML files, the last wins.
-    """
-    values: dict[str, Any] = {}
-    for contents in files:
-        values = _over(values, _from_file(contents))
-    values = _over(values, {name: convert(value, TYPES[name], name) for name, value in flags.items()})
-    loose = values.pop("loose", {})
-    name = values.get("method", Settings.method)
-    own = _method_settings(name, values.pop("method_settings", {}) | loose)
-    own |= _from_flags(name, method_flags)
-    dataset = values.get("dataset", Settings.dataset)
-    classes = task_named(values.get("task", "auto"), values.get("loss", "auto")) in (None, "classification")
-    augmented = dataset in COLOUR_IMAGES and values.get("freeze", "none") == "none"  # features are computed once
-    recipe = recipe_settings(values.get("recipe", "plain"), augmented, classes)
-    recommended = RECOMMENDED.get(dataset, {}) | recipe
-    return _with_part(Settings(**(recommended | values), method_settings=own))
-
-
-def _with_part(settings: Settings) -> Settings:
-    """The same with adapters always written in the same way, so that equal runs have equal settings."""
-    if settings.adapters == settings.freeze == "none":
-        return settings
-    from fedfew.adapters import TrainedPart  # imports torch
-
-    part = TrainedPart.recorded(vars(settings))
-    part.check(settings)
-    return replace(settings, **part.settings())
-
-
 def task_named(task: str, loss: str) -> str | None:
     """The task that the settings name, themselves or by the loss; None: what the labels show."""
     return LOSS_TASKS.get(loss) if task == "auto" else task
-
-
-def _over(values: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
-    """``newer`` laid over ``values``; hyper-parameters survive only as long as the method stays the same."""
-    merged = values | newer
-    for key in ("method_settings", "loose"):
-        old = values.get(key, {}) if newer.get("method", values.get("method")) == values.get("method") else {}
-        merged[key] = old | newer.get(key, {})
-    return merged
-
-
-def _from_file(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """A file's names and values, checked; what can only be a hyper-parameter of the method is kept under ``loose``."""
-    values: dict[str, Any] = {}
-    loose: dict[str, Any] = {}
-    for key, value in contents.items():
-        name = str(key).replace("-", "_")
-        if name == "method" and isinstance(value, Mapping):
-            own = dict(value)
-            if "name" not in own:
-                raise ValueError("method in the configuration is a mapping without 'name': write method: {name: fedfew, …}")
-            values["method"] = convert(own.pop("name"), str, "method")
-            values["method_settings"] = own
-        elif name in TYPES:
-            values[name] = convert(value, TYPES[name], name)
-        else:
-            loose[name] = value
-    return values | {"loose": loose}
-
-
-def _method_settings(method: str, given: Mapping[str, Any], as_flags: bool = False) -> dict[str, Any]:
-    """Hyper-parameters converted to the types that the method declares; as they are where it has not been imported yet."""
-    from fedfew.methods import METHODS
-    from fedfew.methods.hyperparameters import hyper_parameters, wrong_setting
-
-    if is_own(method) and method not in METHODS:
-        return {str(key).replace("-", "_"): value for key, value in given.items()}
-    known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
-    values = {}
-    for key, value in given.items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            raise wrong_setting(name, method, TYPES, as_flags)
-        values[name] = convert(value, known[name].hint, f"{name} of {method}")
-    return values
-
-
-def _from_flags(method: str, given: Mapping[str, str | None]) -> dict[str, Any]:
-    """The same from flags: a switch needs no value, and ``--no-…`` turns it off."""
-    from fedfew.methods.hyperparameters import hyper_parameters
-
-    if not given:
-        return {}
-    known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
-    spelt_out: dict[str, str] = {}
-    for name, value in given.items():
-        positive = name.removeprefix("no_")
-        if value is not None:
-            spelt_out[name] = value
-        elif positive in known and known[positive].hint is bool:
-            spelt_out[positive] = "true" if positive == name else "false"
-        elif name in known:
-            raise ValueError(f"{known[name].flag} needs a value: {in_words(known[name].hint)}")
-        else:
-            spelt_out[name] = ""  # a misspelt flag, which is answered below
-    return _method_settings(method, spelt_out, as_flags=True)
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The names and values in a YAML file."""
-    try:
-        contents = safe_yaml.load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path} to read settings from (--config)") from None
-    except (safe_yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a YAML file that can be read: {error}") from error
-    if contents is None:
-        return {}
-    if not isinstance(contents, dict):
-        raise ValueError(f"{path} must hold names and values (rounds: 100 …), not a {type(contents).__name__}")
-    return contents
-
-
-def make_method(settings: Settings) -> Method:
-    """The method with its hyperparameters; one of the user's own is imported."""
-    from fedfew import methods
-
-    if is_own(settings.method):
-        import_method(settings.method)
-    return methods.make(settings.method, **_method_settings(settings.method, settings.method_settings))
-
-
-def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
-    """The data set, partitioned among clients, and notes about it."""
-    from fedfew import data
-
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", UserWarning)
-        federation = data.load(settings.dataset, **data_keywords(settings))
-    notes = [*(str(warning.message) for warning in warned), *federation.about.get("notes", [])]
-    if settings.recipe == "strong" and federation.task != "classification":
-        notes.append(f"recipe strong without a label prior, which is for classes: the task is {federation.task}")
-    return federation, notes
-
-
-def data_keywords(settings: Settings) -> dict[str, Any]:
-    """The keywords of :func:`fedfew.data.load`."""
-    columns = settings.input
-    other_names = {
-        "seed": settings.data_seed,
-        "on_bad": "skip" if settings.skip_bad else "raise",
-        "group": settings.group or None,
-        "task": task_named(settings.task, settings.loss),
-        "input": columns[0] if columns is not None and len(columns) == 1 else columns,
-    }
-    same = {name: getattr(settings, name) for name in OF_THE_DATA if name not in ("dataset", "data_seed", "skip_bad")}
-    return same | other_names
-
-
-def find_model(name: str) -> str | Callable[[], nn.Module]:
-    """A model's name as it is, or the factory that ``module:factory`` names."""
-    return find_function(name, "model") if ":" in name else name
-
-
-def find_function(name: str, setting: str) -> Callable[..., Any]:
-    """What ``module:function`` names, imported from here. setting: which one names it, for messages."""
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ImportError(f"{setting} is {name!r}, but the module {module_name} cannot be imported: {error}") from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        what = {"model": "factory", "method": "class"}.get(setting, "function")
-        raise unknown(f"{what} in {module_name} called", attribute, [n for n, v in vars(module).items() if callable(v)])
-    found: Callable[..., Any] = function
-    return found
-
-
-def training_arguments(settings: Settings) -> dict[str, Any]:
-    """The keyword arguments of :func:`fedfew.train` but for folder, resume and on_round."""
-    plain = {f.name: getattr(settings, f.name) for f in fields(TrainConfig)}
-    loss = find_function(settings.loss, "loss") if ":" in settings.loss else settings.loss
-    return plain | {"model": find_model(settings.model), "method": make_method(settings), "loss": loss}

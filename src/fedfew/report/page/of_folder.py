@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from fedfew.report.page.document import of_run
 from fedfew.report.page.record import SideFiles, newest
 from fedfew.training import confusion
+from fedfew.training.resolve import read_file
 from fedfew.training.run_files import CONFIG, about_data, costs, final_scores, labels
-from fedfew.training.settings import read_file
 
 T = TypeVar("T")
 
