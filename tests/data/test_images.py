@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from fedfew.data import DataError, SkippedWarning
+from fedfew.data import DataError, SkippedWarning, images, workers
 from tests.data import layouts
 from tests.data.layouts import everything, two
 
@@ -61,6 +66,45 @@ def test_large_images_are_decoded_in_threads(tmp_path: Path) -> None:
     federation = two(tmp_path)
     assert everything(federation) == 280
     assert len({x.numpy().tobytes() for s in (federation.train, federation.test) for x in s.x}) == 280
+
+
+def test_many_small_images_are_decoded_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one process makes of them, with images of every kind: grey and in colour, of 16 bits, one that is none."""
+    rng = np.random.default_rng(0)
+    for i in range(600):
+        (tmp_path / f"c{i % 2}").mkdir(exist_ok=True)
+        shape = (8, 8) if i < 300 else (8, 8, 3)  # the first chunk is grey: colours are found in another process
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / f"c{i % 2}" / f"{i // 2:03}.png")
+    (tmp_path / "c0" / "222.png").write_bytes(sixteen_bit(4095))
+    (tmp_path / "c1" / "250.png").write_bytes(b"not an image")
+    with pytest.warns(SkippedWarning, match="left out 1: c1/250"):
+        alone = two(tmp_path, on_bad="skip")
+    there: list[int] = []
+    processes = workers.in_processes
+
+    def watched(work: Callable[[int], Any], items: Sequence[int]) -> Iterator[Any]:
+        there.extend(set(processes(lambda _: os.getpid(), items)))
+        return processes(work, items)
+
+    monkeypatch.setattr(workers, "in_processes", watched)
+    monkeypatch.setattr(images, "MANY", 0)
+    monkeypatch.setenv("FEDFEW_CACHE", str(tmp_path / "another"))
+    with pytest.warns(SkippedWarning, match="left out 1: c1/250"):
+        together = two(tmp_path, on_bad="skip")
+    assert torch.equal(together.train.x, alone.train.x)
+    assert torch.equal(together.test.x, alone.test.x)
+    assert together.about == alone.about
+    assert there
+    assert os.getpid() not in there
+
+
+@pytest.mark.parametrize(("platform", "cores", "expected"), [("linux", 2, True), ("linux", 1, False), ("darwin", 8, False)])
+def test_processes_are_forked_where_that_is_safe_and_helps(
+    platform: str, cores: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert workers.can_fork() is expected
 
 
 def sixteen_bit(value: int, size: tuple[int, int] = (8, 8)) -> bytes:

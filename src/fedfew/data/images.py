@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.data import workers
 from fedfew.data.decoded import Ints
 from fedfew.data.errors import BadRows, DataError
 from fedfew.data.progress import progress
@@ -25,7 +25,9 @@ Size = tuple[int, int, int]  # channels (0: those that the images have), height,
 MOST_PIXELS = 50_000_000  # larger images are refused before they are decoded
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # all others, some of which start programs, are refused
 DEPTHS = (8, 10, 12, 14, 16)  # bits that cameras and scanners use
+MANY = 10_000  # so many small images are worth starting processes for
 _CHUNK = 256
+_LARGE = 8192  # bytes of an image file
 
 # What Pillow and the file system raise for files that are not images. Pillow raises SyntaxError for a broken PNG.
 UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, IndexError, OverflowError, MemoryError, Warning)
@@ -56,6 +58,16 @@ class _Decoding:
     deep: dict[int, NDArray[np.uint16]] = field(default_factory=dict)  # images of more than 8 bits, scaled when all are known
 
 
+@dataclass
+class _Chunk:
+    """What decoding some of the images brought besides their pixels."""
+
+    failed: dict[int, str] = field(default_factory=dict)  # why, by place
+    length: int = 0  # bytes read
+    kinds: Counter[str] = field(default_factory=Counter)
+    deep: dict[int, NDArray[np.uint16]] = field(default_factory=dict)
+
+
 def decode_images(raw: RawData, rows: Ints, size: Size | None, bad: BadRows, name: str) -> DecodedImages:
     """All images in one array.
 
@@ -81,59 +93,68 @@ def decode_images(raw: RawData, rows: Ints, size: Size | None, bad: BadRows, nam
 
 
 def _decode_all(raw: RawData, rows: Ints, state: _Decoding, bad: BadRows, name: str) -> list[int]:
-    """Fill ``state.pixels``; returns the places of images that could not be decoded."""
+    """Fill ``state``; returns the places of images that could not be decoded."""
     assert raw.image is not None
     fetch = raw.image
 
-    def work(begin: int) -> tuple[list[tuple[int, Exception]], int]:
-        failed: list[tuple[int, Exception]] = []
-        length = 0
+    def work(begin: int) -> _Chunk:
+        chunk = _Chunk()
         for i in range(begin, min(begin + _CHUNK, len(rows))):
             try:
                 contents = fetch(int(rows[i]))
-                length += len(contents)
-                _decode_one(contents, state, i)
+                chunk.length += len(contents)
+                _decode_one(contents, state, i, chunk)
             except UNREADABLE as error:
-                failed.append((i, error))
-        return failed, length
+                chunk.failed[i] = _reason(error)
+        return chunk
 
     failures: list[int] = []
-    begins = list(range(0, len(rows), _CHUNK))
-    with progress(f"decoding {name}", len(rows)) as advance, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-
-        def report(done: tuple[list[tuple[int, Exception]], int]) -> None:
-            for i, error in done[0]:
-                bad.add(int(rows[i]), f"{raw.where(int(rows[i]))}: {_reason(error)}")
+    with progress(f"decoding {name}", len(rows)) as advance:
+        for chunk in _chunks(work, list(range(0, len(rows), _CHUNK)), state):
+            for i, reason in chunk.failed.items():
+                bad.add(int(rows[i]), f"{raw.where(int(rows[i]))}: {reason}")
                 failures.append(i)
+            state.kinds.update(chunk.kinds)
+            state.deep.update(chunk.deep)
             advance(_CHUNK)
-
-        if begins:
-            first = work(begins[0])
-            report(first)
-            # Small images spend their time in Python, where threads wait for each other; large ones in the decoder.
-            large = first[1] / min(_CHUNK, len(rows)) > 8192
-            for done in pool.map(work, begins[1:]) if large else map(work, begins[1:]):
-                report(done)
     return failures
 
 
-def _decode_one(contents: bytes, state: _Decoding, place: int) -> None:
+def _chunks(work: Callable[[int], _Chunk], begins: list[int], state: _Decoding) -> Iterator[_Chunk]:
+    """Small images spend their time in Python, where threads wait for each other; large ones in the decoder."""
+    if not begins:
+        return
+    first = work(begins[0])
+    yield first
+    if first.length / _CHUNK > _LARGE:
+        yield from workers.in_threads(work, begins[1:])
+    elif len(begins) * _CHUNK >= MANY and workers.can_fork():
+        pixels = workers.shared_bytes(state.pixels.shape)
+        pixels[:_CHUNK] = state.pixels[:_CHUNK]
+        state.pixels = pixels
+        yield from workers.in_processes(work, begins[1:])
+    else:
+        yield from map(work, begins[1:])
+
+
+def _decode_one(contents: bytes, state: _Decoding, place: int, chunk: _Chunk) -> None:
     with open_image(contents) as image:
         deep = _is_deep(image)
         grey = deep or _is_grey(image)
         if not grey and not state.colour_allowed:
             raise _ColourFoundError
-        state.kinds["grey" if grey else "colour"] += 1
-        state.kinds["transparent"] += "A" in image.getbands() or "transparency" in image.info
+        chunk.kinds["grey" if grey else "colour"] += 1
+        chunk.kinds["transparent"] += "A" in image.getbands() or "transparency" in image.info
         if deep:
-            state.deep[place] = _deep_values(image, state.size, resize=state.resize)
+            chunk.deep[place] = _deep_values(image, state.size, resize=state.resize)
         else:
             state.pixels[place] = decode_image(image, state.size, resize=state.resize)
 
 
 def decode_image(image: Image.Image, size: Size, *, resize: bool) -> NDArray[np.uint8]:
     """One image of 8 bits per value as bytes [C, H, W]."""
-    array = np.asarray(_sized(image.convert("L" if size[0] == 1 else "RGB"), size, resize))
+    mode = "L" if size[0] == 1 else "RGB"
+    array = np.asarray(_sized(image if image.mode == mode else image.convert(mode), size, resize))
     return array[None] if size[0] == 1 else array.transpose(2, 0, 1)
 
 
