@@ -70,6 +70,11 @@ def test_a_client_that_took_no_part(place: Path) -> None:
     expected = export.read(place / "export").for_new_client(mine, mine.diagnosis).predict(frame)
     assert [row["prediction"] for row in found] == expected.tolist()
     assert "give one of them" in refused(*words, "--labels", "mine.csv", "--client", "0")
+    answer = call(*words, "--new-client")
+    expected = export.read(place / "export").for_new_client(frame).predict(frame)
+    assert [row["prediction"] for row in rows(answer.stdout)] == expected.tolist()
+    assert "chosen by the data alone" in answer.stderr
+    assert "give one of them" in refused(*words, "--labels", "mine.csv", "--new-client")
     assert "has no labels (--label names their column)" in refused(*words, "--labels", str(place / "new.csv"))
 
 

@@ -249,6 +249,8 @@ def test_predictions_of_several_labels_and_of_a_new_client(tmp_path: Path) -> No
     with torch.no_grad():
         by_hand = sum(w * model(x).sigmoid() for w, model in zip(weights, run.models, strict=True))
     np.testing.assert_allclose(new.predict_proba(x), by_hand, rtol=1e-4)
+    with pytest.raises(ValueError, match="to choose a model for multi-label, y must be given"):
+        run.for_new_client(x)
     several = train("regression", rounds=1)
     assert several.predict(x, 0).shape == (len(x), 2)
     with pytest.raises(ValueError, match="these models give numbers: use predict"):

@@ -43,6 +43,12 @@ def predict(
         Path | None,
         typer.Option(help="Labelled data of a client that took no part: the model is chosen by them.", show_default=False),
     ] = None,
+    new_client: Annotated[
+        bool,
+        typer.Option(
+            "--new-client", help="The data are of a client that took no part and has no labels: the model is chosen by the data."
+        ),
+    ] = False,
     label: Annotated[
         str | None, typer.Option(help="The column of labels in --labels (default: as in training).", show_default=False)
     ] = None,
@@ -64,8 +70,11 @@ def predict(
 
     if output is not None and output.exists() and not force:
         raise ValueError(f"{output} already exists: replace it (--force), or choose another name")
-    if client is not None and labels is not None:
-        raise ValueError("--client names a client of the training, --labels is for a client that took no part: give one of them")
+    if (client is not None) + (labels is not None) + new_client > 1:
+        raise ValueError(
+            "--client names a client of the training, --labels is for a client that took no part, --new-client for one without "
+            "labels: give one of them"
+        )
     found = _opened(source, model, method)
     kind, columns = getattr(found.data.preprocessing, "kind", None), found.data.columns
     new = new_data.read(data, kind, columns)
@@ -77,7 +86,12 @@ def predict(
         if mine.labels is None:
             raise ValueError(f"{labels} has no labels (--label names their column)")
         found = found.for_new_client(mine.x, mine.labels)
-    whose = client if labels is not None or client is not None else _clients(found, new, data)
+    elif new_client:
+        found = found.for_new_client(new.x)
+        console.print(
+            "note: the model and the label prior are chosen by the data alone; --labels would choose better", style="yellow"
+        )
+    whose = client if labels is not None or new_client or client is not None else _clients(found, new, data)
     answers = _answers(found, new, whose)
     if proba:
         names = [_cell(f"probability of {name}") for name in found.class_names]
@@ -127,7 +141,8 @@ def _clients(source: Predictor, new: NewData, path: Path) -> list[str] | None:
     named = f", or a column {column!r} in {path.name}" if column else ""
     raise ValueError(
         f"clients use different models: give --client NAME (there are {source.data.listed(source.clients)}){named}. "
-        "For a client that took no part, give some of its labelled data: --labels FILE, or see 'fedfew select'"
+        "For a client that took no part, give some of its labelled data (--labels FILE, or see 'fedfew select'); if it has no "
+        "labels, --new-client"
     )
 
 

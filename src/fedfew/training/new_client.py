@@ -1,4 +1,4 @@
-"""What a client that took no part uses: the models, chosen or mixed by its labelled samples, with its own label prior."""
+"""What a client that took no part uses: the models, chosen or mixed by its samples, with its own label prior."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fedfew.local import best_model
 from fedfew.models.served import ServedModel
 from fedfew.targets import from_one_hot, stored
 from fedfew.tasks import TASKS, chosen
+from fedfew.training import unlabelled
 from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
 from fedfew.training.prediction import Predictor, SampleFormat, is_raw_table, logits_of, samples_of
@@ -91,28 +92,57 @@ def _are_numbers(names: Sequence[str]) -> bool:
 def new_client(
     models: Sequence[nn.Module], settings: Mapping[str, Any], data: DataRecord, format: SampleFormat, x: Any, y: Any
 ) -> NewClient:
-    """What a client with these labelled samples would have been served after the training.
+    """What a client with these samples would have been served after the training; y: None for inputs without labels.
 
     settings: of the training; label_prior, serve and temperature count.
     """
     settings = defaults() | dict(settings)
     record = own_record(data, x)
     inputs = as_input(torch.as_tensor(samples_of(x, record, format)), format.pixels)
-    labels = targets_of(y, data, format)
-    if len(labels) != len(inputs):
-        raise ValueError(f"x has {len(inputs)} rows, but y has {len(labels)} labels")
-    prior = None
-    if settings["label_prior"] == "client":
-        prior = settings["prior_strength"] * log_frequencies(labels, format.classes).float()
+    strength = settings["prior_strength"] if settings["label_prior"] == "client" else 0.0
+    if y is None:
+        weights, prior = _without_labels(models, inputs, format, strength, settings["serve"] == "mixture")
+    else:
+        labels = targets_of(y, data, format)
+        if len(labels) != len(inputs):
+            raise ValueError(f"x has {len(inputs)} rows, but y has {len(labels)} labels")
+        prior = strength * log_frequencies(labels, format.classes).float() if strength else None
+        weights = _by_losses(models, inputs, labels, format, prior, settings)
+    used = [k for k in range(len(models)) if weights[k] > 0]
+    served = ServedModel([models[k] for k in used], weights[used], prior, format.task)
+    return NewClient(served.eval(), record, format)
+
+
+def _by_losses(
+    models: Sequence[nn.Module],
+    inputs: Tensor,
+    labels: Tensor,
+    format: SampleFormat,
+    prior: Tensor | None,
+    settings: Mapping[str, Any],
+) -> Tensor:
+    """The weight of each model, by its loss on labelled samples."""
     if len(models) == 1:
-        return NewClient(ServedModel(models, None, prior).eval(), record, format)
+        return torch.ones(1)
     criterion = chosen(settings["loss"], format.task)
     each = [logits_of(ServedModel([m], None, prior), inputs) for m in models]
     losses = torch.stack([criterion.total(outputs, labels) / len(labels) for outputs in each])[None]
     if not losses.isfinite().any():
         raise ValueError(f"none of the {len(models)} models has a finite loss on these samples: there is nothing to choose")
     if settings["serve"] == "mixture":
-        served = ServedModel(models, mixture_weights(losses, settings["temperature"])[0], prior, format.task)
-    else:
-        served = ServedModel([models[int(best_model(losses))]], None, prior)
-    return NewClient(served.eval(), record, format)
+        return mixture_weights(losses, settings["temperature"])[0]
+    return torch.nn.functional.one_hot(best_model(losses)[0], len(models)).float()
+
+
+def _without_labels(
+    models: Sequence[nn.Module], inputs: Tensor, format: SampleFormat, strength: float, mixture: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The weight of each model and the client's prior, from inputs alone."""
+    if len(models) == 1 and not strength:
+        return torch.ones(1), None
+    if format.task != "classification":
+        raise ValueError(f"to choose a model for {format.task}, y must be given: without labels there is no loss to compare")
+    each = [logits_of(m, inputs) for m in models]
+    if not any(scores.isfinite().all() for scores in each):
+        raise ValueError(f"none of the {len(models)} models has finite outputs for these samples: there is nothing to choose")
+    return unlabelled.choose(each, strength, mixture)

@@ -119,11 +119,12 @@ class Predictor(ABC):
         """One per class; its number where it has no name."""
         return tuple(self.data.class_name(i) for i in range(self.sample_format.classes))
 
-    def for_new_client(self, x: Any, y: Any) -> NewClient:
-        """What a client that took no part would be served, given some of its labelled data: predicts without ``client``.
+    def for_new_client(self, x: Any, y: Any = None) -> NewClient:
+        """What a client that took no part would be served, given some of its data: predicts without ``client``.
 
         The model with the least loss on them or, if the run serves mixtures, their mixture; with the label prior of ``y``, if
-        the run has label priors; numbers of a raw table standardised by its own rows, if clients were.
+        the run has label priors; numbers of a raw table standardised by its own rows, if clients were. Without labels ``y``
+        (classification only) the certainty of the models takes the place of their loss, and the label prior is estimated.
         """
         from fedfew.training.new_client import new_client
 
