@@ -79,11 +79,6 @@ SWITCHES: tuple[Switch, ...] = (
         _statistics,
     ),
 )
-# What remains of the published protocol is not a run's: how its scores are read (below), and one seed (the study files).
-NOT_REPRODUCED = (
-    "FEMNIST was cut from EMNIST, class by class, into made-up writers with one class each; here writers are real",
-    "the vocabulary of AG News was built from all texts; here from training texts",
-)
 
 
 def apply(protocol: str, settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -20,7 +20,7 @@ TEMPERATURE = 0.1  # of the mixture by entropies, which differ less between mode
 def choose(logits: Sequence[Tensor], prior_strength: float, mixture: bool) -> tuple[Tensor, Tensor | None]:
     """The weight of each model and the client's τ·log π (None: no prior), from ``logits[K][N, classes]`` without a prior.
 
-    prior_strength: τ, 0 for models that were trained without label priors. mixture: False gives all weight to the most certain one.
+    prior_strength: τ, 0 for models that were trained without label priors. mixture: without it the most certain model is chosen.
     """
     classes = logits[0].shape[1]
 
