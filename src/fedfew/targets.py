@@ -26,8 +26,9 @@ def check_task_of_files(task: str | None) -> None:
     check_task(task)
     if task == "language-modelling":
         raise ValueError(
-            f"task is {task!r}, whose targets are the tokens themselves: make the federation with "
-            "fedfew.data.load(…, tokenizer=…) or Federation.from_arrays"
+            f"task is {task!r}, whose targets are the tokens themselves: give a file of texts and a tokenizer (--tokenizer "
+            "FOLDER, fedfew.data.load(…, tokenizer=…)), a .fed file prepared from them, or make the federation with "
+            "Federation.from_arrays"
         )
 
 

@@ -57,7 +57,7 @@ def test_images_by_folder(tmp_path: Path) -> None:
     [
         ("none.csv", "table", "there is no file or folder"),
         ("a.csv", None, r"an \.npz file with the array x is needed"),
-        ("a.txt", "table", r"a table \(\.csv, \.tsv or \.parquet\) is needed"),
+        ("a.txt", "table", r"a table \(\.csv, \.tsv, \.parquet or \.jsonl\) is needed"),
         ("a.csv", "text", "a.csv has no column 'review', which held the texts in training"),
         ("text.csv", "text", "text.csv, row 2: the text is missing"),
         ("gap.csv", "table", "gap.csv, row 2: the label is missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from fedfew import data
-from fedfew.data import prepared
+from fedfew.data import hub, prepared
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
 from fedfew.data.tokens import Tokens
@@ -39,12 +40,6 @@ class Fast:
 
     backend_tokenizer: Tokenizer = field(default_factory=made)
     pad_token_id: int | None = PAD
-
-    def num_special_tokens_to_add(self) -> int:
-        return 2
-
-    def __len__(self) -> int:
-        return self.backend_tokenizer.get_vocab_size()
 
 
 TEXTS = ["goal match", "stock price up", "up", "goal goal goal goal", "price unheard", ""]
@@ -71,7 +66,9 @@ def test_token_ids_by_hand() -> None:
             x, y = samples.of(client)  # in an order of their own
             assert sorted(zip(x.tolist(), y.tolist(), strict=True)) == expected
     assert (found.vocabulary, found.padding, found.classes) == (9, PAD, 2)
-    assert found.about["tokens"] == {"padding": PAD, "size": 9, "max_length": 5}
+    sha256 = found.about["tokens"].pop("sha256")
+    assert len(bytes.fromhex(sha256)) == 32
+    assert found.about["tokens"] == {"name": "", "padding": PAD, "size": 9, "max_length": 5}
     assert "4 texts were cut at 5 tokens (max_length)" in found.about["notes"]
     assert data.load(by_split(CLIENTS), tokenizer=Fast()).shape == (200,)
 
@@ -134,8 +131,9 @@ def test_large_vocabularies_are_stored_in_32_bits() -> None:
         (CLIENTS, {"tokenizer": Fast(), "max_length": 2}, ValueError, "above the tokenizer's 2 special tokens per text, not 2"),
         (CLIENTS, {"tokenizer": Fast(pad_token_id=None)}, ValueError, "no padding token: set tokenizer.pad_token"),
         (CLIENTS, {"tokenizer": object()}, TypeError, "a fast tokenizer of transformers .* not object"),
-        ("digits", {"tokenizer": Fast()}, ValueError, "tokenizer is for texts, but digits holds none"),
+        ("digits", {"tokenizer": Fast()}, ValueError, "tokenizer is for texts, but digits holds none .*--input"),
         ("some.fed", {"tokenizer": Fast()}, ValueError, "some.fed is a prepared federation"),
+        ("some.fed", {"max_length": 5}, ValueError, "max_length=5: some.fed is a prepared federation"),
         (CLIENTS, {"task": "language-modelling"}, ValueError, r"fedfew.data.load\(…, tokenizer=…\)"),
         (
             CLIENTS,
@@ -159,8 +157,82 @@ def test_a_folder_works_as_the_tokeniser_does(tmp_path: Path) -> None:
         assert Tokens.of(tokenizer, 5).apply(TEXTS).tolist() == ENCODED
     own = fast(TEXTS, padding="max_length", truncation=True, max_length=5)["input_ids"]
     assert own == ENCODED
-    with pytest.raises(DataError, match="there is no folder elsewhere"):
-        Tokens.of("elsewhere")
+
+
+def folder_of(tokenizer: Tokenizer, path: Path) -> Path:
+    """What ``tokenizers`` alone writes: reading it needs no transformers, whose import takes longer than all these tests."""
+    path.mkdir()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_a_folder_with_tokenizer_json_alone_needs_no_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    tokens = Tokens.of(folder_of(made(), tmp_path / "own"), 5)
+    assert tokens.apply(TEXTS).tolist() == ENCODED
+    assert (tokens.name, tokens.padding, tokens.size) == ("own", PAD, 9)
+    assert tokens.sha256 == Tokens.of(Fast(), 7).sha256  # however it was given, and whatever the length
+    padded = made()
+    padded.enable_padding(pad_id=UNKNOWN, pad_token="[UNK]")
+    other = Tokens.of(folder_of(padded, tmp_path / "other"), 5)
+    assert other.padding == UNKNOWN  # its own goes before the usual names
+    assert other.sha256 != tokens.sha256
+    without = Tokenizer(WordLevel({"up": 0, "?": 1}, unk_token="?"))
+    with pytest.raises(ValueError, match=r"tokenizer \(bare\) has no padding token: .* and save it"):
+        Tokens.of(folder_of(without, tmp_path / "bare"), 5)
+    (tmp_path / "own" / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match=r"own/tokenizer.json cannot be read"):
+        Tokens.of(tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("name", "offline", "message"),
+    [
+        ("./nowhere", "", r"./nowhere is no folder with a tokenizer \(save_pretrained .*, and no name on the hub"),
+        ("someone/some-model", "1", "as a name on the hub it cannot be had: HF_HUB_OFFLINE forbids asking the hub"),
+        ("someone/some-model", "", "as a name on the hub it cannot be had: the hub does not answer from here"),
+    ],
+)
+def test_what_is_no_folder_must_be_on_the_hub(
+    name: str, offline: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(AutoTokenizer=None))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(hub, "answers", lambda: False)
+    with pytest.raises(DataError, match=message):
+        Tokens.of(name)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_name_is_asked_of_transformers(cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    class Auto:
+        @staticmethod
+        def from_pretrained(name: str, local_files_only: bool) -> Fast:
+            asked.append((name, local_files_only))
+            if name.endswith("unknown"):
+                raise OSError("it is not there\nmore words")
+            return Fast()
+
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(AutoTokenizer=Auto))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1" if cached else "")
+    monkeypatch.setattr(hub, "answers", lambda: True)
+    for name in ("someone--some-model", "someone--unknown") if cached else ():
+        (tmp_path / "hub" / f"models--{name}").mkdir(parents=True)
+    assert Tokens.of("someone/some-model", 5).name == "someone/some-model"
+    assert asked == [("someone/some-model", False)]
+    with pytest.raises(DataError, match=r"as a name on the hub nothing transformers can read \(it is not there\)"):
+        Tokens.of("someone/unknown")
+
+
+def test_a_tokeniser_that_was_altered_is_refused() -> None:
+    document = to_document(Tokens.of(Fast(), 5))
+    assert from_document({name: value for name, value in document.items() if name not in ("sha256", "name")}).padding == PAD
+    with pytest.raises(DataError, match="is not the one that the models were trained with: its sha256 differs"):
+        from_document(document | {"tokenizer": document["tokenizer"].replace("goal", "gaol")})
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,3 +137,15 @@ def test_settings_that_cannot_be_are_refused_by_the_configuration() -> None:
         DeploymentConfig.read({"freeze": "body", "mixup": 0.2})
     with pytest.raises(ValueError, match="there is no setting of lora called 'ranks'"):
         DeploymentConfig.read({"adapters": "lora:ranks=2"})
+
+
+def test_losses_that_hardly_tell_adapters_apart_are_named_on_a_network_too(tmp_path: Path) -> None:
+    def events(folder: str, **changes: Any) -> list[str]:
+        network = fake_network(tmp_path / folder)
+        given = SETTINGS | {"folder": str(tmp_path / folder / "run"), "rounds": 1, "adapters": f"lora:rank={RANK}"} | changes
+        return list(ServerLoop(DeploymentConfig(**given), network, lambda data: tiny, network.clock).run().state.events)
+
+    line = "loss_at is training: with adapters and 2 local epochs the losses of the last epoch hardly differ between models"
+    assert any(event.startswith(line) for event in events("said", local_epochs=2))
+    for number, quiet in enumerate(({"local_epochs": 1}, {"local_epochs": 2, "method": "fedfew:loss_at=received"})):
+        assert not any("loss_at" in event for event in events(str(number), **quiet))

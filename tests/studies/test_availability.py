@@ -63,7 +63,7 @@ def test_so_is_a_hub_that_answers_or_its_cache(tmp_path, monkeypatch):
     assert missing("femnist", "hub:somebody/something") == {}
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE forbids" in missing("femnist")["femnist"]
-    monkeypatch.setattr("fedfew.data.hub._installed", lambda: False)
+    monkeypatch.setattr("fedfew.data.hub.installed", lambda package: False)
     assert "[hub]'" in missing("hub:somebody/something")["hub:somebody/something"]
 
 
@@ -72,3 +72,10 @@ def test_files_of_the_users_own(tmp_path):
     assert "there is no prepared federation" in missing("my.fed")["my.fed"]
     (tmp_path / "my.fed").write_bytes(b"")
     assert missing(str(tmp_path / "my.fed")) == {}
+
+
+def test_a_tokeniser_must_be_a_folder_or_on_the_hub(tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    assert missing("digits", tokenizer=str(tmp_path / "tokenizer")) == {}
+    found = missing("digits", tokenizer="someone/some-model")
+    assert "as a name on the hub it cannot be had: the hub does not answer from here" in found["digits"]

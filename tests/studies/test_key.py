@@ -36,6 +36,8 @@ OTHERWISE = {
     "scale": "global",
     "vocabulary_from": "all",
     "skip_bad": True,
+    "tokenizer": "bert-base-uncased",
+    "max_length": 64,
     "model": "linear",
     "method": "ifca",
     "rounds": 99,
@@ -203,3 +205,12 @@ def test_settings_at_their_defaults_are_no_part_of_a_key():
 def test_the_key_of_a_cell_is_that_of_its_settings():
     (cell, *_) = cells(study())
     assert cell.key == key.run_key(cell.settings)
+
+
+def test_the_files_of_a_tokeniser_count(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    settings = replace(BASE, tokenizer=str(tmp_path))
+    before = key.run_key(settings)
+    (tmp_path / "tokenizer.json").write_text("{ }")
+    key._tokenizer.cache_clear()
+    assert key.run_key(settings) != before

@@ -112,7 +112,7 @@ def show(
             console.print(showing.table(federation, console.width))
             for line in showing.column_lines(federation):
                 console.print(line, markup=False, highlight=False)
-            if federation.task != "regression":
+            if showing.has_classes(federation):
                 distance = showing.heterogeneity(showing.counts(federation))
                 console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
         if picture is not None:

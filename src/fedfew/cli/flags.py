@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import typer
 
-from fedfew.training.settings import RECOMMENDED, TYPES, Settings
+from fedfew.training.settings import FIELDS, RECOMMENDED, TYPES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,7 +40,7 @@ def takes_settings(
         own = inspect.signature(command, eval_str=True)
         options = [
             _option(f.name, f.metadata["panel"], f.metadata["about"], (defaults or {}).get(f.name))
-            for f in fields(Settings)
+            for f in FIELDS
             if f.name in only and f.name not in without
         ]
         parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]

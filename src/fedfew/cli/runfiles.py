@@ -24,9 +24,9 @@ LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: c
 def write_labels(folder: Path, federation: Federation) -> None:
     """How many training samples of each label every client has, ``train[M, classes]``: compressed, since there may be many.
 
-    Nothing for a regression, which has no labels.
+    Nothing for a regression and for language modelling, which have no labels.
     """
-    if federation.task == "regression":
+    if federation.task in ("regression", "language-modelling"):
         return
     import numpy as np
     import torch
@@ -57,7 +57,7 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     tokens = not as_input(federation.train.x[:0]).is_floating_point()
     model = models.for_tokens(arguments["model"]) if tokens else arguments["model"]
     part = TrainedPart.recorded(arguments)
-    built = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))()
+    built = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))()
     if count_bytes(dict(replica_state(built))) * len(federation) > LARGEST:
         return
     training = (arguments[name] for name in ("local_epochs", "batch_size", "serve"))

@@ -174,7 +174,8 @@ def _about(federation: Federation) -> dict[str, Any]:
     train, groups = federation.train, federation.groups
     about: dict[str, Any] = {"train": train.count.tolist(), "test": federation.test.count.tolist(), "pixels": train.pixels}
     about["dtype"] = str(train.x.dtype).removeprefix("torch.")
-    about |= {"class_names": list(federation.class_names), "client_names": list(federation.client_names)}
+    tokens = federation.task == "language-modelling"  # a class per token of the vocabulary: too many to list
+    about |= {"class_names": [] if tokens else list(federation.class_names), "client_names": list(federation.client_names)}
     if federation.about.get("columns"):
         about["columns"] = federation.about["columns"]
     return about if groups is None else about | {"groups": groups.tolist()}

@@ -73,7 +73,8 @@ def read(
 
     fitted, format = source.data.preprocessing, SampleFormat.of(source.about)
     found = new_data.read(path, getattr(fitted, "kind", None), source.data.columns, label or source.data.label_column)
-    if found.labels is None:
+    language = format.task == "language-modelling" and getattr(fitted, "kind", None) == "text"  # needs texts alone
+    if found.labels is None and not language:
         column = label or source.data.label_column
         table = f"the column {column!r}" if column else "a column of labels (--label)"
         kinds = {".npz": "an array y"} | dict.fromkeys(new_data.TABLES, table)
@@ -85,7 +86,7 @@ def read(
     record = own_record(source.data, found.x)
     try:
         x = samples_of(found.x, record, format)
-        y = targets_of(found.labels, source.data, format)
+        y = targets_of(found.labels, source.data, format, x)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return x, y.numpy(), found.columns.get(group or "groups"), record

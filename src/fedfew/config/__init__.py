@@ -5,13 +5,15 @@ Imports nothing but :mod:`fedfew.util`, so that ``fedfew --help`` need not wait 
 """
 
 from fedfew.config.federated import BatchNorm, Freeze
-from fedfew.config.group import COMPUTE, TRAINING
+from fedfew.config.group import COMPUTE, DATA, TRAINING
 from fedfew.config.local_training import Augment, LabelPrior, LocalTraining, Precision, loss_name
 from fedfew.config.recipes import STRONG, Recipe, recipe_settings
+from fedfew.config.texts import Texts
 from fedfew.config.train_config import TrainConfig, defaults
 
 __all__ = [
     "COMPUTE",
+    "DATA",
     "STRONG",
     "TRAINING",
     "Augment",
@@ -21,6 +23,7 @@ __all__ = [
     "LocalTraining",
     "Precision",
     "Recipe",
+    "Texts",
     "TrainConfig",
     "defaults",
     "loss_name",

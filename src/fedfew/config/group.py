@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedfew.util.validated import validate
 
-TRAINING, COMPUTE = "How to train", "Hardware, scoring and checkpoints"  # the panels of --help
+DATA, TRAINING, COMPUTE = "Data", "How to train", "Hardware, scoring and checkpoints"  # panels of --help
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedfew.data import cache, hub
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT, ColumnChoice, RawData
-from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, npz
+from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, json_lines, npz
 from fedfew.data.sources import SOURCES, Source, names
 from fedfew.util.spelling import unknown
 
@@ -129,13 +129,15 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
         return lambda: arrow_tables.read_parquet([path], choice)
     if suffix in (".csv", ".tsv"):
         return lambda: csv_file.read(path, choice)
+    if suffix in json_lines.SUFFIXES:
+        return lambda: json_lines.read(path, choice)
     if suffix == ".npz":
         return lambda: npz.read(path, choice)
     if idx.is_idx(path):
         return lambda: idx.read([path])
     raise DataError(
-        f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .npz, .fed, idx files (MNIST) and "
-        "folders can"
+        f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .jsonl, .npz, .fed, idx "
+        "files (MNIST) and folders can"
     )
 
 
@@ -145,4 +147,4 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 
 def _listed(choice: ColumnChoice) -> list[object]:
-    return [choice.input, choice.label, sorted(choice.excluded)]
+    return [choice.input, choice.label, sorted(choice.excluded), *(["unlabelled"] if choice.unlabelled else [])]

@@ -32,9 +32,19 @@ class UnreachableError(Exception):
 
 def unreachable(hub_id: str) -> str | None:
     """Why a data set cannot be downloaded; None if it probably can, or if it is in the cache of ``datasets``."""
-    if not _installed():
+    if not installed("datasets"):
         return f"the package datasets is not installed: {install_command('hub')}"
     if _cached(hub_id):
+        return None
+    if _offline():
+        return "HF_HUB_OFFLINE forbids asking the hub"
+    return None if answers() else NO_ANSWER
+
+
+def unreachable_model(hub_id: str) -> str | None:
+    """Why a model or tokeniser cannot be downloaded; None if it probably can, or if it is in the cache of ``huggingface_hub``."""
+    cache = Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
+    if (cache / f"models--{hub_id.replace('/', '--')}").is_dir():
         return None
     if _offline():
         return "HF_HUB_OFFLINE forbids asking the hub"
@@ -66,23 +76,27 @@ def _accepts_connections(address: str) -> bool:
     return accepted.is_set()
 
 
-def _installed() -> bool:
-    loaded = sys.modules.get("datasets", ...)
-    return find_spec("datasets") is not None if loaded is ... else loaded is not None
+def installed(package: str) -> bool:
+    """Found without importing it, which may take seconds."""
+    loaded = sys.modules.get(package, ...)
+    return find_spec(package) is not None if loaded is ... else loaded is not None
 
 
 def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
 
 
+def _home() -> Path:
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+
+
 def _cached(hub_id: str) -> bool:
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    return (Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets") / hub_id.replace("/", "___")).is_dir()
+    return (Path(os.environ.get("HF_DATASETS_CACHE") or _home() / "datasets") / hub_id.replace("/", "___")).is_dir()
 
 
 def fetch(hub_id: str) -> list[TablePart]:
     """All splits of a data set as Arrow tables, training first, images still encoded. ``datasets`` shows progress."""
-    if not _installed():
+    if not installed("datasets"):
         raise UnreachableError(f"the package datasets is not installed: {install_command('hub')}")
     if not _offline() and not _cached(hub_id) and not answers():  # the library would retry for half a minute
         raise UnreachableError(NO_ANSWER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.tokens import Tokens, for_language_modelling, with_labels
 from fedfew.federation import Federation, Pixels
-from fedfew.targets import check_task_of_files
+from fedfew.targets import check_task, check_task_of_files
 from fedfew.tasks import TaskName
 
 TEST_SHARE = 0.25
@@ -79,35 +80,43 @@ def load(
     task: what the labels are: "classification", "regression" (numbers) or "multi-label" (0 or 1 per label). If not given, numbers
         that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels, all else are classes.
         With a tokenizer also "language-modelling": targets are the tokens of the texts; labels only serve the partition.
-    tokenizer: for texts and models of Hugging Face: a fast tokenizer of transformers or its folder. Texts become its token ids,
-        padded to the right and truncated to max_length (200). Padding is hidden from the model, see docs/adapters.md.
+    tokenizer: for texts and models of Hugging Face: a fast tokenizer of transformers, its folder, or its name on the hub. Texts
+        become its token ids, padded to the right and truncated to max_length (200). Padding is hidden from the model, see
+        docs/adapters.md.
     """
     _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
+    check_task(task)
+    if isinstance(data, (str, Path)) and prepared.is_prepared(data):
+        given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
+        given |= {"tokenizer": tokenizer, "max_length": max_length}
+        found = _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
+        if task not in (None, found.task):
+            raise ValueError(f"task={task!r}: {data} is a prepared federation with the task {found.task}")
+        return found
     tokens = _tokens(tokenizer, max_length)
     language = tokens is not None and task == "language-modelling"
     if language:
         data, task = with_labels(data), None
     check_task_of_files(task)
-    if isinstance(data, (str, Path)) and prepared.is_prepared(data):
-        given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
-        given |= {"tokenizer": tokenizer}
-        found = _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
-        if task not in (None, found.task):
-            raise ValueError(f"task={task!r}: {data} is a prepared federation with the task {found.task}")
-        return found
     spec = _partition_spec(partition, client)
-    choice = column_choice(partition, client, group, label, input)
+    choice = replace(column_choice(partition, client, group, label, input), unlabelled=language)
     read, defaults = reading.read(
         data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad, task=task, tokens=tokens
     )
     if tokens is not None and "tokens" not in read.details:
-        raise ValueError(f"tokenizer is for texts, but {defaults.name} holds none")
+        raise ValueError(
+            f"tokenizer is for texts, but {defaults.name} holds none that is recognised (columns: {read.column_names}). Leave "
+            "tokenizer out, or name the column of texts with input=… (--input)"
+        )
+    said: list[str] = []
     if not language:
         _check_classes(read, defaults.name)
     if stratify and read.task != "classification":
         raise ValueError(f"stratify is for classes, but the task is {read.task}")
     if clients is None and (spec is None or spec.column is None):
         clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
+    if spec is None and language and defaults.partition == reading.PARTITION and len(np.unique(read.y, axis=0)) < 2:
+        spec, said = PartitionSpec.parse("iid"), ["partition iid: these texts have no labels that they could be divided by"]
     spec = spec or PartitionSpec.parse(defaults.partition)
     if language and spec.shift == "label-permutation":
         raise ValueError(f"partition {spec} permutes labels, which language modelling does not use")
@@ -141,9 +150,9 @@ def load(
         "vocabulary_from": vocabulary_from if isinstance(read.x, Words) else None,
         "scale": scale if isinstance(read.x, Features) else None,
         "columns": read.details.get("columns"),
-        "tokens": None if tokens is None else {"padding": tokens.padding, "size": tokens.size, "max_length": tokens.length},
+        "tokens": None if tokens is None else tokens.about,
         "skipped": skipped,
-        "notes": [*read.notes, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)],
+        "notes": [*read.notes, *said, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)],
     }
     federation = assemble(
         read,

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
-from fedfew.data.readers import csv_file, npz
+from fedfew.data.readers import csv_file, json_lines, npz
 from fedfew.data.readers.arrow_tables import parquet_table
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet", *json_lines.SUFFIXES)
 FILES = {
-    "table": "a table (.csv, .tsv or .parquet)",
-    "text": "a table (.csv, .tsv or .parquet) with a column of texts",
+    "table": "a table (.csv, .tsv, .parquet or .jsonl)",
+    "text": "a table (.csv, .tsv, .parquet or .jsonl) with a column of texts",
     "image": "a folder of images, an image, or a table of image files",
     None: "an .npz file with the array x",
 }
@@ -80,6 +80,8 @@ def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> N
     notes: tuple[str, ...] = ()
     if path.suffix.lower() == ".parquet":
         table = parquet_table(path)
+    elif path.suffix.lower() in json_lines.SUFFIXES:
+        table = json_lines.read_table(path)
     else:
         table, notes = csv_file.read_table(path)
     labels = None if label is None or label not in table.column_names else np.array(table[label].to_pylist(), dtype=object)

@@ -11,7 +11,8 @@ from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
 from fedfew.federation import Federation, Samples
-from fedfew.targets import check_task_of_files
+from fedfew.targets import check_task
+from fedfew.tasks import IGNORED
 
 FORMAT = 1
 SUFFIX = ".fed"
@@ -39,7 +40,7 @@ def write(federation: Federation, path: str | Path) -> Path:
         "name": federation.name,
         "classes": federation.classes,
         "task": federation.task,
-        "class_names": list(federation.class_names),
+        "class_names": [] if federation.task == "language-modelling" else list(federation.class_names),
         "vocabulary": federation.vocabulary,
         "pixels": federation.train.pixels,
         "client_names": list(federation.client_names),
@@ -98,8 +99,8 @@ def _check(federation: Federation) -> None:
     """Raise ValueError for values with which training would fail, or would use other samples than the client's."""
     if type(federation.classes) is not int or federation.classes < 1:
         raise ValueError(f"classes is {federation.classes!r}")
-    check_task_of_files(federation.task)
-    classes = federation.task == "classification"
+    check_task(federation.task)
+    whole = federation.task in ("classification", "language-modelling")  # targets are class numbers or token ids
     if federation.train.pixels not in ("symmetric", "unit"):
         raise ValueError(f"pixels is {federation.train.pixels!r}")
     clients = len(federation.ids)
@@ -109,24 +110,37 @@ def _check(federation: Federation) -> None:
             continue
         rows = len(samples.y)
         if (
-            samples.y.shape != ((rows,) if classes else (rows, federation.classes))
+            samples.y.shape != _target_shape(federation, samples)
             or len(samples.x) != rows
             or samples.x.shape[1:] != federation.train.x.shape[1:]
         ):
             raise ValueError(f"{name} has samples {list(samples.x.shape)} and labels {list(samples.y.shape)}")
-        for part in (*([samples.y] if classes else []), samples.start, samples.count, federation.ids):
+        for part in (*([samples.y] if whole else []), samples.start, samples.count, federation.ids):
             if part.dtype != torch.int64:
                 raise ValueError(f"{name} has numbers of type {part.dtype}, not int64")
         if samples.start.shape != (clients,) or samples.count.shape != (clients,):
             raise ValueError(f"{name} has {len(samples.start)} starts and {len(samples.count)} counts for {clients} clients")
         if int(samples.count.min()) < 1 or int(samples.start.min()) < 0 or int((samples.start + samples.count).max()) > rows:
             raise ValueError(f"starts and counts of {name} are outside its {rows} samples")
-        if not classes:
+        if not whole:
             if samples.y.dtype != torch.float32 or not bool(samples.y.isfinite().all()):
                 raise ValueError(f"targets of {name} are not all finite numbers of type float32")
-        elif int(samples.y.min()) < 0 or int(samples.y.max()) >= federation.classes:
-            raise ValueError(f"labels of {name} are outside 0 … {federation.classes - 1}")
+        else:
+            _check_whole(name, samples.y, federation)
         _check_samples(name, samples.x, federation.vocabulary)
+
+
+def _target_shape(federation: Federation, samples: Samples) -> tuple[int, ...]:
+    if federation.task == "language-modelling":
+        return tuple(samples.x.shape)
+    return (len(samples.y),) if federation.task == "classification" else (len(samples.y), federation.classes)
+
+
+def _check_whole(name: str, y: torch.Tensor, federation: Federation) -> None:
+    tokens = federation.task == "language-modelling"
+    given = y[y != IGNORED] if tokens else y
+    if len(given) and (int(given.min()) < 0 or int(given.max()) >= federation.classes):
+        raise ValueError(f"{'targets' if tokens else 'labels'} of {name} are outside 0 … {federation.classes - 1}")
 
 
 def _check_samples(name: str, x: torch.Tensor, vocabulary: int | None) -> None:

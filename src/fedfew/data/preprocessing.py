@@ -205,7 +205,8 @@ def to_document(preprocessing: federation.Preprocessing) -> dict[str, Any]:
     """As JSON values."""
     if not isinstance(preprocessing, Preprocessing):
         raise TypeError(f"{type(preprocessing).__name__} is no preprocessing of fedfew.data and cannot be written")
-    return {"kind": preprocessing.kind} | asdict(preprocessing)
+    hashed = {"sha256": preprocessing.sha256} if isinstance(preprocessing, Tokens) else {}
+    return {"kind": preprocessing.kind} | asdict(preprocessing) | hashed
 
 
 def from_document(document: dict[str, Any]) -> Preprocessing:
@@ -214,7 +215,13 @@ def from_document(document: dict[str, Any]) -> Preprocessing:
     kind = values.pop("kind", None)
     try:
         if kind == "text" and "tokenizer" in values:
-            return Tokens(values["tokenizer"], values["padding"], values["size"], values["length"])
+            tokens = Tokens(values["tokenizer"], values["padding"], values["size"], values["length"], values.get("name", ""))
+            if values.get("sha256", tokens.sha256) != tokens.sha256:  # earlier versions wrote none
+                raise DataError(
+                    f"the tokenizer {tokens.name} written here is not the one that the models were trained with: "
+                    "its sha256 differs"
+                )
+            return tokens
         if kind == "text":
             return TextPreprocessing(tuple(values["words"]), values["size"], values["length"])
         if kind == "image":

@@ -26,6 +26,7 @@ class ColumnChoice:
     label: tuple[str, ...] | None = None  # the first of these that exists
     excluded: tuple[str, ...] = ()  # never features: the columns to partition or group by
     labels: tuple[str, ...] | None = None  # all of these: several targets or labels per sample
+    unlabelled: bool = False  # rows may have no label, as texts for language modelling
 
 
 @dataclass(frozen=True)

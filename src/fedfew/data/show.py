@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.federation import Federation
+from fedfew.tasks import IGNORED
 from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
@@ -22,10 +23,15 @@ COLOURS = ("#332288", "#88CCEE", "#117733", "#DDCC77", "#882255", "#44AA99", "#C
 HATCHES = ("", "///")  # from the eleventh class on the colours repeat, hatched
 
 
+def has_classes(federation: Federation) -> bool:
+    """Whether there are classes or labels to count."""
+    return federation.task in ("classification", "multi-label")
+
+
 def counts(federation: Federation) -> NDArray[np.int64]:
     """Samples [clients, classes], all splits together; with several labels per sample, those that have the label."""
-    if federation.task == "regression":
-        raise ValueError("there are no classes to count: the task is regression")
+    if not has_classes(federation):
+        raise ValueError(f"there are no classes to count: the task is {federation.task}")
     found = torch.zeros(len(federation), federation.classes, dtype=torch.int64)
     for samples in (federation.train, federation.test, federation.val):
         if samples is not None:
@@ -41,6 +47,12 @@ def target_statistics(federation: Federation) -> NDArray[np.float64]:
     splits = [samples for samples in (federation.train, federation.test, federation.val) if samples is not None]
     of_clients = [np.concatenate([s.of(i)[1].cpu().numpy() for s in splits]) for i in range(len(federation))]
     return np.stack([np.stack([y.mean(0), y.std(0)], -1) for y in (*of_clients, np.concatenate(of_clients))]).astype(np.float64)
+
+
+def token_counts(federation: Federation) -> list[int]:
+    """Of language modelling: tokens per client without padding, all splits together."""
+    splits = [samples for samples in (federation.train, federation.test, federation.val) if samples is not None]
+    return [sum(int((s.of(i)[1] != IGNORED).sum()) for s in splits) for i in range(len(federation))]
 
 
 def heterogeneity(counted: NDArray[np.int64]) -> float:
@@ -60,25 +72,31 @@ def document(federation: Federation) -> dict[str, Any]:
     """The figures of ``fedfew data show`` as JSON values."""
     splits = {"train": federation.train, "val": federation.val, "test": federation.test}
     sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
-    regression = federation.task == "regression"
-    counted = None if regression else counts(federation)
-    described = target_statistics(federation).tolist() if counted is None else counted.tolist()
+    counted = counts(federation) if has_classes(federation) else None
     clients = [
         {"name": name, "samples": sum(numbers[i] for numbers in sides.values())}
         | {side: numbers[i] for side, numbers in sides.items()}
-        | {"targets" if regression else "classes": dict(zip(federation.class_names, described[i], strict=True))}
-        for i, name in enumerate(federation.client_names)
+        | described
+        for i, (name, described) in enumerate(zip(federation.client_names, _described(federation, counted), strict=True))
     ]
     return {
         "name": federation.name,
         "shape": list(federation.shape),
         "dtype": str(federation.train.x.dtype).removeprefix("torch."),
         "task": federation.task,
-        "class_names": list(federation.class_names),
+        "class_names": [] if federation.task == "language-modelling" else list(federation.class_names),
         "label_distance": None if counted is None else heterogeneity(counted),
         "clients": clients,
         "about": dict(federation.about),
     }
+
+
+def _described(federation: Federation, counted: NDArray[np.int64] | None) -> list[dict[str, Any]]:
+    """Of each client what its targets are like: counts of classes, or mean and standard deviation, or the number of tokens."""
+    if federation.task == "language-modelling":
+        return [{"tokens": number} for number in token_counts(federation)]
+    values = target_statistics(federation).tolist()[:-1] if counted is None else counted.tolist()
+    return [{"targets" if counted is None else "classes": dict(zip(federation.class_names, one, strict=True))} for one in values]
 
 
 def column_lines(federation: Federation) -> list[str]:
@@ -102,7 +120,7 @@ def table(federation: Federation, width: int = 100) -> Table:
     fixed = {"client": [*map(printable, federation.client_names), "all"]}
     fixed |= {name: [*map(str, count), str(sum(count))] for name, count in {"samples": samples, **sides}.items()}
     room = width - 2 - sum(1 + max(len(name), *map(len, cells)) for name, cells in fixed.items())
-    described, headed = _of_targets(federation) if federation.task == "regression" else _of_classes(federation, room)
+    described, headed = _of_classes(federation, room) if has_classes(federation) else _of_targets(federation)
     result = Table(title=Text(printable(federation.name)), title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     columns = [*fixed.items(), *described]
     for place, (name, cells) in enumerate(columns):
@@ -118,6 +136,9 @@ def table(federation: Federation, width: int = 100) -> Table:
 
 
 def _of_targets(federation: Federation) -> tuple[list[tuple[str, list[str]]], bool]:
+    if federation.task == "language-modelling":
+        tokens = token_counts(federation)
+        return [("tokens", [str(number) for number in (*tokens, sum(tokens))])], True
     found = target_statistics(federation)
     names = [printable(name) for name in federation.class_names]
     words = [(target, of, f"{name}: {word}") for target, name in enumerate(names) for of, word in enumerate(("mean", "std"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedfew.data import text
+from fedfew.data import hub, text
 from fedfew.data.errors import DataError
 from fedfew.federation import Federation, Samples
 from fedfew.tasks import IGNORED
 
+FILE = "tokenizer.json"
+PADDING_NAMES = ("[PAD]", "<pad>", "<|pad|>")
 MISSING = 'tokenizer needs the packages transformers and tokenizers: pip install "fedfew[adapters]"'
 BATCH = 1000  # texts encoded at once
 
@@ -30,26 +33,55 @@ class Tokens:
     padding: int  # the token id of padding
     size: int  # of the vocabulary, added tokens included
     length: int = text.LENGTH
+    name: str = ""  # of its folder, without those above it, or on the hub
 
     @classmethod
     def of(cls, tokenizer: Any, max_length: int | None = None) -> Tokens:
-        """tokenizer: one of transformers, or the folder that its ``save_pretrained`` wrote."""
-        length = text.LENGTH if max_length is None else max_length
+        """tokenizer: one of transformers, or the folder that its ``save_pretrained`` wrote, or its name on the hub."""
+        length, name = text.LENGTH if max_length is None else max_length, ""
         if isinstance(tokenizer, (str, Path)):
-            tokenizer = _from_folder(tokenizer)
-        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+            folder = Path(tokenizer).expanduser()
+            name = folder.resolve().name if folder.is_dir() else str(tokenizer)
+            tokenizer = named_tokenizer(str(tokenizer))
+        backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
         if not hasattr(backend, "to_str"):
             raise TypeError(
-                f"tokenizer must be a fast tokenizer of transformers (PreTrainedTokenizerFast) or its folder, not "
-                f"{type(tokenizer).__name__}"
+                f"tokenizer must be a fast tokenizer of transformers (PreTrainedTokenizerFast), its folder or its name on the "
+                f"hub, not {type(tokenizer).__name__}"
             )
-        if tokenizer.pad_token_id is None:
-            raise ValueError("tokenizer has no padding token: set tokenizer.pad_token, e.g. to tokenizer.eos_token")
-        special = tokenizer.num_special_tokens_to_add()
+        padding = _padding(backend) if backend is tokenizer else tokenizer.pad_token_id
+        if padding is None:
+            where = f" ({name})" if name else ""
+            raise ValueError(
+                f"tokenizer{where} has no padding token: set tokenizer.pad_token, e.g. to tokenizer.eos_token, and save it "
+                "(save_pretrained)"
+            )
+        special = backend.num_special_tokens_to_add(is_pair=False)
         if length <= special:
-            raise ValueError(f"max_length must be above the tokenizer's {special} special tokens per text, not {max_length}")
+            raise ValueError(f"max_length must be above the tokenizer's {special} special tokens per text, not {length}")
         contents = json.loads(backend.to_str()) | {"padding": None, "truncation": None}  # our own are applied
-        return cls(json.dumps(contents), int(tokenizer.pad_token_id), len(tokenizer), length)
+        size = backend.get_vocab_size(with_added_tokens=True)
+        return cls(json.dumps(contents, sort_keys=True), int(padding), size, length, name)
+
+    @property
+    def sha256(self) -> str:
+        """Of all that decides the token ids but the length: the same for tokenisers that encode alike."""
+        return hashlib.sha256(f"{self.padding} {self.tokenizer}".encode()).hexdigest()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a federation records of it."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "padding": self.padding,
+            "size": self.size,
+            "max_length": self.length,
+        }
+
+    def targets(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """What a language model is to predict for these texts: the tokens themselves, and −100 at padding."""
+        return np.where(ids == self.padding, IGNORED, ids).astype(np.int64)
 
     def apply(self, raw: Sequence[str], client: str | int | None = None) -> NDArray[Any]:
         """Token ids [N, length] of texts; the same for all clients."""
@@ -73,22 +105,56 @@ class Tokens:
         return ids, cut
 
 
-def _from_folder(folder: str | Path) -> Any:
+def _padding(backend: Any) -> int | None:
+    """Of a tokeniser without transformers' settings: the token that it pads with, or one of a usual name."""
+    if backend.padding is not None:
+        return int(backend.padding["pad_id"])
+    return next((found for name in PADDING_NAMES if (found := backend.token_to_id(name)) is not None), None)
+
+
+def named_tokenizer(name: str) -> Any:
+    """The tokeniser in a folder, or on the hub: one of transformers or, of a folder with tokenizer.json alone, of tokenizers."""
+    folder = Path(name).expanduser()
+    alone = folder / FILE
     try:
-        from transformers import AutoTokenizer
+        if folder.is_dir() and alone.is_file() and not (folder / "tokenizer_config.json").is_file():
+            from tokenizers import Tokenizer
+
+            return Tokenizer.from_file(str(alone))
     except ImportError as error:
         raise ImportError(MISSING) from error
-    if not Path(folder).expanduser().is_dir():
-        raise DataError(f"tokenizer: there is no folder {folder}; save_pretrained of a tokenizer writes one")
-    return AutoTokenizer.from_pretrained(Path(folder).expanduser(), local_files_only=True)
+    except Exception as error:  # tokenizers raises Exception itself
+        raise DataError(f"tokenizer: {alone} cannot be read: {error}") from error
+    if not hub.installed("transformers"):
+        raise ImportError(MISSING)
+    here = folder.is_dir()
+    if not here and (reason := not_on_hub(name)):
+        raise DataError(f"tokenizer: {reason}")
+    from transformers import AutoTokenizer  # takes seconds
+
+    try:
+        return AutoTokenizer.from_pretrained(folder if here else name, local_files_only=here)
+    except (OSError, ValueError) as error:  # not there, or not a tokeniser; the message has many lines
+        where = (
+            f"the folder {folder} holds no tokenizer that" if here else f"{name} is no folder, and as a name on the hub nothing"
+        )
+        raise DataError(f"tokenizer: {where} transformers can read ({str(error).strip().splitlines()[0]})") from error
+
+
+def not_on_hub(name: str) -> str | None:
+    """Why no tokeniser of that name can be had from the hub; None if it probably can, or is in the cache."""
+    wanted = f"{name} is no folder with a tokenizer (save_pretrained of a tokenizer writes one)"
+    if len(Path(name).parts) > 2 or name.startswith((".", "~", "/")):
+        return f"{wanted}, and no name on the hub"
+    reason = hub.unreachable_model(name)
+    return None if reason is None else f"{wanted}, and as a name on the hub it cannot be had: {reason}"
 
 
 def for_language_modelling(federation: Federation, tokens: Tokens) -> Federation:
     """The same texts, whose targets are their own tokens, and −100 at padding."""
 
     def own(samples: Samples) -> Samples:
-        x = samples.x.to(torch.int64)
-        return replace(samples, y=torch.where(x == tokens.padding, IGNORED, x))
+        return replace(samples, y=torch.from_numpy(tokens.targets(samples.x.numpy())))
 
     return replace(
         federation,

@@ -149,15 +149,23 @@ class Scores:
     samples: NDArray[np.int64]  # test samples of each client: to weigh by
 
 
+@dataclass(frozen=True)
+class LanguageScores:
+    """Of M clients, an array [M] each."""
+
+    perplexity: Array  # of a test token; lower is better
+    samples: NDArray[np.int64]
+
+
 def evaluate(
     run: Run, federation: Federation, each: Callable[[Tensor, Tensor], None] = lambda outputs, y: None
-) -> Scores | RegressionScores | MultiLabelScores:
+) -> Scores | RegressionScores | MultiLabelScores | LanguageScores:
     """Test scores of what each client is served now (:meth:`Run.served_to`), by the task of the run.
 
     Runs where ``federation`` lies (:meth:`Federation.to`). each: called with every client's outputs and targets.
     """
     if run.task.name == "language-modelling":
-        raise ValueError("evaluate has no further scores of a language model: use run.scores('served') and run.perplexity()")
+        return LanguageScores(run.perplexity(), federation.test.count.cpu().numpy())  # as scored: outputs of all tokens are large
     expected = run.settings["federation"]
     if federation.task != run.task.name:
         raise ValueError(f"the task of the federation is {federation.task}, but the run was made for {run.task.name}")

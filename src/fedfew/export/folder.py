@@ -25,6 +25,7 @@ from fedfew._version import __version__
 from fedfew.adapters import TrainedPart
 from fedfew.data import tensorfile
 from fedfew.data.preprocessing import TablePreprocessing
+from fedfew.data.tokens import Tokens
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
 from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export, sha256_of
@@ -160,6 +161,7 @@ def _card(
             "clients": data["clients"],
             "train_samples": _counts(about.get("train")),
             "test_samples": _counts(data.get("test_samples")),
+            **({"tokenizer": fitted.about} if isinstance(fitted := record.preprocessing, Tokens) else {}),
         },
         "privacy": privacy.guarantee(run),
         "scores": _scores(run),
@@ -183,6 +185,7 @@ def model_about(run: Run, about: Mapping[str, Any]) -> dict[str, Any]:
         "classes": data["classes"],
         "task": run.task.name,
         "vocabulary": data.get("vocabulary"),
+        **({"padding": data["padding"]} if "padding" in data else {}),
         "batch_norm": run.settings.get("batch_norm", "average"),
         "pixels": about.get("pixels") or data.get("pixels", "symmetric"),
         "dtype": about.get("dtype") or data.get("dtype"),

@@ -154,6 +154,11 @@ def _data(card: Mapping[str, Any]) -> str:
                 f"- {side} samples: {counts['total']} in all, {least if least == most else f'{least} to {most}'} per client"
             )
     lines.append(f"- a sample has shape {model['shape']}{_stored(model)}")
+    if found := data.get("tokenizer"):
+        lines.append(
+            f"- texts are encoded by the tokenizer {for_markdown(found['name'] or 'of Python')} (SHA-256 `{found['sha256']}`) "
+            f"and truncated to {found['max_length']} tokens; `data.json` holds it, for `fedfew predict` and `fedfew select`"
+        )
     return "\n".join(lines)
 
 

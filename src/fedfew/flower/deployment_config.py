@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from fedfew import methods
 from fedfew.adapters import TrainedPart
-from fedfew.config import TrainConfig
+from fedfew.config import Texts, TrainConfig
 from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
@@ -34,11 +34,16 @@ SIMULATION_ONLY = {  # and why
     **dict.fromkeys(("early_stopping", "keep", "best_by"), "on a network no validation data are kept apart"),
     **dict.fromkeys(("attack", "attackers"), "they simulate hostile clients"),
 }
-SIMULATED = ("data", "partition", "data-seed")  # read by the nodes of a simulation, which have no configuration of their own
+SIMULATED = (
+    "data",
+    "partition",
+    "data-seed",
+    "task",
+)  # read by the nodes of a simulation, which have no configuration of their own
 
 
 @dataclass(frozen=True)
-class DeploymentConfig(TrainConfig):
+class DeploymentConfig(Texts, TrainConfig):
     """What is trained, and how the server waits for sites. A key of the configuration is a name here with hyphens.
 
     The training settings are those of :class:`~fedfew.config.TrainConfig`, three of them with other defaults.
@@ -152,8 +157,14 @@ class DeploymentConfig(TrainConfig):
         """What adapters and freeze leave to train."""
         return TrainedPart.named(self.adapters, self.freeze)
 
+    def without_effect(self) -> list[str]:
+        unused = self.changed("max_length") and not self.tokenizer
+        line = f"max-length is {self.max_length}, but there is no tokenizer: it has no effect"
+        return [*super().without_effect(), *([line] if unused else [])]
+
     def outcome(self) -> dict[str, Any]:
-        return super().outcome() | self.part.settings()
+        texts = {"tokenizer": self.tokenizer, "max_length": self.max_length} if self.tokenizer else {}
+        return super().outcome() | self.part.settings() | texts
 
     def make_method(self) -> Method:
         """The method with its settings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ class Member:
     pixels: str
     name: str
     task: str = "classification"
+    tokenizer: str = ""  # a hash of it, where texts were encoded by one
+    padding: int | None = None  # its token of padding
 
 
 class Registry:
@@ -90,6 +93,9 @@ class Registry:
         task = message.text("task") if "task" in message.values else "classification"  # sites of earlier versions do not say it
         if task not in TASKS:
             raise RefusedError("its task is not known")
+        tokenizer = message.text("tokenizer") if "tokenizer" in message.values else ""
+        if not re.fullmatch("([0-9a-f]{64})?", tokenizer):
+            raise RefusedError("its tokenizer is not a SHA-256")
         return Member(
             client=client,
             samples=message.integer("samples", 1, self.max_samples),
@@ -100,6 +106,8 @@ class Registry:
             pixels=pixels,
             name=name,
             task=task,
+            tokenizer=tokenizer,
+            padding=message.integer("padding", 0, 2**31) if "padding" in message.values else None,
         )
 
 
@@ -116,7 +124,9 @@ def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
         first = members[0]
         other = next(member for member in members if _kind(member) != _kind(first))
         what = next(
-            name for name in ("shape", "vocabulary", "pixels", "task", "classes") if getattr(first, name) != getattr(other, name)
+            name
+            for name in ("shape", "vocabulary", "pixels", "task", "tokenizer", "classes")
+            if getattr(first, name) != getattr(other, name)
         )
         raise ValueError(
             f"sites do not fit together: {what} is {getattr(first, what)} for client {first.client}, but "
@@ -132,10 +142,12 @@ def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
         "pixels": first.pixels,
         "name": first.name,
         "task": first.task,
+        "tokenizer": first.tokenizer or None,
+        "padding": first.padding,
     }
 
 
 def _kind(member: Member) -> tuple[Any, ...]:
     """What must be the same at all sites; a site may lack classes, but not targets or labels."""
     outputs = 0 if member.task == "classification" else member.classes
-    return member.shape, member.vocabulary, member.pixels, member.task, outputs
+    return member.shape, member.vocabulary, member.pixels, member.task, member.tokenizer, outputs

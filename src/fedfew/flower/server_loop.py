@@ -30,7 +30,7 @@ from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.training import privacy
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.loop import DivergedError
-from fedfew.training.notes import aggregator_without_effect
+from fedfew.training.notes import about_losses, aggregator_without_effect
 from fedfew.training.per_client import PerClient, some
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
@@ -76,7 +76,9 @@ class ServerLoop:
         self.server_state = state
         state.state.events += self._early_events
         self.dispatcher.admit_only(state.check_fits)
-        for event in [*state.events, *aggregator_without_effect(self.config, state.method)]:
+        method = self.config.make_method()
+        notes = [*self.config.without_effect(), *about_losses(self.config, method, self.config.part)]
+        for event in [*state.events, *notes, *aggregator_without_effect(self.config, method)]:
             self._log_event(event)
         if not self.config.sites and self.dispatcher.network.registered_names():
             log.warning("sites is not set: any registered site can take the place of any client (sites='north,south' binds them)")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedfew._version import __version__
+from fedfew.data.tokens import Tokens
 from fedfew.evaluation.costs import rehearsed
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
@@ -22,6 +23,7 @@ from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.tasks import CLASSIFICATION, chosen
 from fedfew.training import batch_norm_policy, checkpoint, task_settings
 from fedfew.training.checkpoint import State
+from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.initialisation import fresh_models, frozen_parameters
 from fedfew.training.run import Run
@@ -46,7 +48,7 @@ class ServerState:
         self.events: list[str] = []  # what happened when it was read
         found = checkpoint.checkpoints(self.folder)
         self.state, data = self._resumed() if found else _new(config, members)
-        data = {"task": CLASSIFICATION.name} | data  # a run of an earlier version does not say it
+        data = {"task": CLASSIFICATION.name, "tokenizer": None, "padding": None} | data  # runs of earlier versions lack them
         task_settings.check(config, chosen(config.loss, data["task"]), config.make_method())
         factory = config.part.of(make_factory(data))
         self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, factory, config.make_method())
@@ -58,15 +60,35 @@ class ServerState:
         if not found:
             self.state.server = server
             self.events += config.part.said(self.factory())
+            self._keep_tokenizer(data)
         buffers = buffer_names(self.factory())
         self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)
         about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}
-        self.data = about | {name: data[name] for name in ("classes", "shape", "vocabulary", "pixels", "task")}
+        self.data = about | {
+            name: data[name] for name in ("classes", "shape", "vocabulary", "pixels", "task", "tokenizer", "padding")
+        }
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
         self.state.settings = self._comparable() | {"federation": self.data} | more
         self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
-        data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary", "task")}
+        data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary", "task", "padding")}
         self._site_settings = json.dumps(config.for_sites() | data_settings | {"frozen": frozen_hash(self.factory())})
+
+    def _keep_tokenizer(self, data: dict[str, Any]) -> None:
+        """Record the tokeniser of the sites' texts, so that exports take raw texts, where the server has it as well."""
+        if data["tokenizer"] is None:
+            return
+        without = "the sites encode texts, but exports of this run take token ids alone"
+        if not self.config.tokenizer:
+            self.events.append(f"tokenizer: {without}, since the run's configuration names none")
+            return
+        try:
+            tokens = Tokens.of(self.config.tokenizer, data["shape"][0])
+        except (ImportError, ValueError) as error:
+            self.events.append(f"tokenizer: {without}, since the server cannot read it ({error})")
+            return
+        if tokens.sha256 != data["tokenizer"]:
+            raise ValueError(f"tokenizer: {self.config.tokenizer} of the server is not the one of the sites: give all the same")
+        self.state.data = DataRecord(columns=("text",), preprocessing=tokens)
 
     @property
     def sites(self) -> dict[str, Any]:
@@ -80,7 +102,7 @@ class ServerState:
 
     def check_fits(self, member: Member) -> None:
         """Refuse a site whose data do not fit the run's."""
-        for what in ("shape", "vocabulary", "pixels", "task"):
+        for what in ("shape", "vocabulary", "pixels", "task", "tokenizer"):
             mine = getattr(member, what)
             if (list(mine) if what == "shape" else mine or None) != self.data[what]:
                 raise RefusedError(f"{what} of its data is {mine}, the run's is {self.data[what]}")

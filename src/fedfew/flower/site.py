@@ -25,6 +25,7 @@ from fedfew._version import __version__
 from fedfew.adapters import TrainedPart
 from fedfew.adapters.cached import on_features
 from fedfew.config import TrainConfig
+from fedfew.data.tokens import Tokens
 from fedfew.engines import Engine
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
@@ -109,6 +110,7 @@ class Site:
                 "vocabulary": federation.vocabulary or 0,
                 "pixels": federation.train.pixels,
                 "task": federation.task,
+                **_of_texts(federation),
                 "name": federation.name,
                 "version": __version__,
             }
@@ -213,7 +215,8 @@ class Site:
             return _Task(run, message.integer("round", 1), method, factory, engine, data, settings, training)
 
     def _factory(self, settings: dict[str, Any]) -> ModelFactory:
-        return models.factory(self.model, settings["shape"], settings["classes"], settings["vocabulary"] or None)
+        shape, classes, vocabulary = settings["shape"], settings["classes"], settings["vocabulary"] or None
+        return models.factory(self.model, shape, classes, vocabulary, settings.get("padding"))
 
     def _private_state(self, task: _Task, last: int) -> tuple[Tree, int]:
         """The client's state after round ``last``, or else the newest before this round or the initial one; and its round."""
@@ -266,6 +269,12 @@ class Site:
 
     def _header(self, task: _Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
+
+
+def _of_texts(federation: Federation) -> dict[str, Any]:
+    """Of texts with a tokeniser: its hash and its token of padding, which must be the same at all sites."""
+    tokens = federation.preprocessing
+    return {"tokenizer": tokens.sha256, "padding": tokens.padding} if isinstance(tokens, Tokens) else {}
 
 
 def _reported(scores: ServedScores) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from fedfew import data
+from fedfew.config import Texts
+from fedfew.data.new_data import TABLES
 from fedfew.data.readers import npz
 from fedfew.federation import Federation
 from fedfew.targets import check_task_of_files, detected
@@ -31,6 +33,8 @@ KNOWN = (
     "data-seed",
     "classes",
     "task",
+    "tokenizer",
+    "max-length",
     "state",
     "engine",
     "device",
@@ -51,7 +55,9 @@ class SiteConfig:
     partition: str | None = None
     data_seed: int = 0
     classes: int | None = None  # for an .npz: the number of classes, where this site has not all of them
-    task: str | None = None  # for an .npz: what y is, where it does not show it (regression: whole numbers that are amounts)
+    task: str | None = None  # what y is, where it does not show it (regression: whole numbers that are amounts)
+    tokenizer: str = ""  # of texts: a folder here, or a name on the hub
+    max_length: int = Texts.max_length
     state: Path = Path("~/.fedfew/sites")
     engine: str = "sequential"
     device: str = "auto"
@@ -64,7 +70,8 @@ class SiteConfig:
     def read(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> SiteConfig:
         """From the node's configuration. A node of a simulation has none: then the run's names the data."""
         simulated = "data" not in node and "num-partitions" in node
-        from_run = {key: run[key] for key in ("data", "partition", "data-seed", "clients") if simulated and key in run}
+        from_run = {key: run[key] for key in ("data", "partition", "data-seed", "clients", "task") if simulated and key in run}
+        from_run |= {key: run[key] for key in ("tokenizer", "max-length") if key in run}  # the same at all sites
         merged = from_run | {key: value for key, value in node.items() if key not in FLOWER}
         if simulated:
             merged.setdefault("client", node.get("partition-id"))
@@ -82,7 +89,9 @@ class SiteConfig:
             partition=merged.get("partition") or None,
             data_seed=_whole(merged, "data-seed") if "data-seed" in merged else 0,
             classes=_whole(merged, "classes") if "classes" in merged else None,
-            task=convert(merged["task"], str, "task") if "task" in merged else None,
+            task=convert(merged.get("task", ""), str, "task") or None,
+            tokenizer=convert(merged.get("tokenizer", ""), str, "tokenizer"),
+            max_length=_whole(merged, "max-length") if "max-length" in merged else Texts.max_length,
             state=Path(state).expanduser(),
             engine=convert(merged.get("engine", cls.engine), str, "engine"),
             device=convert(merged.get("device", cls.device), str, "device"),
@@ -110,20 +119,68 @@ def _load(config: SiteConfig) -> Federation:
     if colon and not Path(config.data).exists() and module != "hub":
         return _from_factory(module, factory, dict(config.given))
     if config.data.endswith(".npz"):
+        if config.tokenizer:
+            raise ValueError(
+                f"tokenizer is {config.tokenizer!r}, but {config.data} holds arrays: give a file of texts "
+                f"({', '.join(TABLES)}), or leave tokenizer out"
+            )
         return from_npz(Path(config.data).expanduser(), config.classes, config.task)
-    return _named(config.data, config.clients, config.partition, config.data_seed)
+    if config.data.lower().endswith(TABLES):
+        if not config.tokenizer:
+            raise ValueError(
+                f"data is {config.data!r}, a table: a site reads tables of texts only, and with a tokenizer (in the run's "
+                'configuration, or tokenizer="FOLDER" here), since all sites must encode them alike. Give an .npz file otherwise'
+            )
+        return from_texts(config.data, config.tokenizer, config.max_length, config.classes, config.task)
+    texts = (config.tokenizer, config.max_length) if config.tokenizer else (None, None)
+    return _named(config.data, config.clients, config.partition, config.data_seed, config.task, *texts)
 
 
 @lru_cache(maxsize=2)  # nodes of a simulation share a process
-def _named(name: str, clients: int | None, partition: str | None, seed: int) -> Federation:
-    if data.prepared.is_prepared(name):
-        return data.read_prepared(name)
+def _named(
+    name: str,
+    clients: int | None,
+    partition: str | None,
+    seed: int,
+    task: Any = None,
+    tokenizer: str | None = None,
+    max_length: int | None = None,
+) -> Federation:
+    if data.prepared.is_prepared(name):  # its texts are encoded already; the server compares tokenizers
+        found = data.read_prepared(name)
+        if task not in (None, found.task):
+            raise ValueError(f"task is {task!r}, but {name} is a prepared federation with the task {found.task}")
+        return found
     if name not in data.names() and not name.startswith("hub:"):
         raise ValueError(
             f"data is {name!r}, which is neither a data set's name ({', '.join(data.names())}), an .npz file, a prepared .fed "
-            "file ('fedfew data prepare' writes one) nor module:factory"
+            f"file ('fedfew data prepare' writes one), a table of texts ({', '.join(TABLES)}) nor module:factory"
         )
-    return data.load(name, clients=clients, partition=partition, seed=seed)
+    of_texts: dict[str, Any] = {"task": task, "tokenizer": tokenizer, "max_length": max_length}
+    return data.load(name, clients=clients, partition=partition, seed=seed, **of_texts)
+
+
+@lru_cache(maxsize=2)  # read and encoded once, not for every message
+def from_texts(path: str, tokenizer: str, max_length: int, classes: int | None, task: str | None) -> Federation:
+    """One client's texts from a table, a quarter of them for testing unless it has a column of splits.
+
+    Labels must be class numbers: a site may lack classes, so names would be numbered differently at each.
+    """
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "max_length": max_length, "task": task, "clients": 1}
+    found = data.load(path, partition="iid", **settings)
+    if found.task == "classification":
+        if not all(name.isdecimal() for name in found.class_names):
+            raise ValueError(
+                f"{path}: labels must be class numbers, 0, 1, …, the same at all sites, not names ({found.class_names[0]!r})"
+            )
+        number = torch.tensor([int(name) for name in found.class_names])
+        count = classes or int(number.max()) + 1
+        if int(number.max()) >= count:
+            raise ValueError(f"{path}: labels run to {int(number.max())}, but classes is {count}")
+        parts = {side: getattr(found, side) for side in ("train", "test")}
+        numbered: dict[str, Any] = {side: replace(samples, y=number[samples.y]) for side, samples in parts.items()}
+        found = replace(found, classes=count, class_names=(), **numbered)
+    return replace(found, name="texts", about={})  # not the file's name: it is not to be sent
 
 
 def from_npz(path: Path, classes: int | None, task: str | None = None) -> Federation:

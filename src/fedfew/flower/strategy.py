@@ -37,5 +37,5 @@ class FedFewStrategy:
         found = self.model or find_model(self.config.model)
         if not isinstance(found, str):
             return found
-        shape, classes, vocabulary = tuple(data["shape"]), data["classes"], data["vocabulary"]
-        return models.factory(found, shape, classes, vocabulary)
+        shape, classes = tuple(data["shape"]), data["classes"]
+        return models.factory(found, shape, classes, data["vocabulary"], data["padding"])

@@ -37,6 +37,7 @@ clientapp = "{package}.client:app"
 data = "digits"
 partition = "rotation"
 data-seed = 0
+task = ""  # what the labels are, where they do not show it; of texts with a tokenizer also language-modelling
 """
 CLIENT = '''\
 """What every site runs. Its client number and data are set by ``flower-supernode --node-config``."""
@@ -73,8 +74,9 @@ flwr run . SUPERLINK --stream                                                   
 ```
 `--insecure` is for a first try on one machine: `fedfew flower certs` writes keys and certificates, and prints how to use them.
 
-A site's data is a file (`.npz` with x and y, or x_train, y_train, x_test and y_test; a prepared `.fed`), a data set's name, or
-`module:function` of your own, which receives the node's configuration as a dict and returns a `fedfew.Federation` of one client.
+A site's data is a file (`.npz` with x and y, or x_train, y_train, x_test and y_test; a prepared `.fed`; with a tokenizer a table
+of texts, `.csv`, `.parquet` or `.jsonl`), a data set's name, or `module:function` of your own, which receives the node's
+configuration as a dict and returns a `fedfew.Federation` of one client.
 `fedfew flower check 'client=0 data="mine.npz"'` tries it. `~/.fedfew/sites` (or `state=` in the configuration)
 holds a site's private state: its own models, the audit log of what was sent, and the model it chose after training.
 

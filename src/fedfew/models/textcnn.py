@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 VOCABULARY = 32_000  # the paper's, where a federation does not say how many token ids it has
-PAD = 0  # the token that fills short texts up; its embedding is 0 and stays so
+PAD = 0  # the token that fills short texts up, unless a tokeniser has another; its embedding is 0 and stays so
 WIDTHS = (3, 4, 5)
 
 
@@ -21,9 +21,10 @@ class TextCNN(nn.Module):
         filters: int = 100,
         drop: float = 0.8,
         log_probabilities: bool = False,
+        padding: int = PAD,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=PAD)
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=padding)
         self.convolutions = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in WIDTHS)
         self.dropout = nn.Dropout(drop)
         self.fc = nn.Linear(len(WIDTHS) * filters, classes)
@@ -38,17 +39,17 @@ class TextCNN(nn.Module):
         return scores.log_softmax(-1) if self.log_probabilities else scores
 
 
-def textcnn(shape: tuple[int, ...], classes: int, vocabulary: int = VOCABULARY) -> nn.Module:
+def textcnn(shape: tuple[int, ...], classes: int, vocabulary: int = VOCABULARY, padding: int = PAD) -> nn.Module:
     """Embedding of 512, convolutions of widths 3, 4 and 5 with 100 filters each, max over time, dropout 0.8; gives logits."""
     _check(shape)
-    return TextCNN(classes, vocabulary)
+    return TextCNN(classes, vocabulary, padding=padding)
 
 
-def textcnn_published(shape: tuple[int, ...], classes: int, vocabulary: int = VOCABULARY) -> nn.Module:
+def textcnn_published(shape: tuple[int, ...], classes: int, vocabulary: int = VOCABULARY, padding: int = PAD) -> nn.Module:
     """The same ending in log_softmax, as published. Cross-entropy takes a log_softmax itself, and that of log-probabilities
     changes nothing: loss and gradient are the same, but for rounding."""
     _check(shape)
-    return TextCNN(classes, vocabulary, log_probabilities=True)
+    return TextCNN(classes, vocabulary, log_probabilities=True, padding=padding)
 
 
 def _check(shape: tuple[int, ...]) -> None:

@@ -68,6 +68,7 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
         models = run.scored("mixture").shape[1]
         weights = f"served: a mixture, a prediction runs {models} models. single: the best of them alone, one model. {weights}"
     title += "; MAE and RMSE in units of the target" if "mae" in final else ""
+    title += "; perplexity as it is" if "perplexity" in final else ""
     if "epsilon" in run.history.columns:
         weights = ", ".join(
             filter(None, [weights, f"ε {float(run.history.last('epsilon')):.3g} at δ {run.settings['dp_delta']:g}"])
@@ -113,7 +114,7 @@ def _in_brackets(*names: str | None) -> str:
 
 
 FINAL = {"macro_f1": "macro-F1", "auc": "AUC", "subset_accuracy": "subset accuracy"}
-ERRORS = {"mae": "MAE", "rmse": "RMSE"}  # in units of the target; lower is better
+ERRORS = {"mae": "MAE", "rmse": "RMSE", "perplexity": "perplexity"}  # no percentages; lower is better
 WEIGHTS = {"entropy": "entropy of w", "largest": "maximum of w", "alpha_cv": "variation of α", "models_in_use": "models in use"}
 
 

@@ -21,7 +21,7 @@ def missing(runs: Iterable[Settings]) -> dict[str, str]:
     return why
 
 
-LOOKED_AT = ("dataset", "data_dir", "partition", "client", "group", "label", "input", "size")
+LOOKED_AT = ("dataset", "data_dir", "partition", "client", "group", "label", "input", "size", "tokenizer")
 
 
 def _check(settings: Settings) -> None:
@@ -32,8 +32,11 @@ def _check(settings: Settings) -> None:
     from fedfew.data.loading import column_choice
     from fedfew.data.prepared import is_prepared
     from fedfew.data.sources import SOURCES
+    from fedfew.data.tokens import not_on_hub
 
     dataset, data_dir = settings.dataset, settings.data_dir
+    if settings.tokenizer and not Path(settings.tokenizer).expanduser().is_dir() and (why := not_on_hub(settings.tokenizer)):
+        raise DataError(f"tokenizer: {why}")
     if dataset == "digits" or is_prepared(dataset):
         if dataset != "digits" and not Path(dataset).expanduser().is_file():
             raise DataError(f"there is no prepared federation {dataset}")

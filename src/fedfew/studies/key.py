@@ -49,6 +49,7 @@ def identity(settings: Settings) -> dict[str, Any]:
         "precision": settings.precision if device == "cuda" else None,  # of no effect elsewhere
         "files": _files(settings.dataset, settings.data_dir),
         "factory": _source(settings.model),
+        **({"tokenizer_files": _tokenizer(settings.tokenizer)} if settings.tokenizer else {}),
     }
 
 
@@ -84,6 +85,17 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
         if found:
             return [[p.relative_to(place).as_posix(), p.stat().st_size] for p in found]
     return None
+
+
+@cache
+def _tokenizer(name: str) -> str | None:
+    """A hash of the files in a tokeniser's folder; None for a name on the hub."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return None
+    return _hash(
+        {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir()) if file.is_file()}
+    )
 
 
 def _own(settings: Settings) -> dict[str, Any]:

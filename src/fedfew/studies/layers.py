@@ -80,6 +80,8 @@ def with_data_defaults(merged: dict[str, Any]) -> dict[str, Any]:
         return merged
     natural = str(merged.get("partition", "")).startswith("by:")  # one client per value, unless clients is given
     defaults = {"partition": partition} if natural else {"partition": partition, "clients": clients}
+    if source is None and merged.get("task") == "language-modelling":  # the files may have no labels to partition by
+        del defaults["partition"]
     return defaults | merged
 
 

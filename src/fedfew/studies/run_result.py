@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
-    from fedfew.evaluation.metrics import MultiLabelScores, RegressionScores, Scores
+    from fedfew.evaluation.metrics import LanguageScores, MultiLabelScores, RegressionScores, Scores
     from fedfew.federation import Federation
     from fedfew.training.run import Run
     from fedfew.training.settings import Settings
@@ -88,7 +88,7 @@ def _run(
     }
 
 
-def _classes(scores: Scores | RegressionScores | MultiLabelScores) -> dict[str, Any]:
+def _classes(scores: Scores | RegressionScores | MultiLabelScores | LanguageScores) -> dict[str, Any]:
     """Macro-F1 and AUC of each client, where the task has them."""
     missing = np.full(len(scores.samples), np.nan)
     return {name: getattr(scores, name, missing) for name in ("macro_f1", "auc")}

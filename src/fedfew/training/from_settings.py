@@ -51,6 +51,8 @@ def data_keywords(settings: Settings) -> dict[str, Any]:
         "group": settings.group or None,
         "task": task_named(settings.task, settings.loss),
         "input": columns[0] if columns is not None and len(columns) == 1 else columns,
+        "tokenizer": settings.tokenizer or None,
+        "max_length": settings.max_length if settings.tokenizer or settings.changed("max_length") else None,
     }
     same = {name: getattr(settings, name) for name in OF_THE_DATA if name not in ("dataset", "data_seed", "skip_bad")}
     return same | other_names

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedfew.config import defaults
 from fedfew.data.labels import class_numbers
 from fedfew.data.preprocessing import TablePreprocessing
+from fedfew.data.tokens import Tokens
 from fedfew.federation import as_input
 from fedfew.local import best_model
 from fedfew.models.served import ServedModel
@@ -77,8 +79,15 @@ def numbered(y: Any, data: DataRecord, classes: int) -> Tensor:
     return torch.from_numpy(numbers)
 
 
-def targets_of(y: Any, data: DataRecord, format: SampleFormat) -> Tensor:
-    """A new client's labels or targets as they are stored."""
+def targets_of(y: Any, data: DataRecord, format: SampleFormat, x: NDArray[Any]) -> Tensor:
+    """A new client's labels or targets as they are stored; of language modelling the tokens of its samples x."""
+    if format.task == "language-modelling":
+        if y is None and not isinstance(data.preprocessing, Tokens):
+            raise ValueError(
+                "y must hold the token ids of x, −100 at padding: the models were trained on token ids, not on texts"
+            )
+        tokens = data.preprocessing.targets(x) if isinstance(data.preprocessing, Tokens) else y
+        return stored("y", torch.as_tensor(np.asarray(tokens)), "language-modelling", len(x))
     if format.task == "classification":
         return numbered(from_one_hot(np.asarray(y)), data, format.classes)
     given = torch.as_tensor(np.asarray(y, dtype=np.float32))
@@ -98,12 +107,13 @@ def new_client(
     """
     settings = defaults() | dict(settings)
     record = own_record(data, x)
-    inputs = as_input(torch.as_tensor(samples_of(x, record, format)), format.pixels)
+    samples = samples_of(x, record, format)
+    inputs = as_input(torch.as_tensor(samples), format.pixels)
     strength = settings["prior_strength"] if settings["label_prior"] == "client" else 0.0
-    if y is None:
+    if y is None and format.task != "language-modelling":  # whose targets are the texts themselves
         weights, prior = _without_labels(models, inputs, format, strength, settings["serve"] == "mixture")
     else:
-        labels = targets_of(y, data, format)
+        labels = targets_of(y, data, format, samples)
         if len(labels) != len(inputs):
             raise ValueError(f"x has {len(inputs)} rows, but y has {len(labels)} labels")
         prior = strength * log_frequencies(labels, format.classes).float() if strength else None

@@ -125,6 +125,7 @@ class Predictor(ABC):
         The model with the least loss on them or, if the run serves mixtures, their mixture; with the label prior of ``y``, if
         the run has label priors; numbers of a raw table standardised by its own rows, if clients were. Without labels ``y``
         (classification only) the certainty of the models takes the place of their loss, and the label prior is estimated.
+        Language models need no labels: the targets are the texts themselves.
         """
         from fedfew.training.new_client import new_client
 
@@ -164,7 +165,10 @@ class Predictor(ABC):
 
     def _outputs(self, x: Any, client: Client | None) -> NDArray[np.float64]:
         if self.sample_format.task == "language-modelling":
-            raise ValueError("predict gives one prediction per sample, but these are language models: use model_of(client)")
+            raise ValueError(
+                "predict gives one prediction per sample, but these are language models: run.model_of(client) is the module to "
+                "generate with, and 'fedfew select' chooses one of them by texts"
+            )
         rows = _Rows.of(x, self.data, self.sample_format)
         found = np.zeros((len(rows), self.sample_format.classes))
         for number, at in self._by_client(client, len(rows)):

@@ -271,6 +271,6 @@ def named_factory(settings: dict[str, Any]) -> ModelFactory:
                 f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
                 "(a zero-argument callable; on the command line --model module:factory)"
             )
-        return models.factory(name, data["shape"], data["classes"], data.get("vocabulary"))()
+        return models.factory(name, data["shape"], data["classes"], data.get("vocabulary"), data.get("padding"))()
 
     return build

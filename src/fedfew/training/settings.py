@@ -5,27 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
-from fedfew.config import TRAINING, Recipe, TrainConfig
+from fedfew.config import DATA, TRAINING, Recipe, Texts, TrainConfig
 from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, one_of, setting
 
 if TYPE_CHECKING:
     pass
 
-DATA, TASK = "Data", "What to train"
+TASK = "What to train"
 Scale = Literal["client", "global", "none"]
 VocabularyFrom = Literal["train", "all"]
-DataTask = Literal["auto", "classification", "regression", "multi-label"]
+DataTask = Literal["auto", "classification", "regression", "multi-label", "language-modelling"]
 LOSS_TASKS = {
     "cross-entropy": "classification",
     "mse": "regression",
     "mae": "regression",
     "huber": "regression",
     "bce": "multi-label",
+    "next-token": "language-modelling",
 }
 
 
 @dataclass(frozen=True)
-class Settings(TrainConfig):
+class Settings(Texts, TrainConfig):
     """Everything a run is started with: the data, the model, the method and the training settings.
 
     The method's own hyperparameters are in ``method_settings``.
@@ -68,7 +69,8 @@ class Settings(TrainConfig):
     )
     task: DataTask = setting(
         "auto",
-        "What the labels are: classification, regression (numbers) or multi-label. auto: by --loss, else by what they are.",
+        "What the labels are: classification, regression (numbers) or multi-label; auto: by --loss, else by what they are. "
+        "Of texts with a --tokenizer also language-modelling, which needs no labels.",
         allowed=one_of(*get_args(DataTask)),
         panel=DATA,
     )
@@ -93,7 +95,10 @@ class Settings(TrainConfig):
 
 
 TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
-OF_THE_DATA = tuple(f.name for f in fields(Settings) if f.metadata.get("panel") == DATA)
+FIELDS = sorted(
+    fields(Settings), key=lambda f: f.name in Texts.__annotations__
+)  # in the order of --help: dataset before tokenizer
+OF_THE_DATA = tuple(f.name for f in FIELDS if f.metadata.get("panel") == DATA)
 """The settings that decide which federation is loaded."""
 
 _PAPER = {"model": "cnn", "rounds": 2000, "batch_size": 50, "lr": 0.005}

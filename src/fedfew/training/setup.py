@@ -51,7 +51,7 @@ class Setup:
         chosen = methods.make(method) if isinstance(method, str) else method
         task_settings.check(config, criterion, chosen)
         model, lines = model_check.fitting(model, federation, chosen)
-        factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))
+        factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
         _check(config, chosen, factory, federation, part)
         lines += [*part.said(factory()), *notes.about_losses(config, chosen, part)]
         lines += task_settings.notes(federation, criterion, recipe)
@@ -88,7 +88,8 @@ def _check(config: TrainConfig, method: Method, factory: ModelFactory, federatio
 
 def _about(federation: Federation) -> dict[str, Any]:
     """What a run records of its federation."""
-    return {
+    padded = {} if federation.padding is None else {"padding": federation.padding}
+    return padded | {
         "name": federation.name,
         "clients": len(federation),
         "classes": federation.classes,

@@ -92,7 +92,6 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         return f"{part_of(row).name}, row {row - starts[bisect_right(starts, row) - 1] + 1}"
 
     targets = _label_columns(table.column_names, choice, file)
-    label = targets[0]
     given_split = _given_split(table, parts, choice)
     purpose = {name: "client or group" for name in choice.excluded if name in table.column_names}
     purpose |= dict.fromkeys(targets, "the label")
@@ -109,7 +108,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         "labels": _rows(table, targets),
         "target_names": targets,
         "where": where,
-        "label_names": hub_features(parts[0].table).get(label),
+        "label_names": hub_features(parts[0].table).get(targets[0]) if targets else None,
         "columns": {name: table_columns.coded(table[name]) for name in others},
         "used": used,
         "left_out": left_out,
@@ -188,7 +187,9 @@ def hub_features(table: pa.Table) -> dict[str, tuple[str, ...]]:
 
 
 def _rows(table: pa.Table, targets: tuple[str, ...]) -> list[Any]:
-    """The labels: one value per row, or with several columns a list of them."""
+    """The labels: one value per row, or with several columns a list of them; 0 without any."""
+    if not targets:
+        return [0] * len(table)
     columns = [table[name].to_pylist() for name in targets]
     return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
 
@@ -203,6 +204,8 @@ def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[s
     for name in wanted:
         if name in there:
             return (name,)
+    if choice.unlabelled and choice.label is None:
+        return ()
     asked = f"no label column {choice.label[0]!r}" if choice.label else "no column that is recognised as the label"
     raise DataError(f"{file} has {asked}; columns: {', '.join(there)}. Name one with label=…")
 

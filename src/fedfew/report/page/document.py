@@ -131,6 +131,8 @@ def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
         why["weights"] = f"{method} keeps no weights α and w: they are FedFew's, which weighs clients and models by their losses."
     if files.labels is None and recorded_task(record.settings).name == "regression":
         why["labels"] = "The targets are numbers: there are no labels to count."
+    elif files.labels is None and recorded_task(record.settings).name == "language-modelling":
+        why["labels"] = "The targets are the texts' own tokens: there are no labels to count."
     elif files.labels is None:
         why["labels"] = (
             "The run was made by sites that keep their labels to themselves."

@@ -1,0 +1,18 @@
+"""How texts become token ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedfew.config.group import DATA, Group
+from fedfew.util.validated import AT_LEAST_ONE, setting
+
+
+@dataclass(frozen=True)
+class Texts(Group):
+    """The tokeniser of texts; settings of the data, on one machine and on a network."""
+
+    tokenizer: str = setting(
+        "", "Tokeniser of Hugging Face's for texts: its folder, or its name on the hub (docs/adapters.md).", panel=DATA
+    )
+    max_length: int = setting(200, "With a tokenizer: texts are truncated to so many tokens.", allowed=AT_LEAST_ONE, panel=DATA)
