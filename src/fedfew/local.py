@@ -7,7 +7,7 @@ Imports :mod:`fedfew.stack` and :mod:`fedfew.federation` alone. Methods are writ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -89,6 +89,22 @@ def best_model(losses: Tensor) -> Tensor:
     return losses.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(1)
 
 
+@dataclass(frozen=True)
+class LocalEpochs:
+    """Epochs of local training: of which replicas, on which samples, by which objective."""
+
+    params: Tree  # [C, K, …]
+    samples: Samples
+    clients: Tensor  # identities [C], from which batch orders are drawn
+    round: int
+    objective: Objective = cross_entropy
+    context: Tree = field(default_factory=dict)  # [C, K, …]
+    epochs: int = 1
+    first_epoch: int = 0  # its number in the round, where a round trains twice
+    project: Projection | None = None  # applied after every step
+    weights: Tensor | None = None  # what each sample's loss is multiplied by, [C, K, longest]; None: 1
+
+
 class Trainer(Protocol):
     """The local work that a method may ask for; :class:`fedfew.engines.base.Engine` does it. Replicas are ``[C, K, …]``."""
 
@@ -107,19 +123,8 @@ class Trainer(Protocol):
     def seed(self) -> int:
         """What the run's random numbers are drawn from (:mod:`fedfew.random_streams`)."""
 
-    def train(
-        self,
-        params: Tree,
-        samples: Samples,
-        clients: Tensor,
-        round: int,
-        objective: Objective,
-        context: Tree,
-        epochs: int,
-        first_epoch: int = 0,
-        project: Projection | None = None,
-        weights: Tensor | None = None,
-    ) -> tuple[Tree, Tensor]: ...
+    def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
+        """The trained replicas ``[C, K, …]``, and the loss reported by each [C, K]."""
 
     def trainable(self, path: str) -> bool: ...
 
@@ -185,18 +190,10 @@ class Local:
         project: applied after every step (projected SGD); weights: what each sample's loss is multiplied by, ``[C, K, longest]``
         in the order of :meth:`sample_losses`, 1 for all unless given.
         """
-        return self.engine.train(
-            self._spread(params),
-            self.samples,
-            self.clients,
-            self.round,
-            objective,
-            self._spread(context or {}),
-            self.engine.local_epochs if epochs is None else epochs,
-            first_epoch,
-            project,
-            weights,
-        )
+        epochs = self.engine.local_epochs if epochs is None else epochs
+        stack, fixed = self._spread(params), self._spread(context or {})
+        work = LocalEpochs(stack, self.samples, self.clients, self.round, objective, fixed, epochs, first_epoch, project, weights)
+        return self.engine.train(work)
 
     def losses(self, params: Tree) -> Tensor:
         """Mean training loss [C, K] of models ``[1 or C, K, …]`` as they are, in evaluation mode."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fedfew
 from fedfew.engines import Engine, LocalTraining, Sequential, Stacked, Threaded
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import Tree, leaves, named_leaves, stack
 from tests.helpers import federation, linear
 
@@ -58,7 +58,7 @@ def trained(cls: type[Engine], factory, data: fedfew.Federation, epochs=1, **tra
     """A few local epochs of every client: the engine, and what it returns."""
     engine = cls(factory(), LocalTraining(**({"lr": 0.1, "batch_size": 5} | training)), seed=3)
     params = replicas(factory, len(data))
-    return engine, *engine.train(params, data.train, data.ids, 2, cross_entropy, {}, epochs)
+    return engine, *engine.train(LocalEpochs(params, data.train, data.ids, 2, cross_entropy, {}, epochs))
 
 
 def assert_close(a: Tree, b: Tree, tolerance=1e-6) -> None:
@@ -71,7 +71,7 @@ def run(cls, factory=linear, objective=cross_entropy, context=None, epochs=1, da
     torch.manual_seed(0)
     engine = cls(factory(), LocalTraining(**({"lr": 0.2, "batch_size": 8} | training)), seed=3)
     params = replicas(factory, len(data))
-    return engine.train(params, data.train, data.ids, 5, objective, context or {}, epochs)
+    return engine.train(LocalEpochs(params, data.train, data.ids, 5, objective, context or {}, epochs))
 
 
 def assert_same(a, b, tolerance=1e-5):

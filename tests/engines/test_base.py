@@ -7,7 +7,7 @@ from torch import nn
 
 from fedfew import random_streams
 from fedfew.engines import LocalTraining, Sequential, Stacked
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import leaves, squared_distance, tree_map
 from tests.engines.small import ENGINES, FEDERATION, assert_same, mlp, replicas, run
 from tests.helpers import federation, linear
@@ -71,7 +71,7 @@ def test_engines_agree_on_other_objectives():
 def test_trees_of_any_shape_are_trained(cls):
     engine = cls(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
     params = {"v": replicas(linear), "alpha": torch.full((4, 2), 0.5)}
-    trained, _ = engine.train(params, FEDERATION.train, FEDERATION.ids, 0, mixed, {}, 1)
+    trained, _ = engine.train(LocalEpochs(params, FEDERATION.train, FEDERATION.ids, 0, mixed, {}, 1))
     assert torch.equal(trained["alpha"], params["alpha"])
     assert (trained["v"]["weight"] != params["v"]["weight"]).all()
 
@@ -95,7 +95,7 @@ def test_the_given_parameters_are_left_alone(cls):
     engine = cls(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
     shared = tree_map(lambda t: t[:1, :1].expand(4, 2, *t.shape[2:]), replicas(linear))
     before = tree_map(torch.clone, shared)
-    engine.train(shared, FEDERATION.train, FEDERATION.ids, 0, cross_entropy, {}, 1)
+    engine.train(LocalEpochs(shared, FEDERATION.train, FEDERATION.ids, 0, cross_entropy, {}, 1))
     assert_same(shared, before, 0)
 
 

@@ -92,7 +92,7 @@ def test_with_mixup_both_labels_count(cls: type[Engine]) -> None:
 
 @pytest.mark.parametrize("cls", ENGINES)
 def test_features_and_labels_of_all_samples(cls: type[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.engines.base.EVALUATION_BATCH", 4)
+    monkeypatch.setattr("fedfew.engines.evaluation.EVALUATION_BATCH", 4)
     here = local(cls)
     shift = torch.tensor([0.0, 1.0, 2.0]).double()
     params = models() | {"0.bias": models()["0.bias"] + shift[:, None, None]}  # each client its own

@@ -6,7 +6,7 @@ import torch
 import fedfew
 from fedfew.engines import LocalTraining, Sequential, Stacked, base
 from fedfew.engines.precision import products
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from tests.helpers import federation, linear
 
 
@@ -39,7 +39,9 @@ def test_bf16_sees_the_weights_that_the_last_step_left(cls, monkeypatch):
         torch.manual_seed(0)
         engine = cls(linear(), LocalTraining(lr=0.5, batch_size=8, precision=precision), 0)
         start = engine.module.state_dict()["weight"].expand(2, 1, 3, 5)
-        params, _ = engine.train({"weight": start, "bias": torch.zeros(2, 1, 3)}, data.train, data.ids, 1, cross_entropy, {}, 1)
+        params, _ = engine.train(
+            LocalEpochs({"weight": start, "bias": torch.zeros(2, 1, 3)}, data.train, data.ids, 1, cross_entropy, {}, 1)
+        )
         return params["weight"] - start
 
     exact = moved("fp32")

@@ -14,7 +14,7 @@ from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines import mixup
 from fedfew.engines.loss import client_terms, stacked_cross_entropy, with_client_terms
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import leaves, tree_map
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.label_prior import with_label_prior
@@ -57,7 +57,7 @@ def run(cls, factory, data, objective=cross_entropy, epochs=2, round=3, **traini
     engine = cls(factory(), settings, 3)
     params = replicas(factory, len(data))
     context = {} if objective is cross_entropy else tree_map(lambda t: t + 0.1, params)
-    return engine, *engine.train(params, data.train, data.ids, round, objective, context, epochs)
+    return engine, *engine.train(LocalEpochs(params, data.train, data.ids, round, objective, context, epochs))
 
 
 def double():
@@ -140,7 +140,7 @@ def test_a_schedule_records_and_captures_nothing_anew(changes):
 
     def recordings(rounds):
         for number in rounds:
-            engine.train(params, data.train, data.ids, number, cross_entropy, {}, 1)
+            engine.train(LocalEpochs(params, data.train, data.ids, number, cross_entropy, {}, 1))
         of = engine.differentiation
         return engine.captures, len(of._gradients_of._recordings) + len(of._descent_of._recordings)
 
@@ -200,7 +200,7 @@ def test_cuda_graphs_train_by_the_recipe_round_after_round(name):
         engine = cls(small_cnn().cuda(), settings, 3)
         params = tree_map(lambda t: t.cuda(), replicas(small_cnn, len(data)))
         for number in (1, 2, 6):
-            params, losses = engine.train(params, data.train, data.ids, number, proximal, params, 2)
+            params, losses = engine.train(LocalEpochs(params, data.train, data.ids, number, proximal, params, 2))
         ends.append(losses)
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
 

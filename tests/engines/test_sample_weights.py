@@ -10,7 +10,7 @@ from torch import nn
 from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines import mixup
-from fedfew.local import Local, cross_entropy
+from fedfew.local import Local, LocalEpochs, cross_entropy
 from fedfew.models.batch_norm import without_statistics
 from fedfew.stack import leaves, tree_map
 from fedfew.training.class_weights import with_class_weights
@@ -34,7 +34,7 @@ def trained(cls, weights, rounds=1, **training):
     data = with_class_weights(FEDERATION, settings)
     engine, params = cls(linear(), settings, 3), replicas(linear)
     for _ in range(rounds):
-        found = engine.train(params, data.train, data.ids, 3, cross_entropy, {}, 2, weights=weights)
+        found = engine.train(LocalEpochs(params, data.train, data.ids, 3, cross_entropy, {}, 2, weights=weights))
     return found
 
 

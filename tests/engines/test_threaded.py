@@ -9,7 +9,7 @@ from torch import nn
 
 import fedfew
 from fedfew.engines import LocalTraining, Threaded
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import leaves
 from tests.engines.small import images, replicas
 from tests.helpers import same_run
@@ -33,7 +33,7 @@ def cores():
 
 def train(objective=cross_entropy):
     engine = Threaded(conv(), LocalTraining(lr=0.1, batch_size=5, momentum=0.5), seed=3)
-    return engine.train(replicas(conv, len(DATA)), DATA.train, DATA.ids, 2, objective, {}, 2)
+    return engine.train(LocalEpochs(replicas(conv, len(DATA)), DATA.train, DATA.ids, 2, objective, {}, 2))
 
 
 def test_results_do_not_depend_on_the_number_of_cores(cores):

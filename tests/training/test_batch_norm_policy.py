@@ -10,7 +10,7 @@ import fedfew
 from fedfew import stack
 from fedfew.config import BatchNorm
 from fedfew.engines import LocalTraining, Sequential
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.methods import make
 from fedfew.models.batch_norm import state_names
 from fedfew.stack import WeightedMean, leaves, named_leaves, tree_map
@@ -81,7 +81,7 @@ def one_round_at_home(data=DATA):
     fresh = {name: torch.ones_like(t) if "running_var" in name else t * ("running" not in name) for name, t in start.items()}
     fresh |= {name: torch.zeros_like(t) for name, t in start.items() if "tracked" in name}
     params = tree_map(lambda t: t.expand(len(data), 1, *t.shape), fresh)
-    return engine.train(params, data.train, data.ids, 1, cross_entropy, {}, 1)[0]
+    return engine.train(LocalEpochs(params, data.train, data.ids, 1, cross_entropy, {}, 1))[0]
 
 
 def test_average_is_the_mean_of_the_clients_statistics():

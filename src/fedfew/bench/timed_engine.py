@@ -16,7 +16,7 @@ from fedfew.config import LocalTraining, Precision
 from fedfew.engines.choice import ENGINES
 from fedfew.engines.memory import clients_that_fit
 from fedfew.federation import Samples
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs
 from fedfew.stack import Tree, named_leaves, stack, take, to, tree_map
 from fedfew.util.spelling import unknown
 
@@ -87,7 +87,7 @@ class TimedEngine:
         for clients in torch.arange(self.clients).split(self.chunk):
             shape = len(clients), self.models
             params = tree_map(lambda t, shape=shape: t.expand(*shape, *t.shape[2:]), self._initial)
-            trained, _ = self._engine.train(params, self._samples.take(clients), clients, 1, cross_entropy, {}, self.epochs)
+            trained, _ = self._engine.train(LocalEpochs(params, self._samples.take(clients), clients, 1, epochs=self.epochs))
             if keep:
                 kept += [to(take(trained, i), "cpu") for i in range(len(clients))]
         return stack(kept) if keep else {}

@@ -5,8 +5,9 @@ Imports local, federation, models, stack and random_streams; never methods, trai
 """
 
 from fedfew.config import LocalTraining
-from fedfew.engines.base import Engine, ModelScores, UnsupportedModuleError
+from fedfew.engines.base import Engine, UnsupportedModuleError
 from fedfew.engines.choice import make
+from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked import Stacked
 from fedfew.engines.threaded import Threaded

@@ -17,7 +17,7 @@ from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked.engine import Stacked
 from fedfew.engines.threaded import Threaded
 from fedfew.federation import Samples
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree, tree_map
 
@@ -114,7 +114,7 @@ def _seconds(engine: Engine, samples: Samples, models: int, clients: int) -> flo
     clock = time.process_time if one_core else time.perf_counter  # processor time is not that of others on the core
     _wait(samples)
     begin = clock()
-    engine.train(params, few, first, 0, cross_entropy, {}, 1)
+    engine.train(LocalEpochs(params, few, first, 0))
     _wait(samples)
     return clock() - begin
 

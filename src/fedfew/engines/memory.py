@@ -1,10 +1,7 @@
-"""How much memory a run may take, and what becomes of memory that it frees."""
+"""How much memory a run may take."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 from collections.abc import Iterable
 
 import torch
@@ -13,10 +10,6 @@ from fedfew.engines.base import Engine
 from fedfew.federation import Samples
 
 ON_A_CPU = 2 * 2**30  # bytes; fixed, so that a run is repeated to the last bit
-KEPT = 256 * 2**20  # bytes of freed memory that stay with the process
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names and numbers of the GNU C library's malloc.h
-LARGEST_MMAP_THRESHOLD = 32 * 2**20  # bytes that it accepts
-USERS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # environment variables for the same
 
 
 def allowance(device: torch.device) -> int:
@@ -45,18 +38,6 @@ def share(device: torch.device, processes: int) -> None:
     """Leave the others, of so many processes, their share of a GPU: what asks for more than its own fails, not another."""
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(1 / processes, _number(device))
-
-
-def keep_freed() -> None:
-    """Let the process reuse memory that it has freed. By default the GNU C library returns a step's gradients and activations to
-    the system at the end of each step and asks for them again in the next one, page by page. The setting concerns the whole
-    process; one that the user has made in the environment stays. Other C libraries have no such setting."""
-    if sys.platform != "linux" or any(name in os.environ for name in USERS_OWN):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
-        mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 def _number(device: torch.device) -> int:

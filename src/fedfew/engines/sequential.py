@@ -16,8 +16,9 @@ from torch.optim.sgd import sgd
 from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import BETAS, EPS, Engine, ModelScores, Pass, evaluation_batches, forward
+from fedfew.engines.base import BETAS, EPS, Engine, Pass
 from fedfew.engines.dropout import keyed
+from fedfew.engines.evaluation import ModelScores, evaluation_batches, forward, totals
 from fedfew.engines.loss import BatchLoss, ClientTerms, client_terms, shifted
 from fedfew.federation import Samples
 from fedfew.local import Loss, Objective, Projection, Through
@@ -241,7 +242,7 @@ class Sequential(Engine):
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
             prior = None if samples.log_prior is None else samples.log_prior[i]
-            total = self._totals(samples, 1, 1)[:, 0, 0]
+            total = totals(self.criterion, samples.y, 1, 1)[:, 0, 0]
             for batch in evaluation_batches(rows):
                 logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
                 labels = samples.y[batch]

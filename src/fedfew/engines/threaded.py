@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.config import LocalTraining
-from fedfew.engines.memory import keep_freed
+from fedfew.engines.freed_memory import keep_freed
 from fedfew.engines.sequential import Sequential, Work, together
 from fedfew.federation import Samples
 from fedfew.stack import Tree, leaves, tree_map

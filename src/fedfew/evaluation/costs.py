@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from fedfew import methods, models
 from fedfew.adapters import TrainedPart
 from fedfew.config import LocalTraining
-from fedfew.engines.base import Engine, ModelScores, Pass
+from fedfew.engines.base import Engine, Pass
+from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.loss import BatchLoss, client_terms
 from fedfew.federation import Federation, Samples
 from fedfew.local import Local, Objective, Projection, Through

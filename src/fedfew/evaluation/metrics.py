@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from fedfew.engines.base import evaluation_batches, forward
+from fedfew.engines.evaluation import evaluation_batches, forward
 from fedfew.evaluation.client_metrics import ClientScores as ClientScores
 from fedfew.evaluation.client_metrics import client_scores as client_scores
 from fedfew.evaluation.client_metrics import multi_label_scores, regression_scores

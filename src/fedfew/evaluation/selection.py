@@ -22,10 +22,10 @@ from fedfew.config import LabelPrior
 from fedfew.data import split
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.engines.augment import check as check_augment
-from fedfew.engines.base import evaluation_batches
+from fedfew.engines.evaluation import evaluation_batches
 from fedfew.engines.loss import shifted
 from fedfew.federation import Federation, Pixels, as_input
-from fedfew.local import best_model, cross_entropy
+from fedfew.local import LocalEpochs, best_model
 from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import frozen_state, load_state, replica_state
@@ -244,7 +244,7 @@ def _adapted(
     trained = copy.deepcopy(module)
     params: Tree = {name: t.detach()[None, None].clone() for name, t in replica_state(module).items()}
     for epoch in range(training.local_epochs):
-        params, _ = engine.train(params, here.train, here.ids, 1, cross_entropy, {}, epochs=1, first_epoch=epoch)
+        params, _ = engine.train(LocalEpochs(params, here.train, here.ids, 1, first_epoch=epoch))
         load_state(trained, dict(named_leaves(tree_map(lambda t: t[0, 0], params))) | frozen_state(module))
         if on_epoch is not None:
             on_epoch(epoch + 1, score(trained.eval()))

@@ -258,7 +258,7 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     from fedfew.config import LocalTraining
     from fedfew.engines.stacked.engine import Stacked
     from fedfew.federation import Samples
-    from fedfew.local import cross_entropy
+    from fedfew.local import LocalEpochs
     from fedfew.models.state import replica_state
     from fedfew.stack import tree_map
 
@@ -270,7 +270,7 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     seconds = []
     for _ in range(4):
         begin = time.perf_counter()
-        trained, _ = engine.train(params, samples, torch.arange(clients), 0, cross_entropy, {}, 1)
+        trained, _ = engine.train(LocalEpochs(params, samples, torch.arange(clients), 0))
         float(next(iter(trained.values())).flatten()[0])  # type: ignore[union-attr]  # a flat tree; waits for the device
         seconds.append(time.perf_counter() - begin)
     return min(seconds) / (clients * each)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedfew.data.preprocessing import ImagePreprocessing, TablePreprocessing, TextPreprocessing
 from fedfew.data.readers.npz import channels_first
 from fedfew.data.tokens import Tokens
-from fedfew.engines.base import evaluation_batches
+from fedfew.engines.evaluation import evaluation_batches
 from fedfew.federation import Pixels, as_input
 from fedfew.tasks import CLASSIFICATION
 from fedfew.training.data_record import DataRecord

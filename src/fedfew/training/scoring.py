@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedfew.config import TrainConfig
 from fedfew.engines import Engine
-from fedfew.engines.base import ModelScores
+from fedfew.engines.evaluation import ModelScores
 from fedfew.federation import Samples
 from fedfew.local import best_model
 from fedfew.stack import Tree, leaves

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedfew import random_streams
-from fedfew.engines import LocalTraining, Sequential, Stacked, Threaded, UnsupportedModuleError, base
+from fedfew.engines import LocalTraining, Sequential, Stacked, Threaded, UnsupportedModuleError, evaluation
 from fedfew.engines.stacked import batch_scores, engine, traced
 from fedfew.engines.stacked.batch_norm import MaskedBatchNorm, make_masked, weighted_rows
 from fedfew.models.batch_norm import without_statistics
@@ -156,7 +156,7 @@ def test_without_statistics_clients_never_share_a_batch(cls):
 
 def test_a_last_sample_joins_the_evaluation_batch_before(monkeypatch):
     """Batches of 4: of 9 samples 4 and 5, of 5 samples 5, of 8 samples 4 and 4, of 7 samples 4 and 3."""
-    monkeypatch.setattr(base, "EVALUATION_BATCH", 4)
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 4)
     monkeypatch.setattr(batch_scores, "EVALUATION_BATCH", 4)
     monkeypatch.setattr(engine, "EVALUATION_BATCH", 4)
     data = images((9, 5, 8, 7, 9, 4, 13))

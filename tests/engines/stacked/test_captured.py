@@ -11,7 +11,7 @@ from fedfew.engines.stacked import captured as module_under_test
 from fedfew.engines.stacked.batches import by_size, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.federation import Federation
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import named_leaves, squared_distance, tree_map
 from tests.engines.small import SIZES, Normalised, images
 
@@ -69,7 +69,9 @@ def both(data, factory=Small, objective=cross_entropy, rounds=3, epochs=1, proje
             at = torch.arange(len(data)) if clients is None else torch.tensor(clients[number])
             context = {} if objective is cross_entropy else tree_map(lambda t, at=at: t[at] + 0.1, params)
             some = tree_map(lambda t, at=at: t[at], params)
-            trained, loss = engine.train(some, data.train.take(at), data.ids[at], number, objective, context, epochs, 0, project)
+            trained, loss = engine.train(
+                LocalEpochs(some, data.train.take(at), data.ids[at], number, objective, context, epochs, 0, project)
+            )
             params = tree_map(lambda t, new, at=at: t.index_copy(0, at, new), params, trained)
         yield engine, params, loss
 

@@ -6,7 +6,7 @@ import torch
 from fedfew.config import LocalTraining
 from fedfew.engines import Sequential, Stacked
 from fedfew.engines.stacked import epoch
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from tests.engines.small import FEDERATION, assert_same, replicas
 from tests.helpers import linear
 
@@ -15,7 +15,7 @@ def rounds(engine, clients):
     """Three rounds, each from where the last one ended: step by step, recorded, replayed."""
     params, losses, samples = replicas(linear, len(clients)), [], FEDERATION.train.take(clients)
     for number in range(1, 4):
-        params, loss = engine.train(params, samples, FEDERATION.ids[clients], number, cross_entropy, {}, 1)
+        params, loss = engine.train(LocalEpochs(params, samples, FEDERATION.ids[clients], number, cross_entropy, {}, 1))
         losses.append(loss)
     return params, torch.stack(losses)
 

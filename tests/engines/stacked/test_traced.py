@@ -10,7 +10,7 @@ from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import traced
 from fedfew.engines.stacked.traced import Traced, recorded
 from fedfew.federation import Federation
-from fedfew.local import cross_entropy
+from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import leaves, tree_map
 from tests.engines.small import FEDERATION, images, mlp, run
 from tests.helpers import linear
@@ -121,7 +121,7 @@ def test_nothing_is_recorded_twice_where_all_clients_differ_in_size(monkeypatch)
     engine = Stacked(linear(), LocalTraining(lr=0.1, batch_size=1), 0)
     params = tree_map(lambda t: t.expand(150, 1, *t.shape), dict(engine.module.state_dict()))
     for round in range(2):
-        engine.train(params, many.train, many.ids, round, cross_entropy, {}, 1)
+        engine.train(LocalEpochs(params, many.train, many.ids, round, cross_entropy, {}, 1))
         assert len(recordings) == 150
 
 

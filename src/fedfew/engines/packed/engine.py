@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from fedfew.config import LocalTraining
-from fedfew.engines.base import Engine, ModelScores
+from fedfew.engines.base import Engine
+from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.packed.members import BEFORE, Member
 from fedfew.engines.packed.requests import Gradients, Scores, Training
 from fedfew.engines.packed.stack import SharedStack
 from fedfew.engines.stacked import Stacked
 from fedfew.federation import Samples
-from fedfew.local import Objective, Projection
+from fedfew.local import LocalEpochs
 from fedfew.models.state import frozen_state, replica_state
-from fedfew.stack import Tree, leaves
+from fedfew.stack import Tree
 
 
 class Packed(Engine):
@@ -45,26 +45,10 @@ class Packed(Engine):
     def clock(self) -> float:
         return self.member.clock()
 
-    def train(
-        self,
-        params: Tree,
-        samples: Samples,
-        clients: Tensor,
-        round: int,
-        objective: Objective,
-        context: Tree,
-        epochs: int,
-        first_epoch: int = 0,
-        project: Projection | None = None,
-        weights: Tensor | None = None,
-    ) -> tuple[Tree, Tensor]:
-        self.member.begin_round(round)
-        models = leaves(params)[0].shape[1]
-        numbers = range(first_epoch, first_epoch + epochs)
-        keys = [partial(self.keys, clients, models, round, epoch) for epoch in numbers]
-        same = self.shared.same(objective)
-        request = Training(self.shared, params, samples, same, context, self.lr(round), keys, project, weights)
-        found: tuple[Tree, Tensor] = self.member.ask(request)
+    def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
+        self.member.begin_round(work.round)
+        work = replace(work, objective=self.shared.same(work.objective))
+        found: tuple[Tree, Tensor] = self.member.ask(Training(self.shared, work, self.lr(work.round), self.keys_of(work)))
         return found
 
     def losses(self, params: Tree, samples: Samples) -> Tensor:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.engines.base import Keys, ModelScores
+from fedfew.engines.base import Keys
+from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.packed.members import AFTER, BEFORE, TRAINING
 from fedfew.engines.packed.stack import SharedStack
 from fedfew.federation import Samples
-from fedfew.local import Objective, Projection
+from fedfew.local import LocalEpochs
 from fedfew.stack import Tree, leaves, named_leaves, tree_map
 
 
@@ -32,13 +33,22 @@ def joined(trees: Sequence[Tree]) -> Tree:
     return trees[0] if len(trees) == 1 else tree_map(lambda *of: torch.cat(of), *trees)
 
 
-def of_each(tree: Tree, sizes: Sequence[tuple[int, int]]) -> list[Tree]:
-    """A tree ``[Σ C·K, 1, …]`` taken apart into ``[C, K, …]``."""
-    parts: list[Tree] = []
+def size_of(tree: Tree) -> tuple[int, int]:
+    clients, models = leaves(tree)[0].shape[:2]
+    return clients, models
+
+
+def taken_apart(tree: Tree, losses: Tensor, sizes: Sequence[tuple[int, int]]) -> list[tuple[Tree, Tensor]]:
+    """A tree ``[Σ C·K, 1, …]`` and losses ``[Σ C·K, 1]`` as those of each run, ``[C, K, …]``."""
+    parts = []
     begin = 0
     for clients, models in sizes:
         own = slice(begin, begin + clients * models)
-        parts.append(tree_map(lambda t, own=own, k=models: t[own].squeeze(1).unflatten(0, (-1, k)), tree))
+
+        def of_run(t: Tensor, own: slice = own, models: int = models) -> Tensor:
+            return t[own].squeeze(1).unflatten(0, (-1, models))
+
+        parts.append((tree_map(of_run, tree), of_run(losses)))
         begin = own.stop
     return parts
 
@@ -48,46 +58,41 @@ class Training:
     """Local epochs of replicas ``[C, K, …]``."""
 
     stack: SharedStack
-    params: Tree
-    samples: Samples
-    objective: Objective
-    context: Tree
+    epochs: LocalEpochs
     lr: float
     keys: Sequence[Keys]  # one per epoch
-    project: Projection | None
-    weights: Tensor | None
     stage: int = TRAINING
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        clients, models = leaves(self.params)[0].shape[:2]
-        return clients, models
+        return size_of(self.epochs.params)
 
     @cached_property
     def kind(self) -> Hashable:
-        weighted = None if self.weights is None else self.weights.dtype
-        data = self.stack.data(self.samples)
-        names = shapes(self.params), shapes(self.context)
-        return "training", self.stack, data, self.objective, self.project, weighted, self.lr, len(self.keys), *names
+        of = self.epochs
+        weighted = None if of.weights is None else of.weights.dtype
+        replicas = shapes(of.params), shapes(of.context)
+        data = self.stack.data(of.samples)
+        return "training", self.stack, data, of.objective, of.project, weighted, self.lr, len(self.keys), *replicas
 
     def work(self) -> int:
-        return self.size[1] * self.samples.longest * len(self.samples.count)
+        return self.size[1] * self.epochs.samples.longest * len(self.epochs.samples.count)
 
     def together(self, requests: Sequence[Training]) -> list[tuple[Tree, Tensor]]:
-        most = self.stack.replicas_that_fit(self.samples)
+        most = self.stack.replicas_that_fit(self.epochs.samples)
         return [found for part in parts_of(requests, most, lambda r: r.size[0] * r.size[1]) for found in _trained(part)]
 
 
 def _trained(requests: Sequence[Training]) -> list[tuple[Tree, Tensor]]:
     first, sizes = requests[0], [r.size for r in requests]
-    stack = first.stack
-    if len(requests) == 1:
-        samples, params, context, weights = first.samples, first.params, first.context, first.weights
-    else:
-        samples = stack.joined([(r.samples, r.size[1]) for r in requests])
-        params = joined([one_model_each(r.params) for r in requests])
-        context = joined([one_model_each(r.context) for r in requests])
-        given = [r.weights.flatten(0, 1).unsqueeze(1) for r in requests if r.weights is not None]
+    stack, own = first.stack, first.epochs
+    samples, params, context, weights = own.samples, own.params, own.context, own.weights
+    if len(requests) > 1:
+        of_each = [r.epochs for r in requests]
+        samples = stack.joined([(r.epochs.samples, r.size[1]) for r in requests])
+        params = joined([one_model_each(epochs.params) for epochs in of_each])
+        context = joined([one_model_each(epochs.context) for epochs in of_each])
+        given = [epochs.weights.flatten(0, 1).unsqueeze(1) for epochs in of_each if epochs.weights is not None]
         weights = torch.cat([torch.nn.functional.pad(w, (0, samples.longest - w.shape[-1])) for w in given]) if given else None
 
     def keys(epoch: int) -> Keys:
@@ -96,11 +101,8 @@ def _trained(requests: Sequence[Training]) -> list[tuple[Tree, Tensor]]:
         return lambda stream: torch.cat([r.keys[epoch](stream).flatten() for r in requests])[:, None]
 
     passes = (stack.engine.pass_of(samples, first.lr, keys(epoch), weights) for epoch in range(len(first.keys)))
-    trained, losses = stack.engine.train_passes(params, samples, passes, first.objective, context, first.project)
-    if len(requests) == 1:
-        return [(trained, losses)]
-    found = zip(of_each(trained, sizes), of_each({"losses": losses}, sizes), strict=True)
-    return [(tree, of["losses"]) for tree, of in found]  # type: ignore[misc]  # a tensor
+    trained, losses = stack.engine.train_passes(params, samples, passes, own.objective, context, own.project)
+    return [(trained, losses)] if len(requests) == 1 else taken_apart(trained, losses, sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +116,7 @@ class Gradients:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        clients, models = leaves(self.params)[0].shape[:2]
-        return clients, models
+        return size_of(self.params)
 
     @cached_property
     def kind(self) -> Hashable:
@@ -130,8 +131,7 @@ class Gradients:
             return [engine.gradient(self.params, self.samples)]
         samples = self.stack.joined([(r.samples, r.size[1]) for r in requests])
         gradient, losses = engine.gradient(joined([one_model_each(r.params) for r in requests]), samples)
-        found = zip(of_each(gradient, sizes), of_each({"losses": losses}, sizes), strict=True)
-        return [(tree, of["losses"]) for tree, of in found]  # type: ignore[misc]  # a tensor
+        return taken_apart(gradient, losses, sizes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedfew.engines.base import EVALUATION_BATCH, ModelScores, forward, rows_of
+from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores, forward, rows_of, totals
 from fedfew.engines.loss import shifted
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked.batch_norm import weighted_rows
@@ -39,7 +39,7 @@ class BatchScores:
         columns = models + (log_weights is not None)
         prior = None if samples.log_prior is None else samples.log_prior[rank][:, None]  # [C, 1, classes]
         mixing = None if log_weights is None else log_weights[rank].T[..., None, None]  # [S, C, 1, 1]
-        total = self.engine._totals(samples, clients, columns)
+        total = totals(self.engine.criterion, samples.y, clients, columns)
         for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
             a = batch.clients
             outputs = self._outputs(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, d]
@@ -55,7 +55,7 @@ class BatchScores:
         """The same of models ``params[1, S, …]`` that all clients share: one pass over everybody's samples."""
         clients, models = len(samples.count), leaves(params)[0].shape[1]
         rows, owner = rows_of(samples)
-        total = self.engine._totals(samples, clients, models + (log_weights is not None))
+        total = totals(self.engine.criterion, samples.y, clients, models + (log_weights is not None))
         fitting = allowance(samples.y.device) // 4 // (models * self.engine._bytes_per_sample(samples))
         size = max(1, min(MOST, fitting))
         for at, who in zip(rows.split(size), owner.split(size), strict=True):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedfew.engines.base import forward
 from fedfew.engines.dropout import keyed
+from fedfew.engines.evaluation import forward
 from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batch_norm import weighted_rows

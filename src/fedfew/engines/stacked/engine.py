@@ -18,14 +18,8 @@ from torch import Tensor, nn
 from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines.augment import augmented, black
-from fedfew.engines.base import (
-    EVALUATION_BATCH,
-    REMEDY,
-    Engine,
-    ModelScores,
-    Pass,
-    UnsupportedModuleError,
-)
+from fedfew.engines.base import REMEDY, Engine, Pass, UnsupportedModuleError
+from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed, of_both

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedfew.engines.base import ModelScores, forward
+from fedfew.engines.evaluation import ModelScores, forward
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples

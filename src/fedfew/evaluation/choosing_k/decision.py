@@ -84,6 +84,11 @@ class Advice:
             return {}
         return {seed: decide(run for run in self.runs if run.seed != seed).chosen for seed in self.seeds}
 
+    @property
+    def alone(self) -> dict[int, int]:
+        """What each seed alone would choose."""
+        return {seed: decide(run for run in self.runs if run.seed == seed).chosen for seed in self.seeds}
+
     def with_k(self, K: int) -> list[Observed]:
         return sorted((run for run in self.runs if run.models == K), key=lambda run: run.seed)
 
@@ -155,6 +160,7 @@ class Advice:
             "chosen": d.chosen,
             "best": d.best,
             "without_seed": self.without,
+            "single_seed": self.alone,
             "why": self.sentences(),
             "models_in_use": {
                 count: {

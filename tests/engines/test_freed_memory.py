@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from fedfew.engines import LocalTraining, Threaded, memory
+from fedfew.engines import LocalTraining, Threaded, freed_memory
 
 # In a separate process, for what lies at the end of the heap decides what can be returned; without torch, which loads slowly.
 STEPS = """
-import ctypes, importlib.util, resource, sys, types
-sys.modules["torch"] = types.ModuleType("torch")
+import ctypes, importlib.util, resource, sys
 spec = importlib.util.spec_from_file_location("memory", sys.argv[1])
 memory = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(memory)
@@ -39,12 +38,12 @@ print(before, faults())
 @pytest.fixture
 def calls(monkeypatch):
     """What the C library's mallopt is called with."""
-    for name in memory.USERS_OWN:
+    for name in freed_memory.USERS_OWN:
         monkeypatch.delenv(name, raising=False)
     found = []
     library = SimpleNamespace(mallopt=lambda *arguments: found.append(arguments))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(freed_memory.sys, "platform", "linux")
     return found
 
 
@@ -53,9 +52,9 @@ def calls(monkeypatch):
 )
 def test_a_step_reuses_what_the_one_before_freed(monkeypatch):
     """The third of three steps that write 60 MiB, 15,360 pages of 4 KiB."""
-    for name in memory.USERS_OWN:
+    for name in freed_memory.USERS_OWN:
         monkeypatch.delenv(name, raising=False)
-    done = subprocess.run([sys.executable, "-c", STEPS, memory.__file__], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", STEPS, freed_memory.__file__], capture_output=True, text=True, check=True)
     before, after = (int(number) for number in done.stdout.split())
     assert before > 5000
     assert after < 500
@@ -69,17 +68,17 @@ def test_the_threaded_engine_keeps_memory(calls):
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_a_setting_in_the_environment_stays(monkeypatch, calls, name):
     monkeypatch.setenv(name, "1")
-    memory.keep_freed()
+    freed_memory.keep_freed()
     assert calls == []
 
 
 def test_other_systems_are_left_as_they_are(monkeypatch, calls):
-    monkeypatch.setattr(memory.sys, "platform", "darwin")
-    memory.keep_freed()
+    monkeypatch.setattr(freed_memory.sys, "platform", "darwin")
+    freed_memory.keep_freed()
     assert calls == []
 
 
 def test_a_c_library_without_the_setting_is_left_as_it_is(monkeypatch, calls):
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    memory.keep_freed()
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: object())
+    freed_memory.keep_freed()
     assert calls == []
