@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +72,6 @@ def outcome(root: Path, key: str) -> dict[str, Any]:
 def begun(root: Path, key: str) -> list[int]:
     """The processes that took a run up."""
     return [attempt["pid"] for attempt in RunFolder.of(root, key).attempts if attempt["event"] == "begun"]
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-    return found
 
 
 def command(file: Path, root: Path, *flags: str) -> subprocess.Popen[str]:

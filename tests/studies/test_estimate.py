@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,6 +70,17 @@ def test_finished_runs_of_the_same_kind_tell_the_speed(tmp_path: Path):
     assert found.total(2) == found.total(4) == pytest.approx(found.seconds["a"])  # a run is not divided
 
 
+@pytest.fixture
+def a_step_takes_a_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """On a clock of our own."""
+    ticks = count()
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    estimate._timed.cache_clear()
+    yield
+    estimate._timed.cache_clear()
+
+
+@pytest.mark.usefixtures("a_step_takes_a_second")
 def test_without_any_a_few_steps_are_timed(tmp_path: Path):
     small = Settings(model="mlp", rounds=10, device="cpu")
     large = Settings(dataset="cifar10", model="cnn", batch_size=4, rounds=10, device="cpu")
@@ -74,12 +88,15 @@ def test_without_any_a_few_steps_are_timed(tmp_path: Path):
     assert (found.from_runs, found.from_steps) == (0, 2)
     assert found.seconds["own"] is None
     assert found.total(1) is None
-    assert found.seconds["large"] > 10 * found.seconds["small"] > 0
+    twenty_clients = 20 * 4 * small.batch_size  # four batches each, in one stack
+    assert found.seconds["small"] == pytest.approx(10 * estimate.work(small) / twenty_clients + estimate.BEFORE_AND_AFTER)
+    assert found.seconds["large"] == pytest.approx(10 * estimate.work(large) / 4 + estimate.BEFORE_AND_AFTER)  # one batch
     assert "2 from training steps timed just now, 1 unknown" in found.how
 
 
-def test_a_step_of_texts(tmp_path: Path):
-    assert 0 < estimate._timed(("ag-news", "textcnn", 2, "cpu"), 1) < 60
+@pytest.mark.usefixtures("a_step_takes_a_second")
+def test_a_step_of_texts():
+    assert estimate._timed(("ag-news", "textcnn", 2, "cpu"), 1) == 1 / 2  # two texts
     assert estimate._timed(("digits", "my:model", 2, "cpu"), 1) is None
 
 

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedfew.studies import execution, runner, store, workers
+from fedfew.studies import execution, runner, store, worker_process, workers
 from fedfew.studies.folder import RunFolder, write_plan
 from fedfew.studies.job import Job, Report
 from fedfew.studies.options import Options
@@ -22,9 +22,10 @@ from fedfew.studies.study import Study
 from fedfew.studies.worker_process import WorkerProcess
 from fedfew.training.settings import Settings
 from fedfew.util.files import folder_locked
-from tests.studies.small import Heard, begun, command, made, outcome, study, text, until
+from tests.held_method import SPEC, Hold, until
+from tests.studies.small import Heard, begun, command, made, outcome, study, text
 
-LONG = {"base": {"rounds": 250, "checkpoint_every": 5, "score_every": 100}, "rows": {"FedFew": {"method": "fedfew"}}}
+LONG = {"base": {"rounds": 250, "checkpoint_every": 1, "score_every": 100}, "rows": {"Held": {"method": SPEC}}}
 
 
 def run_study(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[execution.Prepared, Report, Heard]:
@@ -43,20 +44,38 @@ def in_background(found: Study, root: Path) -> tuple[threading.Thread, list[Repo
     return thread, reports, heard
 
 
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
+    """Runs of a study are held in their fourth round."""
+    made = Hold(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cell]:
     """A long run that nobody disturbed: what the disturbed ones must come to."""
     root = tmp_path_factory.mktemp("undisturbed")
-    prepared, report, _ = run_study(study(**LONG), root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", Hold(root).environment["PYTHONPATH"])
+        prepared, report, _ = run_study(study(**LONG), root)
     assert not report.failed
     return root, prepared.cells[0]
 
 
-def in_the_middle(root: Path, key: str) -> int:
-    """Wait until the run has a checkpoint; the process that makes it."""
-    until(lambda: list((root / "runs" / key).glob("round-*")))
-    assert not RunFolder.of(root, key).finished
+def in_the_middle(hold: Hold, root: Path, key: str) -> int:
+    """Wait until the run is held, and has a checkpoint; the process that makes it."""
+    hold.wait()
+    assert list((root / "runs" / key).glob("round-*"))
     return begun(root, key)[-1]
+
+
+def ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def test_runs_are_made_once_and_never_again(tmp_path):
@@ -100,10 +119,11 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_replaced_and_its_run_ends_as_if_nothing_had_been(tmp_path, undisturbed):
+def test_a_worker_that_is_killed_is_replaced_and_its_run_ends_as_if_nothing_had_been(tmp_path, undisturbed, hold):
     root, cell = undisturbed
     thread, reports, _ = in_background(study(**LONG), tmp_path)
-    os.kill(in_the_middle(tmp_path, cell.key), signal.SIGKILL)
+    os.kill(in_the_middle(hold, tmp_path, cell.key), signal.SIGKILL)
+    hold.go_on()
     thread.join()
     assert reports[0].done == [cell.key]
     assert len(set(begun(tmp_path, cell.key))) == 2
@@ -111,15 +131,16 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_ends_as_if_nothing_had_
 
 
 @pytest.mark.slow
-def test_a_runner_that_is_killed_leaves_what_the_next_one_goes_on_with(tmp_path, undisturbed):
+def test_a_runner_that_is_killed_leaves_what_the_next_one_goes_on_with(tmp_path, undisturbed, hold):
     root, cell = undisturbed
     file = tmp_path / "tiny.yaml"
     file.write_text(text(**LONG))
     first = command(file, tmp_path, "--workers", "1")
-    worker = in_the_middle(tmp_path, cell.key)
+    worker = in_the_middle(hold, tmp_path, cell.key)
     first.kill()
     first.wait()
-    until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2])
+    hold.go_on()
+    until(lambda: ended(worker))
     assert not RunFolder.of(tmp_path, cell.key).finished  # the worker noticed, and stopped
     prepared, report, _ = run_study(study(**LONG), tmp_path)
     assert (list(prepared.new), report.done) == ([cell.key], [cell.key])
@@ -127,16 +148,18 @@ def test_a_runner_that_is_killed_leaves_what_the_next_one_goes_on_with(tmp_path,
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbed):
+def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbed, hold):
     root, cell = undisturbed
     file = tmp_path / "tiny.yaml"
     file.write_text(text(**LONG))
     first = command(file, tmp_path, "--scale", "1")
-    in_the_middle(tmp_path, cell.key)
+    in_the_middle(hold, tmp_path, cell.key)
     first.send_signal(signal.SIGINT)
-    out, err = first.communicate(timeout=30)
+    assert first.stdout is not None
+    assert any("stopping: runs end with their round" in line for line in first.stdout)
+    hold.go_on()
+    _, err = first.communicate(timeout=600)
     assert first.returncode == 130, err
-    assert "stopping: runs end with their round" in out
     assert f"Stopped, 1 runs are left. To go on: fedfew study run {file} --folder {tmp_path}" in err.replace("\n", " ")
     assert list((tmp_path / "runs" / cell.key).glob("round-*"))
     run_study(study(**LONG), tmp_path)
@@ -145,19 +168,26 @@ def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbe
 
 def test_a_second_ctrl_c_kills(tmp_path, monkeypatch):
     """A worker in a long round hears of nothing; the runner does not wait for it."""
-    heard, reports = Heard(), []
-    slow = 'import sys; print(\'{"event": "ready"}\', flush=True); sys.stdin.readline(); import time; time.sleep(600)'
+    slow = """
+import sys, time
+print('{"event": "ready"}', flush=True)
+sys.stdin.readline()
+print('{"event": "round", "key": "abc"}', flush=True)
+time.sleep(3600)
+"""
     monkeypatch.setattr(sys, "executable", _script(tmp_path, slow))
-    job = Job("abc", "slow", Settings())
 
-    def interrupt() -> None:
-        for _ in range(2):
-            time.sleep(0.5)
+    class Interrupts(Heard):
+        def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
-    reports = runner.run(tmp_path, [job], heard, workers=1, code="", log=tmp_path / "log")
-    assert (reports.stopped, reports.left, heard.stops) == (True, ["abc"], 1)
+        def stopping(self) -> None:
+            super().stopping()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    heard = Interrupts()
+    report = runner.run(tmp_path, [Job("abc", "slow", Settings())], heard, workers=1, code="", log=tmp_path / "log")
+    assert (report.stopped, report.left, heard.stops) == (True, ["abc"], 1)
 
 
 def _script(folder: Path, program: str) -> str:
@@ -223,6 +253,20 @@ def test_a_worker_that_never_starts_leaves_the_work_to_the_others(tmp_path, monk
     assert (sorted(report.done), report.failed) == (["a", "b", "c"], {})
 
 
+class SlowClock(Heard):
+    """The clock of the runner stands still, but for so many seconds after each round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.now = seconds, 0.0
+        for module in (runner, worker_process):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def on_event(self, worker: int, job: Job, event: dict[str, Any]) -> None:
+        if event["event"] == "round":
+            self.now += self.seconds
+
+
 def test_a_run_that_hangs_fails_at_the_time_limit_and_the_others_go_on(tmp_path, monkeypatch):
     hangs = """
 import json, sys, time
@@ -230,14 +274,14 @@ print('{"event": "ready"}', flush=True)
 for line in sys.stdin:
     key = json.loads(line)["key"]
     if key == "hangs":
-        time.sleep(600)
+        print(json.dumps({"event": "round", "key": key}), flush=True)
+        time.sleep(3600)
     print(json.dumps({"event": "done", "key": key}), flush=True)
 """
     monkeypatch.setattr(sys, "executable", _script(tmp_path, hangs))
     jobs = [Job("hangs", "x", Settings(), seconds=9.0), Job("works", "y", Settings())]
-    begin = time.monotonic()
-    report = runner.run(tmp_path, jobs, Heard(), workers=1, code="", log=tmp_path / "log", time_limit=0.5)
-    assert time.monotonic() - begin < 10
+    heard = SlowClock(monkeypatch, 0.6)
+    report = runner.run(tmp_path, jobs, heard, workers=1, code="", log=tmp_path / "log", time_limit=0.5)
     assert report.done == ["works"]
     assert "no round was finished within the time limit of 0.5 s" in report.failed["hangs"]
     assert RunFolder.of(tmp_path, "hangs").error["kind"] == "TimeLimit"
@@ -245,18 +289,17 @@ for line in sys.stdin:
 
 def test_rounds_that_are_finished_in_time_have_no_limit_together(tmp_path, monkeypatch):
     slow = """
-import json, sys, time
+import json, sys
 print('{"event": "ready"}', flush=True)
 key = json.loads(sys.stdin.readline())["key"]
 for _ in range(5):
-    time.sleep(0.3)
     print(json.dumps({"event": "round", "key": key}), flush=True)
 print(json.dumps({"event": "done", "key": key}), flush=True)
 """
     monkeypatch.setattr(sys, "executable", _script(tmp_path, slow))
-    job = Job("slow", "x", Settings())
-    report = runner.run(tmp_path, [job], Heard(), workers=1, code="", log=tmp_path / "log", time_limit=1.0)
-    assert (report.done, report.failed) == (["slow"], {})
+    job, heard = Job("slow", "x", Settings()), SlowClock(monkeypatch, 0.9)
+    report = runner.run(tmp_path, [job], heard, workers=1, code="", log=tmp_path / "log", time_limit=1.0)
+    assert (report.done, report.failed, heard.now) == (["slow"], {}, 4.5)
 
 
 @pytest.mark.slow
@@ -323,21 +366,24 @@ def test_a_run_whose_result_is_damaged_is_made_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_runners_on_one_folder_make_each_run_once(tmp_path):
+def test_two_runners_on_one_folder_make_each_run_once(tmp_path, hold):
+    changes = {"seeds": 8, "base": {"rounds": 20}, "rows": {"Held": {"method": SPEC}}}
     file = tmp_path / "tiny.yaml"
-    file.write_text(text(seeds=4, base={"rounds": 20}))
-    found = study(seeds=4, base={"rounds": 20})
+    file.write_text(text(**changes))
+    found = study(**changes)
     other = command(file, tmp_path, "--workers", "1")
-    until(lambda: (tmp_path / "tiny" / "plan.json").exists())
-    _, report, _ = run_study(found, tmp_path)
-    out, err = other.communicate(timeout=100)
+    hold.wait()
+    thread, reports, _ = in_background(found, tmp_path)
+    hold.go_on()
+    thread.join()
+    out, err = other.communicate(timeout=600)
     assert other.returncode == 0, err
     keys = [cell.key for cell in cells(found)]
     assert len(keys) == 8
     assert [len(begun(tmp_path, key)) for key in keys] == [1] * 8
     assert all(RunFolder.of(tmp_path, key).finished for key in keys)
     assert "8/8" in out
-    assert sorted(report.done) == sorted(keys)
+    assert sorted(reports[0].done) == sorted(keys)
 
 
 @pytest.mark.slow
