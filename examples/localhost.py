@@ -11,6 +11,7 @@ and ended, whatever happened before.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -115,7 +116,7 @@ class Localhost:
             raise ProgramError(f"'{' '.join(words)}' ended with code {done.returncode}: {(done.stdout + done.stderr).strip()}")
         return done.stdout
 
-    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 90, alive: tuple[str, ...] = ()) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 300, alive: tuple[str, ...] = ()) -> None:
         """Wait until a condition holds; an error after so many seconds, or when one of the programs ``alive`` has ended."""
         end = time.monotonic() + seconds
         while not condition():
@@ -217,11 +218,12 @@ def processes_of(folder: Path, program: str | None = None) -> list[int]:
 
 
 def free_port() -> int:
-    """A port on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port on which nothing listens now. Systems give ports from 32768 up to whoever asks for any: these are below."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def listening(port: int) -> bool:

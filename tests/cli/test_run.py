@@ -16,12 +16,13 @@ import yaml
 
 import fedfew
 from fedfew.methods.hyperparameters import hyper_parameters
-from tests.cli.small import ENVIRONMENT, PROGRAM, SMALL
+from tests.cli.small import ENVIRONMENT, SMALL
+from tests.held_method import Hold
 from tests.helpers import call, refused
 from tests.methods.tiers import tiered
 
-LONG = ["run", *SMALL, "--engine", "stacked", "--rounds", "200", "--models", "2", "--score-every", "50"]
-LONG += ["--checkpoint-every", "100"]
+LONG = ["run", *SMALL, "--rounds", "10", "--models", "2", "--checkpoint-every", "2"]
+HELD = [sys.executable, "-c", "import tests.held_method as t; t.hold_fedfew(); from fedfew.cli import main; main()", *LONG]
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -230,22 +231,23 @@ def test_a_refused_checkpoint_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_then_resume_ends_as_if_nothing_had_happened() -> None:
+def test_ctrl_c_then_resume_ends_as_if_nothing_had_happened(here: Path) -> None:
+    hold = Hold(here)
     stopped = subprocess.Popen(
-        [*PROGRAM, *LONG, "--folder", "r"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*HELD, "--folder", "r"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT | hold.environment,
     )
-    assert stopped.stdout is not None
-    for line in stopped.stdout:
-        if "fedfew: round " in line:  # the first of at most twenty lines
-            stopped.send_signal(signal.SIGINT)
-            break
-    out, err = stopped.communicate(timeout=60)
+    hold.wait()
+    stopped.send_signal(signal.SIGINT)  # within round 4
+    out, err = stopped.communicate(timeout=600)
     assert stopped.returncode == 130, err
     assert "To go on: fedfew run --resume --folder r" in err
     assert "Traceback" not in err
     assert "\x1b" not in out
-    at = fedfew.load("r").round
-    assert 10 <= at < 200
+    assert fedfew.load("r").round == 3
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -254,26 +256,26 @@ def test_ctrl_c_then_resume_ends_as_if_nothing_had_happened() -> None:
     finally:
         torch.set_num_threads(torch_threads)
     resumed, whole = fedfew.load("r"), fedfew.load("whole")
-    assert resumed.round == whole.round == 200
+    assert resumed.round == whole.round == 10
     for one, other in zip(resumed.models, whole.models, strict=True):
         for name, value in one.state_dict().items():
             assert torch.equal(value, other.state_dict()[name]), name
 
 
 @pytest.mark.slow
-def test_a_second_process_in_the_same_folder_is_refused_and_the_first_undisturbed() -> None:
-    first = subprocess.Popen([*PROGRAM, *LONG, "--folder", "r"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert first.stdout is not None
-    next(line for line in first.stdout if "round" in line)
-    first.send_signal(signal.SIGSTOP)  # in the middle of a round
+def test_a_second_process_in_the_same_folder_is_refused_and_the_first_undisturbed(here: Path) -> None:
+    hold = Hold(here)
+    environment = ENVIRONMENT | hold.environment
+    first = subprocess.Popen([*HELD, "--folder", "r"], stdout=subprocess.PIPE, text=True, env=environment)
+    hold.wait()  # in the middle of a round
     files = {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()}
     try:
         for words in (["--resume"], ["--method", "fedavg"], ["--resume", "--rounds", "300"]):
             assert f"process {first.pid} on" in refused("run", "--folder", "r", *words)
         assert {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()} == files
     finally:
-        first.send_signal(signal.SIGCONT)
-    first.communicate(timeout=60)
+        hold.go_on()
+    first.communicate(timeout=600)
     assert first.returncode == 0
     call(*LONG, "--folder", "whole")
     assert np.allclose(fedfew.load("r").history.served_loss, fedfew.load("whole").history.served_loss, rtol=1e-5)

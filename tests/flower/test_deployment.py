@@ -1,7 +1,6 @@
 """A real SuperLink with four real SuperNodes on loopback: failures, then parity, on the same nodes."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -15,34 +14,33 @@ from tests.methods.tiers import ON_A_NETWORK
 
 pytestmark = pytest.mark.deploy
 SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py
-FAULTS = "0:1:raise,1:1:nan,0:2:shape,0:3:huge,0:4:hang"
+FAULTS = "0:1:raise,1:1:nan,0:2:shape,0:3:huge,0:4:hang,2:4:hang"
 WRONG = {"nan": lambda t: t * float("nan"), "shape": lambda t: t[..., None], "huge": lambda t: t * 1e6}
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     with deployment(tmp_path_factory.mktemp("deployment")) as here:
-        for i in range(3):  # the fourth is late
-            here.node(i, node_config(i))
+        for node in [here.node(i, node_config(i)) for i in range(3)]:  # the fourth is late
+            here.wait_for(lambda node=node: "SuperNode ID" in node.text(), node.name, alive=(node.name,))
         yield here
 
 
 def test_sites_that_fail_die_or_come_late(here, tmp_path):
-    """Round 1: client 0 raises, 1 sends NaN. 2: wrong shapes. 3: a huge update. 4: 0 hangs, 2 is killed and restarted."""
+    """Round 1: client 0 raises, 1 sends NaN. 2: wrong shapes. 3: a huge update. 4: 0 and 2 hang, 2 is killed and restarted."""
     folder = here.folder / "faults"
     settings = {"rounds": 5, "quorum": 0.25, "deadline": 75.0, "gather": 30.0, "folder": str(folder), "test.score": False}
     program = here.start_run(APP, settings | {"test.faults": FAULTS})
-    here.wait_for(lambda: "round 1 of 5" in program.text(), "round 1", 200)
+    here.wait_for(lambda: "round 1 of 5" in program.text(), "round 1", 600)
     here.node(3, node_config(3))
-    here.wait_for(lambda: "round 3 of 5" in program.text(), "round 3", 200)
-    time.sleep(1)
+    here.wait_for((here.folder / "sites" / "client-2" / "hanging").exists, "round 4", 600)
     here.kill("node-2")
     here.node("2-again", node_config(2))
-    here.wait_for(lambda: not program.running(), "the end", 300)
+    here.wait_for(lambda: not program.running(), "the end", 600)
     run = fedfew.load(folder, tiny)
     answered = ~np.isnan(run.history.losses).any(2)
     late = answered[:, 3].tolist()  # when it joined is a matter of seconds
-    assert late in ([False, False, True, True, True], [False, False, False, True, True]), program.text()
+    assert late in [[False] * k + [True] * (5 - k) for k in (1, 2, 3, 4)], program.text()
     assert answered[:, 0].tolist() == [False] * 5
     assert answered[:, 1].tolist() == [False, True, True, True, True]
     assert answered[:, 2].tolist() == [True, True, True, False, True]

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 STUBBORN = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
 print("started", flush=True)
-time.sleep(100)
+time.sleep(3600)
 """
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found through /proc")
 
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 def stubborn(here: Localhost, name: str = "stubborn") -> None:
     here.start(name, sys.executable, "-c", STUBBORN)
     here.wait_for(lambda: "started" in here.programs[name].text(), "it", alive=(name,))
+    here.wait_for(lambda: len(processes_of(here.folder, name)) == 2, "both", alive=(name,))
 
 
 def test_all_that_was_started_is_ended(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ with Localhost(Path({str(tmp_path)!r}), patience=0.2) as here:
     here.start("x", sys.executable, "-c", {STUBBORN!r})
     here.wait_for(lambda: "started" in here.programs["x"].text(), "it")
     print("ready", flush=True)
-    time.sleep(100)
+    time.sleep(3600)
 """
     outer = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
@@ -87,7 +88,7 @@ with Localhost(Path({str(tmp_path)!r}), patience=0.2) as here:
     assert outer.stdout.readline() == "ready\n"
     assert len(processes_of(tmp_path)) == 2
     outer.send_signal(number)
-    outer.wait(30)
+    outer.wait(600)
     assert outer.returncode != 0
     assert processes_of(tmp_path) == []
 

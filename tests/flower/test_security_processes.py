@@ -16,14 +16,14 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from examples.localhost import Localhost, Program, free_port
+from examples.localhost import Localhost, Program, free_port, listening
 
 from fedfew.cli import flower_certs
 from fedfew.flower import certs
 from tests.flower.support import ENVIRONMENT
 
 pytestmark = pytest.mark.deploy
-PATIENCE = 60.0
+PATIENCE = 600.0
 
 
 class Federation:
@@ -82,6 +82,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         superlink = it.start("superlink", it.typed("flower-superlink"))
         it.start("gate", it.typed("fedfew"))
         it.here.wait_for(lambda: "Uvicorn running" in superlink.text(), "the SuperLink", PATIENCE, alive=("superlink",))
+        it.here.wait_for(lambda: listening(it.gate), "the gate", PATIENCE, alive=("gate",))
         done = it.flwr(*it.typed("flwr supernode register")[1:])
         assert done.returncode == 0, done.stdout + done.stderr
         yield it

@@ -8,6 +8,7 @@ from fedfew.flower.site_errors import fails_as
 from fedfew.stack import tree_map
 
 SECRET = "patient 4711"
+HANGING = "hanging"  # a file that says that the site does
 _train = site.Site._train
 _masked_step = site.Site._masked_step
 _handle = client.handle
@@ -20,7 +21,8 @@ def faulty_train(self, message):
         with fails_as("training"):
             raise RuntimeError(f"{SECRET} has no label")
     if fault == "hang":
-        time.sleep(600)
+        (self.folder / HANGING).touch()
+        time.sleep(3600)
     reply = _train(self, message)
     change = {
         "nan": lambda t: t * float("nan"),
