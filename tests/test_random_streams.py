@@ -57,3 +57,16 @@ def test_participants():
     assert random_streams.participants(0, 1, clients, 1.0).tolist() == list(range(40))
     assert len(random_streams.participants(0, 1, clients, 1e-9)) == 1
     assert drawn != [random_streams.participants(1, r, clients, 0.1).tolist() for r in range(200)]
+
+
+def test_orders_follow_from_the_hash_of_the_numbers_that_name_them():
+    """Each number hashed by itself, in plain integers: numpy and PyTorch must find the same."""
+    counts, longest = [5, 9], 9
+    found = random_streams.order(11, 4, torch.tensor([3, 70]), 2, 1, torch.tensor(counts), longest)
+    epoch = int(random_streams.count(random_streams.BATCH_ORDER, 11, 4, 1))
+    for i, client in enumerate((3, 70)):
+        for k in range(2):
+            key = int(random_streams.count(epoch, client, k))
+            drawn = [(int(random_streams.count(key, place)) % 2**64) >> 1 for place in range(counts[i])]
+            expected = sorted(range(counts[i]), key=drawn.__getitem__) + list(range(counts[i], longest))
+            assert found[i, k].tolist() == expected

@@ -17,6 +17,8 @@ A loss of +∞ means that the client cannot use the model: the pair takes no par
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -73,8 +75,10 @@ def log_weights(
 ) -> tuple[Tensor, Tensor]:
     """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums taken a part at a time."""
     objectives = _objectives(losses, preference, ideal)
-    log_w = torch.log_softmax((objectives.amin(1, keepdim=True) - objectives) / _checked_mu(mu), 1)
-    return _soft_min(objectives, mu) / mu + _log_client_weights(client_weights, losses), log_w
+    least = objectives.amin(1, keepdim=True)
+    log_w = torch.log_softmax((least - objectives) / _checked_mu(mu), 1)
+    log_sum = -log_w.amax(1)  # log Σ_k exp((least − objectives[i, k]) / μ): where the least is, log w is 0 minus that
+    return least[:, 0] / mu - log_sum + _log_client_weights(client_weights, losses), log_w
 
 
 def _soft_min(objectives: Tensor, mu: float) -> Tensor:
@@ -87,7 +91,7 @@ def _log_client_weights(weights: Tensor | float | None, losses: Tensor) -> Tenso
     if weights is None:
         return losses.new_zeros(len(losses), dtype=_working_type(losses))
     column = _per_client("client_weights", weights, losses.to(_working_type(losses)))[:, 0]
-    least, most = column.aminmax()
+    least, most = map(float, column.aminmax())
     if least < 0 or most <= 0:
         raise ValueError("client_weights must be ≥ 0, and > 0 for at least one client")
     return column.log()
@@ -108,8 +112,9 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
         raise TypeError("losses must be a floating-point torch.Tensor of shape [M, K]")
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}")
-    usable = losses.isfinite()
-    if not usable.all():
+    usable = None
+    if not _finite(losses):
+        usable = losses.isfinite()
         if not (usable | (losses == torch.inf)).all():
             raise ValueError("losses must be numbers, or +inf for a model that a client cannot use, but some are NaN or -inf")
         if not usable.any(1).all():
@@ -121,7 +126,9 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
         lam = _per_client("preference", preference, losses)
         if (lam < 0).any():
             raise ValueError("preference must be ≥ 0 for every client")
-        objectives = torch.where(usable, lam * objectives, torch.inf)  # 0·∞ would be NaN
+        objectives = lam * objectives
+        if usable is not None:
+            objectives = torch.where(usable, objectives, torch.inf)  # 0·∞ would be NaN
     return objectives
 
 
@@ -129,9 +136,14 @@ def _per_client(name: str, value: Tensor | float, losses: Tensor) -> Tensor:
     column = torch.as_tensor(value, dtype=losses.dtype, device=losses.device)
     if column.ndim > 1 or (column.ndim == 1 and len(column) != len(losses)):
         raise ValueError(f"{name} must be one number or one per client ({len(losses)}), not of shape {list(column.shape)}")
-    if not column.isfinite().all():
+    if not _finite(column):
         raise ValueError(f"{name} must be finite")
     return column.expand(len(losses))[:, None]
+
+
+def _finite(values: Tensor) -> bool:
+    """Is every number finite? Their sum is, unless one of them is not or it overflows: only then each is looked at."""
+    return math.isfinite(values.detach().sum()) or bool(values.isfinite().all())
 
 
 def _checked_mu(mu: float) -> float:

@@ -5,8 +5,9 @@ A tree is a dict of tensors or of trees, so it can be saved, sent and compared w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 import torch
 from torch import Tensor
@@ -89,12 +90,16 @@ def subtract(a: Tree, b: Tree) -> Tree:
 
 def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
     """a + scale · b; a tensor ``scale`` belongs to the leading axes. Whole numbers stay whole: their sum is rounded."""
-    return tree_map(lambda x, y: _like(x, _real(x) + _against(scale, _real(y)) * _real(y)), a, b)
+    if not isinstance(scale, Tensor) and scale == 1:
+        return tree_map(lambda x, y: _like(x, _real(x) + _real(y)), a, b)
+    against = _beside(scale)
+    return tree_map(lambda x, y: _like(x, _real(x) + against(_real(y)) * _real(y)), a, b)
 
 
 def scaled(tree: Tree, scale: float | Tensor) -> Tree:
     """scale · tree; a tensor ``scale`` belongs to the leading axes."""
-    return tree_map(lambda t: t * _against(scale, t), tree)
+    against = _beside(scale)
+    return tree_map(lambda t: t * against(t), tree)
 
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
@@ -114,8 +119,11 @@ def finite(tree: Tree) -> Tensor:
 
 def all_finite(tree: Tree) -> bool:
     """Is every number finite? A sum is, unless a number is not or it overflows: only then is every number looked at."""
-    sums = [t.sum().double() for t in leaves(tree)]
-    return not sums or bool(torch.stack(sums).isfinite().all()) or all(bool(t.isfinite().all()) for t in leaves(tree))
+    every = leaves(tree)
+    sums = [t.sum() for t in every]
+    if any(t.is_cuda for t in every):
+        sums = [torch.stack([t.double() for t in sums]).sum()]  # a GPU is waited for once
+    return math.isfinite(sum(map(float, sums))) or all(bool(t.isfinite().all()) for t in every)
 
 
 def count_bytes(tree: Tree) -> int:
@@ -124,13 +132,28 @@ def count_bytes(tree: Tree) -> int:
 
 def bytes_each(tree: Tree) -> int:
     """Bytes of one entry of the leading axis."""
-    return sum(t.numel() // len(t) * t.element_size() for t in leaves(tree))
+    return sum(t.numel() // t.shape[0] * t.element_size() for t in leaves(tree))
 
 
-def _against(scale: float | Tensor, tensor: Tensor) -> float | Tensor:
-    if isinstance(scale, Tensor):
-        return scale.to(tensor).reshape(scale.shape + (1,) * (tensor.ndim - scale.ndim))
-    return scale
+def _beside(scale: float | Tensor) -> Callable[[Tensor], Any]:
+    """A function of tensors: what each is to be multiplied by, where ``scale`` belongs to the leading axes. Leaves of a tree are
+    many and of one type: the scale is converted once for all."""
+    if not isinstance(scale, Tensor):
+        return lambda t: scale
+    converted = _converted(scale)
+    return lambda t: converted(t.device, t.dtype).reshape(scale.shape + (1,) * (t.ndim - scale.ndim))
+
+
+def _converted(tensor: Tensor) -> Callable[[torch.device, torch.dtype], Tensor]:
+    """``tensor.to``, remembered."""
+    made: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def to(device: torch.device, dtype: torch.dtype) -> Tensor:
+        if (device, dtype) not in made:
+            made[device, dtype] = tensor.to(device, dtype)
+        return made[device, dtype]
+
+    return to
 
 
 def _real(tensor: Tensor) -> Tensor:
@@ -138,9 +161,16 @@ def _real(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.double()
 
 
+def _real_type(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.is_floating_point() else torch.float64
+
+
 def _like(model: Tensor, value: Tensor) -> Tensor:
     """The value in the type of ``model``."""
     return value.to(model.dtype) if model.is_floating_point() else value.round().to(model.dtype)
+
+
+NOTHING = torch.tensor(-torch.inf, dtype=torch.float64)  # log 0
 
 
 class WeightedMean:
@@ -155,7 +185,7 @@ class WeightedMean:
         self._largest = torch.full((models,), -torch.inf, dtype=torch.float64)
         self._total = torch.zeros(models, dtype=torch.float64)
         self._sum: Tree | None = None
-        self.log_whole = torch.tensor(-torch.inf, dtype=torch.float64)  # log of what the weights are shares of, see add
+        self.log_whole = NOTHING  # log of what the weights are shares of, see add
 
     def add(self, log_weights: Tensor, x: Tree, log_whole: Tensor | None = None) -> None:
         """log_whole: one number per client; the sum of their exponentials is the whole of which the weights are shares. The
@@ -166,13 +196,14 @@ class WeightedMean:
         largest = torch.maximum(self._largest, log_weights.amax(0))
         anchor = largest.masked_fill(largest == -torch.inf, 0.0)
         omega = (log_weights - anchor).exp()
-        part = tree_map(lambda t: _weighted_sum(omega.to(t.device), t), x)
+        converted = _converted(omega)
+        part = tree_map(lambda t: _weighted_sum(converted(t.device, _real_type(t)), t), x)
         if self._sum is None:
             self._total, self._sum = omega.sum(0), part
         else:
             shrink = (self._largest - anchor).exp()
             self._total = self._total * shrink + omega.sum(0)
-            self._sum = tree_map(lambda s, p: _scaled(shrink, s) + p, self._sum, part)
+            self._sum = tree_map(torch.add, scaled(self._sum, shrink), part)
         self._largest = largest
 
     def parts(self) -> Tree:
@@ -192,8 +223,8 @@ class WeightedMean:
         self._largest = largest
         self.log_whole = torch.logaddexp(self.log_whole, tensor(parts, "whole").cpu())
         self._total = self._total * shrink + total * scale
-        scaled = tree_map(lambda t: _scaled(scale, t), added)
-        self._sum = scaled if self._sum is None else tree_map(lambda s, t: _scaled(shrink, s) + t, self._sum, scaled)
+        added = scaled(added, scale)
+        self._sum = added if self._sum is None else tree_map(torch.add, scaled(self._sum, shrink), added)
 
     @property
     def log_total(self) -> Tensor:
@@ -209,18 +240,13 @@ class WeightedMean:
         """The weighted mean, stacked over models; zero for a model nobody gave weight to."""
         assert self._sum is not None, "nothing was added"
         inverse = torch.where(self._total > 0, 1 / self._total.clamp_min(1e-300), 0.0)
-        return tree_map(lambda s: _scaled(inverse, s), self._sum)
-
-
-def _scaled(scale: Tensor, tensor: Tensor) -> Tensor:
-    return tensor * _against(scale.to(tensor.device), tensor)
+        return scaled(self._sum, inverse)
 
 
 def _weighted_sum(omega: Tensor, x: Tensor) -> Tensor:
     """[C, K] and [C, K or 1, …] → [K, …]"""
     clients, models = omega.shape
     x = _real(x)
-    omega = omega.to(x.dtype)
     flat = x.reshape(clients, x.shape[1], -1)
     # bmm: einsum would look for this product at every call
     total = torch.bmm(omega.T[:, None], flat.transpose(0, 1)) if x.shape[1] == models else omega.T @ flat[:, 0]

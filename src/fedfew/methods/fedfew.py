@@ -185,9 +185,9 @@ class FedFew(Method):
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         """Lines 14–15."""
-        step = torch.full((self.models,), self.server_step, dtype=torch.float64)
+        step: float | Tensor = self.server_step
         if not self.normalise:
-            step *= mean.shares  # Σ_i λ_i α_i w[i, k], about 1/K where every λ_i is 1
+            step = step * mean.shares  # Σ_i λ_i α_i w[i, k], about 1/K where every λ_i is 1
         if self.share == "none":
             return add(server, mean.mean(), step)
         moves, shares = mean.mean(), mean.shares

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,8 +59,7 @@ class Aggregation:
             self._mean = self._round_mean(0)  # a round without clients gets noise, too
         self._restarted: list[tuple[int, int]] = []
         self._noted: list[tuple[Tensor, Reply]] = []  # for a method that absorbs single replies
-        self._weighed: list[tuple[Tensor, Tensor]] = []  # see _weights
-        self._factors: Tensor | None = None
+        self._weighed: list[Tensor] = []  # log ω of the clients of each chunk
         self._known: tuple[Tensor, Tensor] | None = None  # see _replies
 
     def add(self, clients: Tensor, reply: Reply) -> None:
@@ -77,11 +77,11 @@ class Aggregation:
             log_weights, log_whole = self._log_weights(*of)
             update = reply.update if self._products is None else self._products.of_updates(reply.update)
             self._mean.add(clients, log_weights, log_whole, update)
-            self._weighed.append((log_weights, log_weights.logsumexp(1) if log_whole is None else log_whole))
+            self._weighed.append(log_weights)
         if self.method.absorbs:
             self._noted.append((clients, reply))
         self._answered.append(clients)
-        self._factors = self._known = None
+        self._known = None
 
     def add_mean(self, mean: WeightedMean) -> None:
         """The updates' weighted mean itself, where they were added up elsewhere (under masks, which hide single ones)."""
@@ -93,21 +93,22 @@ class Aggregation:
 
     def log_factors(self, log_alpha: Tensor, clients: Tensor) -> Tensor:
         """What is added to the log of these clients' weights [C] so that none is above its cap; they are all of the round."""
-        most = self._caps()
+        most = self._caps
         return torch.zeros(len(clients)) if most is None else log_factors(log_alpha, most[clients])
 
     def _round_mean(self, models: int) -> RoundMean | PrivateMean:
         if self._noise is not None:
             return PrivateMean(self.optimizer.config, self._state.server, len(self.share), self._noise)
-        return RoundMean(models, self._caps(), self.optimizer.config, self.share)
+        return RoundMean(models, self._caps, self.optimizer.config, self.share)
 
+    @cached_property
     def _caps(self) -> Tensor | None:
         """The largest share of the weights per client; None: no limit."""
         return None if self.method.share_cap >= 1 else caps(self.method.share_cap, self.share)
 
     def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
         """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
-        self._weighed, self._factors, self._known = [], None, None
+        self._weighed, self._known = [], None
         gathered = group.everyones((self.losses, self.samples, self.adapted, self.bytes_up, self.bytes_down, self._answered))
         mine: Tree = {"mean": {} if self._mean is None else self._mean.parts()}
         for i, (clients, state) in enumerate(own):
@@ -239,15 +240,10 @@ class Aggregation:
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""
-        if not self._weighed:  # their updates came from other processes, or added up
-            self._weighed = [self._log_weights_of(self.bounded(self._replies[1]))]
-        if len(self._weighed) > 1:
-            of_weights, of_clients = zip(*self._weighed, strict=True)
-            self._weighed = [(torch.cat(of_weights), torch.cat(of_clients))]
-        log_weights, log_alpha = self._weighed[0]
-        if self._factors is None:
-            self._factors = self.log_factors(log_alpha, self.answered)
-        return log_weights, log_alpha, self._factors
+        if self._weighed and isinstance(self._mean, RoundMean):
+            return torch.cat(self._weighed), self._mean.log_alpha, self._mean.log_factors
+        log_weights, log_alpha = self._log_weights_of(self.bounded(self._replies[1]))  # updates came added up, or with noise
+        return log_weights, log_alpha, self.log_factors(log_alpha, self.answered)
 
     def _log_weights_of(self, losses: Tensor) -> tuple[Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` that the clients who answered would have with these losses."""

@@ -21,7 +21,10 @@ def bounded(losses: Tensor, bound: float | None) -> Tensor:
     """
     if bound is None:
         return losses
-    excess = (losses.amin(1, keepdim=True) - bound).clamp_min(0)
+    least = losses.amin(1, keepdim=True)
+    if not bool((least > bound).any()):  # as in nearly every round
+        return losses
+    excess = (least - bound).clamp_min(0)
     return torch.where(losses.isfinite(), losses - excess, losses)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from fedfew.stack import all_finite
 from fedfew.training.per_client import some
 
 ONCE = "This is reported once"  # ends a line about a single client
@@ -15,7 +16,7 @@ MOST = 0.9  # of the weight of a model: a client with more than this gets a line
 
 def unusable(clients: Tensor, reported: Tensor, round: int) -> list[str]:
     """A line for each model whose loss or update is not finite, so that its loss is +inf, for some of the clients."""
-    if bool(reported.isfinite().all()):
+    if all_finite({"losses": reported}):
         return []
     clients, order = clients.sort()
     lines = []
@@ -48,7 +49,7 @@ def of_weights(
 ) -> list[str]:
     """Lines about clients whose weight is capped, and about clients with most of the weight of a model."""
     capped = factors.nonzero()[:, 0].tolist()
-    before, after = (of.softmax(0).tolist() if capped else [] for of in (log_alpha, log_alpha + factors))
+    before, after = ((log_alpha + added).softmax(0).tolist() if capped else [] for added in (0, factors))
     lines = [
         f"the weight of client {int(clients[row])} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
         f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g})"

@@ -30,15 +30,15 @@ class RoundMean:
         self.rule = None if config is None or config.aggregator == "mean" else config
         self._mean = WeightedMean(models)
         self._clients = torch.zeros(0, dtype=torch.int64)
-        self._log_alpha = torch.zeros(0, dtype=torch.float64)
+        self.log_alpha = torch.zeros(0, dtype=torch.float64)  # of all clients so far, in the order in which they came
+        self._log_factors: Tensor | None = None
         self._kept: dict[int, Tree] = {}  # by client: its weights and its update
 
     def add(self, clients: Tensor, log_weights: Tensor, log_whole: Tensor | None, update: Tree) -> None:
         """log_weights ``[C, K]`` and log_whole ``[C]`` are a method's, of the updates ``[C, K or 1, …]`` of these clients."""
         log_weights = log_weights.to("cpu", torch.float64)
         log_alpha = log_weights.logsumexp(1) if log_whole is None else log_whole.to("cpu", torch.float64)
-        self._clients = torch.cat([self._clients, clients.cpu()])
-        self._log_alpha = torch.cat([self._log_alpha, log_alpha])
+        self._came(clients.cpu(), log_alpha)
         late = self._waiting()
         waiting = torch.isin(clients.cpu(), late) if len(late) else late
         if len(late) and bool(waiting.any()):
@@ -58,7 +58,7 @@ class RoundMean:
         if not self._kept:
             return self._mean
         self._release()
-        factors = dict(zip(self._clients.tolist(), self._factors(), strict=True))
+        factors = dict(zip(self._clients.tolist(), self.log_factors, strict=True))
         kept = [(self._kept[client], factors[client]) for client in sorted(self._kept)]
         if self.rule is not None:
             return self._centre(self.rule, kept)
@@ -86,12 +86,20 @@ class RoundMean:
 
     def _waiting(self) -> Tensor:
         """Clients whose updates cannot be added yet."""
-        return self._clients if self.rule is not None else self._clients[self._factors() != 0]
+        return self._clients if self.rule is not None else self._clients[self.log_factors != 0]
 
-    def _factors(self) -> Tensor:
-        if self.most is None:
-            return torch.zeros_like(self._log_alpha)
-        return log_factors(self._log_alpha, self.most[self._clients])
+    @property
+    def log_factors(self) -> Tensor:
+        """What is added to :attr:`log_alpha` so that no client so far is above its cap."""
+        if self._log_factors is None:
+            most = None if self.most is None else self.most[self._clients]
+            self._log_factors = torch.zeros_like(self.log_alpha) if most is None else log_factors(self.log_alpha, most)
+        return self._log_factors
+
+    def _came(self, clients: Tensor, log_alpha: Tensor) -> None:
+        self._clients = torch.cat([self._clients, clients])
+        self.log_alpha = torch.cat([self.log_alpha, log_alpha])
+        self._log_factors = None
 
     def _release(self) -> None:
         """Add the kept updates of clients that are below their cap now."""
@@ -108,14 +116,13 @@ class RoundMean:
     def parts(self) -> Tree:
         """What another process needs to :meth:`merge` this with its own."""
         kept: Tree = {str(client): one for client, one in self._kept.items()}
-        rows: Tree = {"models": torch.tensor(self.models), "clients": self._clients, "log_alpha": self._log_alpha}
+        rows: Tree = {"models": torch.tensor(self.models), "clients": self._clients, "log_alpha": self.log_alpha}
         return {"mean": self._mean.parts(), "kept": kept, "rows": rows}
 
     def merge(self, parts: Tree) -> None:
         """Take in what other clients sent."""
         self._mean.merge(branch(parts, "mean"))
         rows = branch(parts, "rows")
-        self._clients = torch.cat([self._clients, tensor(rows, "clients").cpu()])
-        self._log_alpha = torch.cat([self._log_alpha, tensor(rows, "log_alpha").cpu()])
+        self._came(tensor(rows, "clients").cpu(), tensor(rows, "log_alpha").cpu())
         for client in branch(parts, "kept"):
             self._kept[int(client)] = branch(branch(parts, "kept"), client)
