@@ -27,20 +27,26 @@ class Held(fedfew.FedFew):
         return super().client(received, own, local)
 
 
-def hold_fedfew() -> None:
-    """FedFew itself waits in this process, so that its runs are those of the command line."""
-    original = fedfew.FedFew.client
+def main() -> None:
+    """The command line, in which FedFew and local training wait: they are called as ever."""
+    from fedfew.cli import main
 
-    def client(self: fedfew.FedFew, received: Any, own: Any, local: Any) -> Any:
+    for cls in (fedfew.FedFew, fedfew.LocalOnly):
+        cls.client = _held(cls.client)  # type: ignore[attr-defined]  # both have it
+    main()
+
+
+def _held(original: Callable[..., Any]) -> Callable[..., Any]:
+    def client(self: Any, received: Any, own: Any, local: Any) -> Any:
         _wait(local.round)
         return original(self, received, own, local)
 
-    fedfew.FedFew.client = client  # type: ignore[method-assign]  # a process of the tests
+    return client
 
 
 def _wait(round: int) -> None:
     if round == ROUND and (file := os.environ.get(GO_ON)):
-        Path(f"{file}.reached").touch()
+        Path(f"{file}.reached-{os.getpid()}").touch()
         while not Path(file).exists():
             time.sleep(0.01)
 
@@ -61,9 +67,13 @@ class Hold:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.environment = {GO_ON: str(self.file), "PYTHONPATH": path}
 
-    def wait(self) -> None:
-        """Until the run is there."""
-        until(Path(f"{self.file}.reached").exists)
+    def wait(self, processes: int = 1) -> None:
+        """Until so many processes are there."""
+        until(lambda: len(list(self.file.parent.glob(f"{self.file.name}.reached-*"))) >= processes)
 
     def go_on(self) -> None:
         self.file.touch()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import fedfew
-from fedfew.cli import app
+from fedfew.cli import app, errors
 from tests.cli.small import ENVIRONMENT, PROGRAM, SMALL
 from tests.helpers import call, refused
 
@@ -33,3 +34,14 @@ def test_an_unforeseen_error_is_a_paragraph_too_unless_debugging(monkeypatch: py
     monkeypatch.setattr(fedfew, "train", broken)
     assert "ZeroDivisionError: oh no ('fedfew --debug …' shows where)" in refused("run", *SMALL, "--models", "2")
     assert isinstance(CliRunner().invoke(app, ["--debug", "run", *SMALL, "--models", "2"]).exception, ZeroDivisionError)
+
+
+def test_settings_are_written_as_flags() -> None:
+    Path("a.csv").write_text("site,x,y\n" + "".join(f"{i % 2},{i * i},{'ab'[i % 3 % 2]}\n" for i in range(12)) + "0,1,\n")
+    show = ["data", "show", "a.csv"]
+    assert "Name one with --label …" in refused(*show, "--label", "z")
+    assert "row 13: the label is missing (--skip-bad leaves such rows out)" in refused(*show, "--label", "y")
+    shown = " ".join(call(*show, "--label", "y", "--skip-bad", "--clients", "2").stderr.split())
+    assert "divided among 2 clients by partition dirichlet:0.5; --client … names a column of clients" in shown
+    assert "divided among" not in call(*show, "--label", "y", "--skip-bad", "--client", "site").stderr
+    assert errors.as_flags("load(data, label=…, client=…)") == "load(data, label=…, client=…)"

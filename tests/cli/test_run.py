@@ -22,7 +22,7 @@ from tests.helpers import call, refused
 from tests.methods.tiers import tiered
 
 LONG = ["run", *SMALL, "--rounds", "10", "--models", "2", "--checkpoint-every", "2"]
-HELD = [sys.executable, "-c", "import tests.held_method as t; t.hold_fedfew(); from fedfew.cli import main; main()", *LONG]
+HELD = [sys.executable, "-m", "tests.held_method", *LONG]
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -57,7 +57,7 @@ def test_show_tells_what_happened() -> None:
 
 
 def test_show_nothing() -> None:
-    assert "there is no checkpoint in nowhere" in refused("show", "nowhere")
+    assert "there is no checkpoint in nowhere, which does not exist" in refused("show", "nowhere")
     assert "did you mean" in refused("shwo", "nowhere").lower()
 
 

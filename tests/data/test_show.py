@@ -101,7 +101,7 @@ def test_command_prepare(tmp_path: Path) -> None:
     )
     code, out = run("prepare", file, "--label", "kind", "--clients", 2, "--partition", "iid", "-o", tmp_path / "a.fed")
     assert code == 2
-    assert "error: a.csv, row 5: a value is infinite" in out
+    assert "Error: a.csv, row 5: a value is infinite" in out
     code, out = run(
         "prepare",
         file,

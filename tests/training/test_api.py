@@ -78,7 +78,7 @@ def test_bad_settings_are_named(settings, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_no_gpu():
-    with pytest.raises(ValueError, match="no CUDA GPU"):
+    with pytest.raises(ValueError, match="no CUDA GPU that torch can use: choose cpu, or auto"):
         train(device="cuda")
 
 

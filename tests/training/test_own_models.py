@@ -85,8 +85,14 @@ def test_a_model_that_does_not_fit_the_data_is_refused_in_a_sentence(model: Any,
 def test_what_is_no_model_is_refused_in_a_sentence() -> None:
     with pytest.raises(TypeError, match="model must be a name, a module or a function without arguments that returns one"):
         train(fedfew.FedAvg(), model=lambda: 3)
+    with pytest.raises(TypeError, match="arguments that returns a module; of_width: missing a required argument: 'width'"):
+        train(fedfew.FedAvg(), model=of_width)
     with pytest.raises(TypeError, match="Silent returned str, in which there is no tensor of outputs"):
         train(fedfew.FedAvg(), model=Silent)
+
+
+def of_width(width: int) -> nn.Module:
+    return nn.Linear(FEATURES, width)
 
 
 class Silent(nn.Linear):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,13 +30,13 @@ SETTINGS = [name for name in OF_THE_DATA if name not in ("dataset", "data_seed")
 
 
 @app.command("list")
+@errors.readable
 def list_(data_dir: DataDir = None, as_json: flags.Json = False) -> None:
     """List the data sets known by name, and whether they are in the data folder."""
     from fedfew.data import finding
     from fedfew.data.sources import SOURCES
 
-    with _plain_errors():
-        folder = finding.data_folder(data_dir)
+    folder = finding.data_folder(data_dir)
     if as_json:
         print(json.dumps(_listed(folder), indent=2))
         return
@@ -91,6 +88,7 @@ def _listed(folder: Path | None) -> list[dict[str, Any]]:
 
 @app.command()
 @flags.takes_settings(only=SETTINGS)
+@errors.readable
 def show(
     dataset: Name,
     seed: Seed = 0,
@@ -102,25 +100,25 @@ def show(
     """Show the samples per client and class, and how different the clients are."""
     from fedfew.data import show as showing
 
-    with _plain_errors():
-        federation = _loaded(dataset, seed, given)
-        if as_json:
-            print(json.dumps(showing.document(federation), indent=2))
-            console = Console(stderr=True)
-        else:
-            console = Console()
-            console.print(showing.table(federation, console.width))
-            for line in showing.column_lines(federation):
-                console.print(line, markup=False, highlight=False)
-            if showing.has_classes(federation):
-                distance = showing.heterogeneity(showing.counts(federation))
-                console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
-        if picture is not None:
-            console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
+    federation = _loaded(dataset, seed, given)
+    if as_json:
+        print(json.dumps(showing.document(federation), indent=2))
+        console = Console(stderr=True)
+    else:
+        console = Console()
+        console.print(showing.table(federation, console.width))
+        for line in showing.column_lines(federation):
+            console.print(line, markup=False, highlight=False)
+        if showing.has_classes(federation):
+            distance = showing.heterogeneity(showing.counts(federation))
+            console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
+    if picture is not None:
+        console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
 
 
 @app.command()
 @flags.takes_settings(only=SETTINGS)
+@errors.readable
 def prepare(
     dataset: Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; ends in .fed.")],
@@ -130,18 +128,17 @@ def prepare(
     """Write a federation into one file for --dataset; reading it needs no further libraries."""
     from fedfew.data import prepared
 
-    with _plain_errors():
-        begin = time.perf_counter()
-        if not prepared.is_prepared(output):
-            raise ValueError(f"--output must end in {prepared.SUFFIX}, not {output.name!r}")
-        federation = _loaded(dataset, seed, given)
-        path = prepared.write(federation, output)
-        seconds = time.perf_counter() - begin
-        samples = sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
-        Console().print(
-            f"{path}: {federation.name}, {len(federation)} clients, {samples:,} samples, "
-            f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s"
-        )
+    begin = time.perf_counter()
+    if not prepared.is_prepared(output):
+        raise ValueError(f"--output must end in {prepared.SUFFIX}, not {output.name!r}")
+    federation = _loaded(dataset, seed, given)
+    path = prepared.write(federation, output)
+    seconds = time.perf_counter() - begin
+    samples = sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
+    Console().print(
+        f"{path}: {federation.name}, {len(federation)} clients, {samples:,} samples, "
+        f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s"
+    )
 
 
 def _loaded(dataset: str, seed: int, given: dict[str, Any]) -> Federation:
@@ -150,17 +147,5 @@ def _loaded(dataset: str, seed: int, given: dict[str, Any]) -> Federation:
     federation, notes = make_federation(settings)
     console = Console(stderr=True)
     for note in notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        console.print(f"note: {errors.as_flags(note)}", markup=False, highlight=False)
     return federation
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Errors that the user can correct are one sentence on standard error, not a traceback."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        if errors.tracebacks_wanted():
-            raise
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)

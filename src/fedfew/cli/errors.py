@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -47,6 +48,15 @@ def readable(command: Command) -> Command:
     return guarded  # type: ignore[return-value]  # wraps() keeps the signature, which mypy cannot see
 
 
+SETTINGS = re.compile(r'(?<!, )\b(label|input|size|task|test_share|clients?)=(…|"(\w+)")')  # after a comma: a call in Python
+
+
+def as_flags(text: str) -> str:
+    """Settings of data as they are written in Python (``label=…``, ``on_bad="skip"``), in a text for the command line."""
+    text = text.replace('on_bad="skip"', "--skip-bad")
+    return SETTINGS.sub(lambda found: f"--{found[1].replace('_', '-')} {found[3] or found[2]}", text)
+
+
 def say(message: str, title: str = "") -> None:
     """A paragraph on stderr."""
     console = Console(stderr=True)
@@ -58,7 +68,7 @@ def _paragraph(error: Exception) -> str:
     from fedfew.engines import UnsupportedModuleError
     from fedfew.training.distributed import PeerError
 
-    text = " ".join(str(error).split()) or "no further words"
+    text = as_flags(" ".join(str(error).split())) or "no further words"
     if isinstance(error, (*EXPECTED, DivergedError, PeerError, UnsupportedModuleError)):
         return text
     return f"{type(error).__name__}: {text} ('fedfew --debug …' shows where)"

@@ -138,7 +138,7 @@ def load_data(settings: Settings, console: Console) -> Federation:
 
 
 def note(console: Console, text: str) -> None:
-    console.print(f"note: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"note: {errors.as_flags(text)}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def train_in(

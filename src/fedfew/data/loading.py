@@ -115,6 +115,7 @@ def load(
         raise ValueError(f"stratify is for classes, but the task is {read.task}")
     if clients is None and (spec is None or spec.column is None):
         clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
+    drawn = spec is None and defaults.keep_split
     if spec is None and language and defaults.partition == reading.PARTITION and len(np.unique(read.y, axis=0)) < 2:
         spec, said = PartitionSpec.parse("iid"), ["partition iid: these texts have no labels that they could be divided by"]
     spec = spec or PartitionSpec.parse(defaults.partition)
@@ -152,7 +153,13 @@ def load(
         "columns": read.details.get("columns"),
         "tokens": None if tokens is None else tokens.about,
         "skipped": skipped,
-        "notes": [*read.notes, *said, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)],
+        "notes": [
+            *(notes.about_clients(len(cuts), str(spec)) if drawn and not spec.column else []),
+            *read.notes,
+            *said,
+            *notes.about_data(read, units, group, splits, scale),
+            *defaults.notes(read),
+        ],
     }
     federation = assemble(
         read,

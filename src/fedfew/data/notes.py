@@ -13,6 +13,11 @@ from fedfew.data.raw import TEST
 _OTHER_USE = ("the label", "client or group", "the split", "not named in input")
 
 
+def about_clients(clients: int, partition: str) -> list[str]:
+    """Of data of the user's own, where neither clients nor a partition are named."""
+    return [f"the rows are divided among {clients} clients by partition {partition}; client=… names a column of clients"]
+
+
 def about_data(
     data: DecodedData, units: Indices | None, group: str | None, splits: NDArray[np.int8] | None, scale: Scale
 ) -> list[str]:

@@ -37,7 +37,7 @@ def amounts(samples: int, test_share: float, val_share: float, who: str = "a cli
     if samples < sides:
         raise DataError(
             f"{who} has {samples} sample{'s' if samples != 1 else ''}, too few for {sides} splits: "
-            "use fewer clients or a more even partition"
+            'use fewer clients or a more even partition (on_bad="skip" leaves such clients out)'
         )
     test = min(max(1, round(samples * test_share)), samples - sides + 1)
     val = min(max(1, round(samples * val_share)), samples - test - 1) if val_share else 0

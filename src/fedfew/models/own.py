@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,17 @@ class OwnModel:
         return module
 
     def _made(self, factory: Callable[[], nn.Module]) -> nn.Module:
+        name = getattr(factory, "__name__", repr(factory))
+        try:
+            inspect.signature(factory).bind()
+        except TypeError as error:
+            raise TypeError(f"model must be a function without arguments that returns a module; {name}: {error}") from None
+        except ValueError:  # of a function written in C, whose arguments are not known
+            pass
         made = factory()
         if not isinstance(made, nn.Module):
             raise TypeError(
-                f"model must be a name, a module or a function without arguments that returns one; {factory!r} returned "
+                f"model must be a name, a module or a function without arguments that returns one; {name} returned "
                 f"{type(made).__name__}"
             )
         return made

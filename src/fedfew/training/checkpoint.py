@@ -133,7 +133,7 @@ def read_newest(folder: Path, expected: dict[str, Any] | None = None) -> tuple[S
     """
     found = checkpoints(folder)
     if not found:
-        raise CheckpointError(f"there is no checkpoint in {folder}")
+        raise CheckpointError(f"there is no checkpoint in {folder}{'' if folder.is_dir() else ', which does not exist'}")
     refused: list[str] = []
     for path in reversed(found):
         try:

@@ -14,5 +14,5 @@ def device_named(name: str) -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N, not {name!r}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {name!r}, but this machine has no CUDA GPU that torch can use")
+        raise ValueError(f"device is {name!r}, but this machine has no CUDA GPU that torch can use: choose cpu, or auto")
     return device
