@@ -6,16 +6,17 @@ import weakref
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.func import vmap
 
+from fedfew.engines.stacked.graph import as_function
 from fedfew.engines.stacked.recording import record
 
 
 def replayed(function, *tensors: Tensor):
     """A recording made of copies, so that what the function writes is seen in what it is given later."""
     graph, constants = record(function, tuple(t.clone() for t in tensors))
-    return fx.GraphModule(constants, graph)
+    return as_function(graph, constants, lambda target: target)
 
 
 def test_gradients_of_many_replicas_at_once():

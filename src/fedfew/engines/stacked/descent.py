@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch import fx
 
+from fedfew.engines.stacked.graph import Graph, Node
 from fedfew.engines.stacked.kernels import row_gather
 from fedfew.engines.stacked.traced import Recording, drop_unused
 
@@ -25,19 +25,16 @@ def descending(recording: Recording, parameters: list[int], lr: float) -> Record
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
     gradients, reported = cast(tuple[list[Any], Any], output.args[0])  # as the function returns them
-    moves = [(arguments[at], g) for at, g in zip(parameters, gradients, strict=True) if isinstance(g, fx.Node)]
+    moves = [(arguments[at], g) for at, g in zip(parameters, gradients, strict=True) if isinstance(g, Node)]
     output.args = (reported,)
-    with graph.inserting_before(output):
-        left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr)]
-        if left:
-            graph.call_function(
-                aten._foreach_add_.List, tuple([list(nodes) for nodes in zip(*left, strict=True)]), {"alpha": -lr}
-            )
+    left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr)]
+    if left:
+        graph.call_function(aten._foreach_add_.List, tuple([list(nodes) for nodes in zip(*left, strict=True)]), {"alpha": -lr})
     drop_unused(graph)
     return recording
 
 
-def _fused(graph: fx.Graph, parameter: fx.Node, gradient: fx.Node, lr: float) -> bool:
+def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float) -> bool:
     """Move the parameter without its gradient, if the gradient is of a kind that allows it and nothing else uses it."""
     turned = gradient.target is aten.transpose.int and gradient.args[1:] == (1, 2)
     source: Any = gradient.args[0] if turned or gradient.target is aten.view.default else gradient

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+
+from fedfew.engines.stacked.graph import Graph, Node
 
 aten = torch.ops.aten
 
@@ -31,7 +32,7 @@ COMMUTE = {aten.add.Tensor, aten.mul.Tensor}
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default}
 
 
-def write_in_place(graph: fx.Graph) -> None:
+def write_in_place(graph: Graph) -> None:
     """Let operations write over what nobody reads after them."""
     place = {node: at for at, node in enumerate(graph.nodes)}
     for node in place:
@@ -45,10 +46,10 @@ def write_in_place(graph: fx.Graph) -> None:
             node.target, node.args = TWINS[node.target], node.args[::-1]
 
 
-def _scattered_into_zeros(total: fx.Node, place: dict[fx.Node, int]) -> bool:
+def _scattered_into_zeros(total: Node, place: dict[Node, int]) -> bool:
     """zeros.scatter_add(…) + other: scatter into the other, as in the gradient of a cross-entropy."""
     for part, other in (total.args, total.args[::-1]):
-        if isinstance(part, fx.Node) and part.target is aten.scatter_add.default and len(part.users) == 1 and not total.kwargs:
+        if isinstance(part, Node) and part.target is aten.scatter_add.default and len(part.users) == 1 and not total.kwargs:
             zeros: Any = part.args[0]
             if zeros.target is aten.new_zeros.default and _free(other, total, place):
                 total.target, total.args = aten.scatter_add_.default, (other, *part.args[1:])
@@ -56,9 +57,9 @@ def _scattered_into_zeros(total: fx.Node, place: dict[fx.Node, int]) -> bool:
     return False
 
 
-def _free(value: Any, user: fx.Node, place: dict[fx.Node, int]) -> bool:
+def _free(value: Any, user: Node, place: dict[Node, int]) -> bool:
     """Is the memory of this of no use after its user, which returns the same shape and type?"""
-    if not isinstance(value, fx.Node) or value.meta.get("like") != user.meta.get("like"):
+    if not isinstance(value, Node) or value.meta.get("like") != user.meta.get("like"):
         return False
     reader = user
     while True:

@@ -7,30 +7,49 @@ records a step for each number of clients, that was most of the wait before the 
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedfew.engines.stacked.graph import Graph, Node, replaced
 
 READS_A_NUMBER = torch.ops.aten._local_scalar_dense.default
 
 
-def record(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> tuple[fx.Graph, dict[str, Tensor]]:
+def record(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> tuple[Graph, dict[str, Tensor]]:
     """Run the function, and return what it did, below vmap and autograd, as a graph of the same arguments.
 
     Tensors that it takes from elsewhere become constants, which are returned by name. A node's ``meta["like"]`` is the shape and
     type of its tensor.
     """
-    recorder = _Recorder(tensors)
-    with recorder:
-        result = function(*tensors)
+    recorder, outer = Recorder(tensors), Recorder.current()
+    _running.recorder = recorder
+    try:
+        with recorder:
+            result = function(*tensors)
+    finally:
+        _running.recorder = outer
     return recorder.finished(result)
 
 
-class _Recorder(TorchDispatchMode):
+_running = threading.local()
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down what happens while it is active."""
+
+    @staticmethod
+    def current() -> Recorder | None:
+        """The one that is active in this thread."""
+        found: Recorder | None = getattr(_running, "recorder", None)
+        return found
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """PyTorch's hook: to be skipped by its compiler, a mode loads the compiler first, which takes a second."""
@@ -38,7 +57,7 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         super().__init__()
-        self._graph = fx.Graph()
+        self._graph = Graph()
         self._constants: dict[str, Tensor] = {}
         self._nodes = WeakTensorKeyDictionary()  # weak, or everything computed would stay in memory to the end
         for at, tensor in enumerate(tensors):
@@ -57,7 +76,32 @@ class _Recorder(TorchDispatchMode):
                     self._put(part, self._graph.call_function(operator.getitem, (node, at)))
         return result
 
-    def _put(self, tensor: Tensor, node: fx.Node) -> None:
+    def replayed(
+        self, graph: Graph, constants: dict[str, Tensor], replay: Callable[..., Any], tensors: tuple[Tensor, ...]
+    ) -> Any:
+        """``replay(*tensors)``, which does what this graph says: its nodes are copied rather than recorded a second time."""
+        self.__exit__(None, None, None)
+        try:
+            result = replay(*tensors)
+        finally:
+            self.__enter__()
+        given, copies = iter(tensors), dict[Node, Any]()
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = self._argument(next(given))
+            elif node.op == "get_attr":
+                copies[node] = self._argument(constants[node.target])
+            elif node.op == "call_function":
+                args, kwargs = (replaced(part, copies) for part in (node.args, node.kwargs))
+                copies[node] = self._graph.call_function(node.target, args, kwargs)
+                copies[node].meta = node.meta
+        returned = zip(pytree.tree_leaves(result), pytree.tree_leaves(graph.output_node().args[0]), strict=True)
+        for tensor, node in returned:
+            if isinstance(tensor, Tensor):
+                self._put(tensor, copies[node])
+        return result
+
+    def _put(self, tensor: Tensor, node: Node) -> None:
         node.meta["like"] = (tensor.shape, tensor.dtype)
         self._nodes[tensor] = node
 
@@ -80,6 +124,6 @@ class _Recorder(TorchDispatchMode):
             self._put(value, node)
         return node
 
-    def finished(self, result: Any) -> tuple[fx.Graph, dict[str, Tensor]]:
+    def finished(self, result: Any) -> tuple[Graph, dict[str, Tensor]]:
         self._graph.output(self._arguments(result))
         return self._graph, self._constants

@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from fedfew.engines.stacked.graph import Graph, Node
 
 DTYPES = {
     torch.uint8: 0,
@@ -36,7 +39,7 @@ class NotScriptableError(Exception):
     """The recording does something that the program cannot."""
 
 
-def scripted(graph: fx.Graph, constants: dict[str, Tensor]) -> Callable[..., Any] | None:
+def scripted(graph: Graph, constants: dict[str, Tensor]) -> Callable[..., Any] | None:
     """The graph as a function of its tensors; None where the interpreter does not take it."""
     try:
         writer = _Writer(graph)
@@ -63,7 +66,7 @@ def scripted(graph: fx.Graph, constants: dict[str, Tensor]) -> Callable[..., Any
 
 
 class _Writer:
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._lines: list[str] = []
         self._literals: dict[str, str] = {}
@@ -73,7 +76,7 @@ class _Writer:
         """The program, the names of the constants that it takes after the recording's own arguments, and the structure of what it
         returns."""
         given = [node for node in self.graph.nodes if node.op == "placeholder"]
-        fixed: dict[str, list[fx.Node]] = {}
+        fixed: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
             if node.op == "get_attr":
                 fixed.setdefault(node.target, []).append(node)
@@ -84,7 +87,7 @@ class _Writer:
             if node.op == "call_function" and node.target is not operator.getitem:
                 self._operation(node)
         flat, structure = pytree.tree_flatten(self.graph.output_node().args[0])
-        if not all(isinstance(node, fx.Node) for node in flat):
+        if not all(isinstance(node, Node) for node in flat):
             raise NotScriptableError("it returns something that is no tensor")
         taken = [self._names[node] for node in given] + [f"%fixed_{name}" for name in fixed]
         arguments = ", ".join(f"{name} : Tensor" for name in taken)
@@ -94,18 +97,15 @@ class _Writer:
         last = f"%every : ({kinds}) = prim::TupleConstruct({every})\n  return (%every)"
         return f"graph({arguments}):\n  {body}\n  {last}\n", list(fixed), structure
 
-    def _operation(self, node: fx.Node) -> None:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None:
-            raise NotScriptableError(f"{node.target} is no operation of PyTorch")
-        given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
-        inputs = [self._value(given.get(a.name, a.default_value), str(a.type)) for a in schema.arguments]
-        numbers = [a.name for a in schema.arguments if str(a.type) == "Tensor" and not isinstance(given.get(a.name), fx.Node)]
-        if numbers and not (numbers == ["other"] and schema.name.rstrip("_") in WITH_NUMBERS):
-            raise NotScriptableError(f"{schema.name} takes numbers in place of tensors")
+    def _operation(self, node: Node) -> None:
+        operation, arguments, kinds = _signature(node.target)
+        given = dict(zip(arguments, node.args, strict=False)) | node.kwargs
+        inputs = [self._value(given.get(name, default), kind) for name, (kind, default) in arguments.items()]
+        numbers = [name for name, (kind, _) in arguments.items() if kind == "Tensor" and not isinstance(given.get(name), Node)]
+        if numbers and not (numbers == ["other"] and operation.rstrip("_") in WITH_NUMBERS):
+            raise NotScriptableError(f"{operation} takes numbers in place of tensors")
         self.first.setdefault(node.target, len(self._lines))
-        call = f"{schema.name}({', '.join(inputs)})"
-        kinds = [str(returned.type) for returned in schema.returns]
+        call = f"{operation}({', '.join(inputs)})"
         parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         if kinds == ["Tensor"]:
             self._lines.append(f"{self._names[node]} : Tensor = {call}")
@@ -120,20 +120,20 @@ class _Writer:
             names = ", ".join(f"{self._part(parts, at, node)} : Tensor" for at in range(len(kinds)))
             self._lines.append(f"{names} = {call}")
         else:
-            raise NotScriptableError(f"{schema.name} returns {kinds}")
+            raise NotScriptableError(f"{operation} returns {kinds}")
 
-    def _part(self, parts: dict[Any, fx.Node], at: int, node: fx.Node) -> str:
+    def _part(self, parts: dict[Any, Node], at: int, node: Node) -> str:
         return self._names[parts[at]] if at in parts else f"{self._names[node]}_unused_{at}"
 
     def _value(self, value: Any, kind: str) -> str:
         """The name under which the program knows an argument."""
-        if isinstance(value, fx.Node):
+        if isinstance(value, Node):
             return self._names[value]
         if isinstance(value, list | tuple):
             element = kind.removeprefix("Optional[").removeprefix("List[").rstrip("]")
             members = [self._value(part, element) for part in value]
             of = "Tensor?" if "Optional[Tensor" in kind else {"number": "Scalar"}.get(element, element)
-            fixed = not any(isinstance(part, fx.Node) for part in value)
+            fixed = not any(isinstance(part, Node) for part in value)
             return self._defined(f"{of}[] = prim::ListConstruct({', '.join(members)})", fixed)
         return self._defined(_literal(value))
 
@@ -146,6 +146,16 @@ class _Writer:
         if fixed:
             self._literals[definition] = name
         return name
+
+
+@cache
+def _signature(target: Any) -> tuple[str, dict[str, tuple[str, Any]], list[str]]:
+    """An operation's name, its arguments' types and defaults by name, and the types of what it returns."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        raise NotScriptableError(f"{target} is no operation of PyTorch")
+    arguments = {a.name: (str(a.type), a.default_value) for a in schema.arguments}
+    return schema.name, arguments, [str(returned.type) for returned in schema.returns]
 
 
 def _literal(value: Any) -> str:

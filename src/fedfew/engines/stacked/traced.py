@@ -14,10 +14,11 @@ from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
+from fedfew.engines.stacked.graph import Graph, Node, as_function
 from fedfew.engines.stacked.in_place import write_in_place
-from fedfew.engines.stacked.recording import record
+from fedfew.engines.stacked.recording import Recorder, record
 from fedfew.engines.stacked.script import scripted
 from fedfew.util.interrupts import held_back
 
@@ -28,15 +29,13 @@ KEPT = 1024  # recordings; one objective needs one for each number of clients th
 class Recording:
     """A graph and the tensors it takes from elsewhere. It is compiled when first called, which takes as long as recording."""
 
-    def __init__(self, graph: fx.Graph, constants: dict[str, Tensor]) -> None:
+    def __init__(self, graph: Graph, constants: dict[str, Tensor]) -> None:
         self.graph = graph
         self.constants = constants
 
     @cached_property
     def forward(self) -> Callable[..., Any]:
-        """The plain function: a module's own call costs as much as three operations."""
-        function: Callable[..., Any] = fx.GraphModule(self.constants, self.graph).forward
-        return function
+        return as_function(self.graph, self.constants, _direct)
 
     def __call__(self, *tensors: Tensor) -> Any:
         return self.forward(*tensors)
@@ -46,7 +45,7 @@ class Traced:
     """Recordings of functions of tensors, found again by name and by the tensors' shapes."""
 
     def __init__(self) -> None:
-        self._recordings: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+        self._recordings: OrderedDict[Hashable, tuple[Recording, Callable[..., Any]]] = OrderedDict()
         self._seen: set[Hashable] = set()
 
     def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor, rewrite: Rewrite | None = None) -> Any:
@@ -59,10 +58,14 @@ class Traced:
             self._recordings.move_to_end(key)
         else:
             recording = recorded(function, tensors)
-            self._recordings[key] = _replay(rewrite(recording) if rewrite else recording, tensors[0].device)
+            recording = rewrite(recording) if rewrite else recording
+            self._recordings[key] = recording, _replay(recording, tensors[0].device)
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
-        return self._recordings[key](*tensors)
+        (recording, replay), recorder = self._recordings[key], Recorder.current()
+        if recorder is not None:  # as part of a longer recording
+            return recorder.replayed(recording.graph, recording.constants, replay, tensors)
+        return replay(*tensors)
 
     def from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """The same, but shapes that come once are not recorded, which takes as long as some calls: the clients of a round may
@@ -82,7 +85,7 @@ def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
         program = scripted(recording.graph, recording.constants)
         if program is not None:
             return program
-    return _called_directly(recording).forward
+    return recording.forward
 
 
 def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recording:
@@ -99,77 +102,74 @@ def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recor
     return Recording(graph, constants)
 
 
-def _simplify(graph: fx.Graph) -> None:
+def _simplify(graph: Graph) -> None:
     """Take out steps that do nothing (about a third of what vmap and autograd leave behind)."""
     writes = any(_writes(node) for node in graph.nodes)
     for node in graph.nodes:
         if node.op == "call_function" and (same := _same_as(node, writes)) is not None:
             node.replace_all_uses_with(same)
-            graph.erase_node(node)
     drop_unused(graph)
 
 
-def drop_unused(graph: fx.Graph) -> None:
+def drop_unused(graph: Graph) -> None:
     """Take out what nobody uses and what writes nowhere."""
-    graph.eliminate_dead_code(lambda node: node.is_impure() or _writes(node))
-
-
-def _called_directly(recording: Recording) -> Recording:
-    for node in recording.graph.nodes:
-        if node.op == "call_function":
-            node.target = _direct(node.target)
-    return recording
+    graph.keep(lambda node: node.op != "call_function" or _writes(node) or _draws(node))
 
 
 _RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default)
 
 
-def _writes(node: fx.Node) -> bool:
+def _writes(node: Node) -> bool:
     """Does this step change one of its arguments in place?"""
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
 
 
-def _same_as(node: fx.Node, writes: bool) -> fx.Node | None:
+def _draws(node: Node) -> bool:
+    """Does this step move on a generator of random numbers?"""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _same_as(node: Node, writes: bool) -> Node | None:
     """Which of its arguments a step that does nothing returns."""
     if node.target is torch.ops.aten.mul.Tensor:
         return None if writes else _times_one(node.args[0], node.args[1], node)
     if node.target is torch.ops.aten.where.self:
         return None if writes else _either_way(node)
-    return node.args[0] if _does_nothing(node, writes) else None  # type: ignore[return-value]  # a tensor
+    return node.args[0] if _does_nothing(node, writes) else None
 
 
-def _times_one(a: Any, b: Any, product: fx.Node) -> fx.Node | None:
+def _times_one(a: Any, b: Any, product: Node) -> Node | None:
     """The other factor where one is all ones, as where autograd begins, and the product has the other's shape."""
     for one, other in ((a, b), (b, a)):
-        if _is_one(one) and isinstance(other, fx.Node) and other.meta["like"] == product.meta["like"]:
+        if _is_one(one) and isinstance(other, Node) and other.meta["like"] == product.meta["like"]:
             return other
     return None
 
 
-def _either_way(choice: fx.Node) -> fx.Node | None:
+def _either_way(choice: Node) -> Node | None:
     """What is chosen where both are the same, as where only a gradient was to be cut off."""
     _, a, b = choice.args
-    return a if a is b and isinstance(a, fx.Node) and a.meta["like"] == choice.meta["like"] else None
+    return a if a is b and isinstance(a, Node) and a.meta["like"] == choice.meta["like"] else None
 
 
 def _is_one(node: Any) -> bool:
-    if not isinstance(node, fx.Node):
+    if not isinstance(node, Node):
         return False
     shaped = node.target is torch.ops.aten.unsqueeze.default or node.target in _RESHAPES
     return node.target is torch.ops.aten.ones_like.default or (shaped and _is_one(node.args[0]))
 
 
-def _does_nothing(node: fx.Node, writes: bool) -> bool:
+def _does_nothing(node: Node, writes: bool) -> bool:
     if node.target is torch.ops.aten.detach.default:  # nothing is differentiated in a replay
         return True
     if node.target is torch.ops.aten.mul.Scalar:
         return bool(node.args[1] == 1) and not writes  # a copy, which must not see what is written later
     if node.target is torch.ops.aten.permute.default:
-        return node.args[1] == sorted(node.args[1])  # type: ignore[arg-type]  # a list of axes
+        return node.args[1] == sorted(node.args[1])
     source = node.args[0] if node.args else None
     if node.target is torch.ops.aten.slice.Tensor and (len(node.args) < 5 or node.args[4] == 1):  # of all there is
-        return isinstance(source, fx.Node) and source.meta["like"] == node.meta["like"]
-    return node.target in _RESHAPES and isinstance(source, fx.Node) and source.meta["like"] == node.meta["like"]
+        return isinstance(source, Node) and source.meta["like"] == node.meta["like"]
+    return node.target in _RESHAPES and isinstance(source, Node) and source.meta["like"] == node.meta["like"]
 
 
 def _direct(target: Any) -> Any:

@@ -1,0 +1,167 @@
+"""A recording's operations in their order, and who uses what.
+
+``torch.fx.Graph`` would do, but a node of it takes ten times as long to make, and a run makes hundreds before its third round.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from torch import Tensor
+
+Kind = Literal["placeholder", "get_attr", "call_function", "output"]  # an argument, a constant, an operation, what is returned
+
+
+class Node:
+    """One value; arguments are nodes, plain values, and lists, tuples and dicts of them."""
+
+    __slots__ = ("_args", "_kwargs", "meta", "name", "op", "target", "users")
+
+    def __init__(self, op: Kind, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.op, self.name, self.target = op, name, target
+        self.users: dict[Node, None] = {}
+        self.meta: dict[str, Any] = {}
+        self._args, self._kwargs = args, kwargs
+        self._use()
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self._args
+
+    @args.setter
+    def args(self, args: tuple[Any, ...]) -> None:
+        self.release()
+        self._args = args
+        self._use()
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._kwargs
+
+    def replace_all_uses_with(self, other: Node) -> None:
+        for user in list(self.users):
+            user.release()
+            user._args, user._kwargs = (replaced(part, {self: other}) for part in (user._args, user._kwargs))
+            user._use()
+
+    def release(self) -> None:
+        """Use nothing any more."""
+        for node in nodes_in((self._args, self._kwargs)):
+            node.users.pop(self, None)
+
+    def _use(self) -> None:
+        for node in nodes_in((self._args, self._kwargs)):
+            node.users[self] = None
+
+
+class Graph:
+    """Nodes in the order in which they are computed; the output is the last."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._made = 0
+
+    def placeholder(self, name: str) -> Node:
+        return self._new("placeholder", name, (), {})
+
+    def get_attr(self, name: str) -> Node:
+        return self._new("get_attr", name, (), {})
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
+        """A new operation, after all others."""
+        return self._new("call_function", target, args, kwargs or {})
+
+    def output(self, value: Any) -> Node:
+        return self._new("output", "output", (value,), {})
+
+    def output_node(self) -> Node:
+        return self.nodes[-1]
+
+    def keep(self, wanted: Callable[[Node], bool]) -> None:
+        """Drop nodes that nobody uses and that are not wanted for themselves, and then those that only they used."""
+        left = []
+        for node in reversed(self.nodes):
+            if node.users or wanted(node):
+                left.append(node)
+            else:
+                node.release()
+        self.nodes = left[::-1]
+
+    def _new(self, op: Kind, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        node = Node(op, target if op == "placeholder" else f"value_{self._made}", target, args, kwargs)
+        self._made += 1
+        ended = self.nodes and self.nodes[-1].op == "output"
+        self.nodes.insert(len(self.nodes) - 1 if ended else len(self.nodes), node)
+        return node
+
+
+def nodes_in(value: Any) -> Iterator[Node]:
+    """The nodes in an argument."""
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from nodes_in(part)
+    elif isinstance(value, dict):
+        yield from nodes_in(tuple(value.values()))
+
+
+def replaced(value: Any, by: dict[Node, Any]) -> Any:
+    """An argument with some of its nodes replaced."""
+    if isinstance(value, Node):
+        return by.get(value, value)
+    if isinstance(value, tuple | list):
+        return type(value)([replaced(part, by) for part in value])
+    if isinstance(value, dict):
+        return {name: replaced(part, by) for name, part in value.items()}
+    return value
+
+
+def as_function(graph: Graph, constants: dict[str, Tensor], called: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The graph as a function in Python of its arguments. It forgets every value after its last use, so that memory is reused.
+
+    called: what is called for an operation.
+    """
+    known: dict[str, Any] = {}
+    last: dict[Node, Node] = {}
+    for node in graph.nodes:
+        last |= dict.fromkeys(nodes_in((node.args, node.kwargs)), node)
+    forgotten: dict[Node, list[str]] = {}
+    for node, user in last.items():
+        forgotten.setdefault(user, []).append(node.name)
+
+    def written(value: Any) -> str:
+        if isinstance(value, Node):
+            return value.name
+        if isinstance(value, list):
+            return f"[{', '.join(map(written, value))}]"
+        if isinstance(value, tuple):
+            return f"({''.join(f'{written(part)}, ' for part in value)})"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{name!r}: {written(part)}' for name, part in value.items())}}}"
+        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return repr(value)
+        name = f"known_{len(known)}"
+        known[name] = value
+        return name
+
+    lines = []
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            lines.append(f"{node.name} = {written(constants[node.target])}")
+        elif node.op == "call_function" and node.target is operator.getitem:
+            lines.append(f"{node.name} = {written(node.args[0])}[{written(node.args[1])}]")
+        elif node.op == "call_function":
+            given = [*map(written, node.args), *(f"{name}={written(value)}" for name, value in node.kwargs.items())]
+            lines.append(f"{node.name} = {written(called(node.target))}({', '.join(given)})")
+        elif node.op == "output":
+            lines.append(f"return {written(node.args[0])}")
+        if node in forgotten and node.op != "output":
+            lines.append(f"{' = '.join(forgotten[node])} = None")
+    arguments = ", ".join(node.name for node in graph.nodes if node.op == "placeholder")
+    exec(f"def recording({arguments}):\n    " + "\n    ".join(lines), known)
+    function: Callable[..., Any] = known["recording"]
+    return function
