@@ -1,5 +1,7 @@
 """Federations from arrays: what is kept, and errors that name the client."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -150,6 +152,16 @@ def test_labels_in_words_are_numbered_and_named():
     assert ordered.classes == 4
     with pytest.raises(ValueError, match="client 1: train labels contain words that are not in class_names"):
         Federation.from_arrays(train, train, class_names=["cat", "owl"])
+
+
+def test_labels_that_are_not_numbered_from_0_are_noticed():
+    x = np.zeros((3, 2), np.float32)
+    with pytest.warns(UserWarning, match="labels run from 1 to 3, so that 1 of 4 classes have no samples: number them from 0"):
+        assert Federation.from_arrays([(x, np.array([1, 2, 3]))], [(x, np.array([3, 3, 3]))]).classes == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Federation.from_arrays([(x, np.array([1, 2, 3]))], [(x, np.array([3, 3, 3]))], classes=4)
+        Federation.from_arrays([(x, np.array([1, 2, 3]))], [(x, np.array([0, 3, 3]))])
 
 
 def test_one_hot_labels_are_class_numbers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -194,6 +195,13 @@ class Federation:
             classes = len(class_names)
         elif classes is None:
             classes = 1 + max(int(y.max()) for pairs in parts.values() for _, y in pairs)
+            least = min(int(y.min()) for pairs in parts.values() for _, y in pairs)
+            if least > 0:
+                warnings.warn(
+                    f"labels run from {least} to {classes - 1}, so that {least} of {classes} classes have no samples: number "
+                    f"them from 0, or give classes={classes} if that is meant",
+                    stacklevel=2,
+                )
         for split, clients in parts.items():
             for i, (_, y) in enumerate(clients):
                 if task == "language-modelling":

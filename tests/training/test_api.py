@@ -76,6 +76,12 @@ def test_bad_settings_are_named(settings, message):
         train(**settings)
 
 
+@pytest.mark.parametrize(("method", "named"), [(FedFew, "the class FedFew"), (3, "3")])
+def test_what_is_no_method_is_named(method, named):
+    with pytest.raises(TypeError, match=rf"a name or a method with its settings, such as FedFew\(models=4\), not {named}"):
+        train(method=method)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_no_gpu():
     with pytest.raises(ValueError, match="no CUDA GPU that torch can use: choose cpu, or auto"):

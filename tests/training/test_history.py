@@ -32,6 +32,7 @@ def test_what_a_run_holds():
 def test_the_history_explains_itself():
     history = train("fedavg").history
     assert len(history) == 3
+    assert repr(history).startswith("<History of 3 scored rounds: round, ")
     with pytest.raises(AttributeError, match="no column 'alpha'"):
         history.alpha  # noqa: B018  # the access is the test
     with pytest.raises(KeyError, match="no column 'alpha'"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedfew.data import cache, hub
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT, ColumnChoice, RawData
-from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, json_lines, npz
+from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, json_lines, npz, saved_dataset
 from fedfew.data.sources import SOURCES, Source, names
 from fedfew.util.spelling import unknown
 
@@ -108,6 +108,8 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
         files, read = [path], _file_reader(path, choice)
     elif files := _parquet_files(path):
         read = lambda: arrow_tables.read_parquet(files, choice)  # noqa: E731 (one of several, chosen here)
+    elif files := saved_dataset.files(path):
+        read = lambda: saved_dataset.read(files, choice)  # noqa: E731
     elif files := idx.image_files(path):
         read = lambda: idx.read(files)  # noqa: E731
     elif files := image_folder.image_files(path):
@@ -116,7 +118,10 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
         client = CLIENT if CLIENT in listed.columns else None
         read = lambda: listed  # noqa: E731
     else:
-        raise DataError(f"the folder {path} holds neither parquet files, nor idx files, nor images in class folders")
+        raise DataError(
+            f"the folder {path} holds neither parquet files, nor what save_to_disk of Hugging Face's datasets writes, nor idx "
+            "files, nor images in class folders"
+        )
     root = path if path.is_dir() else path.parent
     key = cache.source_key([(str(file.relative_to(root)), file) for file in files], {"columns": _listed(choice), **settings})
     cached = path.suffix.lower() != ".npz" and not idx.is_idx(files[0])

@@ -41,6 +41,9 @@ class History:
     def __init__(self, columns: dict[str, list[Array]] | None = None) -> None:
         self._columns: dict[str, list[Array]] = columns or {}
 
+    def __repr__(self) -> str:
+        return f"<History of {len(self)} scored rounds: {', '.join(self._columns) or 'no columns'}>"
+
     def append(self, **values: Any) -> None:
         if self._columns and values.keys() != self._columns.keys():
             raise ValueError(f"columns {sorted(values)} do not fit {sorted(self._columns)}")

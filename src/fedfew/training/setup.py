@@ -49,6 +49,9 @@ class Setup:
         config, part = _config(config, recipe, settings, federation)
         criterion = tasks.chosen(config.loss, federation.task)
         chosen = methods.make(method) if isinstance(method, str) else method
+        if not isinstance(chosen, Method):
+            given = f"the class {chosen.__name__}" if isinstance(chosen, type) else repr(chosen)
+            raise TypeError(f"method must be a name or a method with its settings, such as FedFew(models=4), not {given}")
         task_settings.check(config, criterion, chosen)
         model, lines = model_check.fitting(model, federation, chosen)
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
