@@ -45,3 +45,12 @@ def test_settings_are_written_as_flags() -> None:
     assert "divided among 2 clients by partition dirichlet:0.5; --client … names a column of clients" in shown
     assert "divided among" not in call(*show, "--label", "y", "--skip-bad", "--client", "site").stderr
     assert errors.as_flags("load(data, label=…, client=…)") == "load(data, label=…, client=…)"
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [("ro/.partial-1-a/state.json", "ro"), ("ro/.partial-1-a", "ro"), ("nodir/p.csv", "nodir/p.csv"), (None, None)],
+)
+def test_an_error_of_the_system_names_what_the_user_named(file: str | None, named: str | None) -> None:
+    error = OSError(30, "Read-only file system", file)
+    assert errors._words(error) == (f"{named}: Read-only file system" if named else "[Errno 30] Read-only file system")

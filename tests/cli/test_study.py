@@ -115,6 +115,8 @@ def test_another_length_takes_the_place_of_the_old_one_in_the_tables(here):
     assert "The tables now show scale 0.1, 80 rows of each data set instead of scale 0.1. No runs are deleted" in " ".join(
         out.split()
     )
+    assert "no tables: long.yaml declares none; add tables: [{kind: methods}]" in out
+    assert "declares none" not in (here / "out").read_text()
 
 
 def test_show_as_json_and_from_the_file_or_the_name(here):

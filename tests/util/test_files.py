@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -31,10 +32,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     files.write_atomically(path, "old")
 
     def full(*_: object) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"No space left on device: .*a\.json"):
         files.write_atomically(path, "new")
     assert path.read_text() == "old"
     assert listing(tmp_path) == ["a.json"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from fedfew.util.files import PARTIAL
 
 BAD_INPUT, INTERRUPTED = 2, 130
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # their messages are written for the user
@@ -68,7 +72,16 @@ def _paragraph(error: Exception) -> str:
     from fedfew.engines import UnsupportedModuleError
     from fedfew.training.distributed import PeerError
 
-    text = as_flags(" ".join(str(error).split())) or "no further words"
+    text = as_flags(" ".join(_words(error).split())) or "no further words"
     if isinstance(error, (*EXPECTED, DivergedError, PeerError, UnsupportedModuleError)):
         return text
     return f"{type(error).__name__}: {text} ('fedfew --debug …' shows where)"
+
+
+def _words(error: Exception) -> str:
+    """Of an error of the operating system: the file or folder, not by the name that it has while it is written, and why."""
+    if not isinstance(error, OSError) or not error.strerror or not error.filename:
+        return str(error)
+    path = Path(os.fsdecode(error.filename))
+    unfinished = [parent for parent in (path, *path.parents) if parent.name.startswith(PARTIAL)]
+    return f"{unfinished[-1].parent if unfinished else path}: {error.strerror}"

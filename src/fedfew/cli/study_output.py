@@ -208,6 +208,8 @@ def print_results(study: Study, results: Results, folder: Path, console: Console
         console.print(Text(printable(note), "dim"), soft_wrap=True)
     output.write_tables(made, folder)
     output.draw_figures(study, results, folder)
+    if not study.tables and not study.figures:
+        console.print(f"no tables: {study.source} declares none; add tables: [{{kind: methods}}]", markup=False, soft_wrap=True)
     print_locations(folder, console)
 
 

@@ -35,8 +35,9 @@ def file_written_atomically(path: Path) -> Iterator[Path]:
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        _name(error, path)
         raise
 
 
@@ -52,9 +53,16 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
     try:
         yield partial
         _replace_folder(partial, path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        _name(error, path)
         raise
+
+
+def _name(error: BaseException, path: Path) -> None:
+    """An error of writing into an open file, as of a full disk, does not say into which."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        error.filename = str(path)
 
 
 def _replace_folder(fresh: Path, path: Path) -> None:
