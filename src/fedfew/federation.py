@@ -34,6 +34,7 @@ class Samples:
     log_prior: Tensor | None = None  # [C, classes]: added to the logits of each client's samples
     class_weights: Tensor | None = None  # [C, classes]: what a sample of a class weighs in each client's training loss
     row: Tensor | None = None  # where in x each sample is, if several federations share one tensor of features; None: as in y
+    unseen: Tensor | None = None  # [C]: so many samples, which follow the client's own, are never trained on
 
     @classmethod
     def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
@@ -57,8 +58,15 @@ class Samples:
         at = clients.to(self.count.device)
         count = self.count[at]
         prior, weights = (None if t is None else t[at] for t in (self.log_prior, self.class_weights))
-        longest = int(count.max())
-        return replace(self, start=self.start[at], count=count, longest=longest, log_prior=prior, class_weights=weights)
+        own: dict[str, Any] = {"log_prior": prior, "class_weights": weights}
+        own["unseen"] = None if self.unseen is None else self.unseen[at]
+        return replace(self, start=self.start[at], count=count, longest=int(count.max()), **own)
+
+    def not_seen(self) -> Samples | None:
+        """The samples of the same clients that are never trained on; None where there are none."""
+        if self.unseen is None:
+            return None
+        return replace(self, start=self.start + self.count, count=self.unseen, longest=int(self.unseen.max()), unseen=None)
 
     def to(self, device: torch.device | str, stream: bool = False) -> Samples:
         """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
@@ -71,6 +79,7 @@ class Samples:
             log_prior=None if self.log_prior is None else self.log_prior.to(device),
             class_weights=None if self.class_weights is None else self.class_weights.to(device),
             row=None if self.row is None else self.row.to(device),
+            unseen=None if self.unseen is None else self.unseen.to(device),
         )
 
     def inputs(self, rows: Tensor) -> Tensor:

@@ -199,6 +199,11 @@ class Local:
         """Mean training loss [C, K] of models ``[1 or C, K, …]`` as they are, in evaluation mode."""
         return self.engine.losses(params, self.samples)
 
+    def unseen_losses(self, params: Tree) -> Tensor | None:
+        """The same on samples that are never trained on, NaN for a client that has none; None where nobody keeps any apart."""
+        unseen = self.samples.not_seen()
+        return None if unseen is None else self.engine.losses(params, unseen)
+
     def gradient(self, params: Tree) -> tuple[Tree, Tensor]:
         """Gradient [C, K, …] of the mean training loss at ``[1 or C, K, …]``, and that loss [C, K]."""
         return self.engine.gradient(self._spread(params), self.samples)

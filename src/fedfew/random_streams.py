@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 # What a draw is for: keeps the streams apart that would otherwise share their numbers.
-INIT, PARTICIPATION, BATCH_ORDER, DROPOUT, AUGMENT, TIES, MIXUP, ATTACK, ATTACKERS, DP_NOISE = range(10)
+INIT, PARTICIPATION, BATCH_ORDER, DROPOUT, AUGMENT, TIES, MIXUP, ATTACK, ATTACKERS, DP_NOISE, UNSEEN = range(11)
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of splitmix64, as signed 64-bit numbers
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)

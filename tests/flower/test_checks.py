@@ -24,6 +24,8 @@ from tests.flower.support import FEDERATION, fake_network, losing, server_loop, 
         (lambda reply: reply.values.update(losses=[1e39]), "losses is not finite"),  # but in float64 it is
         (lambda reply: reply.values.update(accuracy=0.5, choice=0, loss=1e39), "its scores are out of bounds"),
         (lambda reply: reply.values.update(losses=[1.0, 2.0]), "losses is not a list of 1 numbers"),
+        (lambda reply: reply.values.update(unseen=[1.0, 2.0]), "unseen is not a list of 1 numbers"),
+        (lambda reply: reply.values.update(unseen=[float("inf")]), "unseen is not finite"),
         (lambda reply: reply.values.update(samples=10**6), "it was trained on another number of samples"),
         (lambda reply: reply.values.update(samples=0), "samples is not a whole number from 1"),
         (lambda reply: reply.values.update(client=2), "it names another client, run or round"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import fedfew
@@ -28,3 +29,16 @@ def test_sites_train_by_the_recipe_of_the_run(share, tmp_path):
         **RECIPE,
     )
     same_as_simulated(run, oracle, tmp_path / "sites")
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "masked"])
+def test_sites_keep_the_samples_apart_that_clients_of_a_simulation_do(aggregation, tmp_path):
+    settings = {"rounds": 4, "check_share": 0.4, "label_prior": "client", "seed": 2}
+    network = fake_network(tmp_path)
+    run = server_loop(tmp_path, network, method="fedfew:models=2,mu=0.02", aggregation=aggregation, **settings).run()
+    kept = {"batch_size": SETTINGS["batch_size"], "lr": SETTINGS["lr"], "engine": "sequential"}
+    oracle = fedfew.train(FEDERATION, tiny, fedfew.FedFew(models=2, mu=0.02), **kept, **settings)
+    assert run.history.confirmed[-1] < 1
+    np.testing.assert_allclose(run.history.confirmed, oracle.history.confirmed, rtol=1e-3 if aggregation == "masked" else 1e-6)
+    if aggregation == "plain":
+        same_as_simulated(run, oracle, tmp_path / "sites")

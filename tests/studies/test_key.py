@@ -69,6 +69,7 @@ OTHERWISE = {
     "serve": "mixture",
     "temperature": 1.0,
     "smoothing_end": 0.25,
+    "check_share": 0.05,
     "restart_unused": 10,
     "participation": 0.5,
     "aggregator": "median",

@@ -152,6 +152,7 @@ def test_the_catalogue_holds_the_papers_tables_and_figures():
         "leaderboard",
         "leaderboard-methods",
         "leaderboard-wide",
+        "little-data",
         "tuned",
         "quick",
         "quick-k",

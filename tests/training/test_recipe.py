@@ -335,7 +335,8 @@ def test_gradient_helper_is_the_plain_one():
 def test_the_strong_recipe_is_its_settings():
     data = skewed()
     by_name, spelled_out = (
-        train(FedFew(), data, **more) for more in ({"recipe": "strong"}, STRONG | {"server_average": 0.9, "smoothing_end": 0.25})
+        train(FedFew(), data, **more)
+        for more in ({"recipe": "strong"}, STRONG | {"server_average": 0.9, "smoothing_end": 0.25, "check_share": 0.05})
     )
     assert_same(tensors(by_name), tensors(spelled_out))
     assert train(FedFew(), data, recipe="strong", serve="best").settings["serve"] == "best"

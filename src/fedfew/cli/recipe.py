@@ -69,6 +69,7 @@ def in_words(settings: Settings) -> list[str]:
         f"average of the server's models over rounds ({settings.server_average:g})": settings.server_average > 0,
         "mixture of the models": settings.serve == "mixture",
         f"FedFew's μ falling to {settings.smoothing_end:g} of itself": settings.smoothing_end < 1,
+        f"FedFew's losses checked on {100 * settings.check_share:g} % of the training samples": settings.check_share > 0,
         f"{settings.augment} augmentation": settings.augment != "none",
     }
     return [part for part, in_effect in parts.items() if in_effect]

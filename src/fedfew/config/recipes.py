@@ -11,6 +11,7 @@ STRONG: dict[str, Any] = {
     "server_average": 0.9,
     "serve": "mixture",
     "smoothing_end": 0.25,
+    "check_share": 0.05,
 }
 """What recipe="strong" sets, besides crop-flip augmentation for colour images."""
 

@@ -49,6 +49,13 @@ class Server(Group):
         allowed=SHARE,
         panel=TRAINING,
     )
+    check_share: float = setting(
+        0.0,
+        "Share of each client's training samples (of n at most √n) that are never trained on: FedFew counts differences between "
+        "training losses as far as the losses there confirm them. 0: it counts all.",
+        allowed=BELOW_ONE,
+        panel=TRAINING,
+    )
     restart_unused: int = setting(
         0,
         "With several models on the server: one that no client has used for so many rounds starts again near the model of the "

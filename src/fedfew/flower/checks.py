@@ -72,7 +72,10 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     update = wire.incoming(message.tree, expected, compression)
     check_tree(update, specs(expected))
     stacked = tree_map(lambda t: t[None], update)
-    reply = Reply(stacked, losses, torch.tensor([request.samples]))
+    unseen = None
+    if "unseen" in message.values:
+        unseen = torch.tensor([message.numbers("unseen", losses.shape[1])], dtype=losses.dtype)
+    reply = Reply(stacked, losses, torch.tensor([request.samples]), unseen)
     score = check_score(message, losses.shape[1], lowest)
     return CheckedReply(request, message, reply, norm(update), message.integer("started_from"), score)
 

@@ -17,6 +17,7 @@ from fedfew.flower.messages import SCORE, TRAIN, RefusedError, RevealedError, Si
 from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import ServerState
 from fedfew.stack import tree_map
+from fedfew.training import unseen
 from fedfew.training.per_client import PerClient
 from fedfew.training.scoring import ServedScores
 
@@ -39,6 +40,8 @@ class Exchanges:
     ) -> tuple[dict[int, CheckedReply], Tensor, int]:
         """One exchange: the usable replies by client, n_i / Σ_j n_j of every client, and the bytes sent out."""
         counts = torch.tensor([self.registry.members[nodes[i]].samples for i in sampled.tolist()])
+        counts -= unseen.counts(counts, unseen.share(self.config, self.state.method))
+        trained_on = dict(zip(sampled.tolist(), counts.tolist(), strict=True))
         sample_shares = torch.zeros(self.config.clients, dtype=torch.float64)
         sample_shares[sampled] = counts.double() / counts.sum()
         messages, requests = {}, {}
@@ -46,8 +49,7 @@ class Exchanges:
             values = self.state.values(client, number) | {"sample_share": float(sample_shares[client]), "scored": scored}
             values |= masked.opening() if masked else {}
             messages[nodes[client]] = SiteMessage(TRAIN, values, tree)
-            samples = self.registry.members[nodes[client]].samples
-            requests[nodes[client]] = Request(client, self.state.token, number, TRAIN, samples)
+            requests[nodes[client]] = Request(client, self.state.token, number, TRAIN, trained_on[client])
         like = replace(self.state.like, update={}) if masked else self.state.like  # masked updates come in a later step
         expected = wire.expected(tree_map(lambda t: t[0], like.update), self.config.compression)
         received = self.dispatcher.exchange(messages, expected)

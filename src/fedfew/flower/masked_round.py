@@ -78,7 +78,7 @@ class MaskedRound:
             return
         for client in sorted(survivors):
             reply = replies[client].reply
-            aggregation.add(torch.tensor([client]), Reply({}, reply.losses, reply.samples))
+            aggregation.add(torch.tensor([client]), replace(reply, update={}))
         try:
             self._reveal(weights)
             fixed_point = FixedPoint(self.clip, len(self.server.participants))
@@ -114,7 +114,7 @@ class MaskedRound:
         """ω of the clients that have shared their secrets, from the losses that they reported."""
         clients = sorted(self.server.forwarded_shares())
         at = torch.tensor(clients)
-        losses = aggregation.bounded(torch.cat([replies[client].reply.losses for client in clients]))
+        losses = aggregation.counted(torch.cat([replies[client].reply.losses for client in clients]))
         samples = torch.cat([replies[client].reply.samples for client in clients])
         weights = Weights.of(aggregation.method, clients, losses, samples, aggregation.share[at], self.like)
         weights = weights.scaled(aggregation.log_factors(weights.log_alpha, at))

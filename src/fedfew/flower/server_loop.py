@@ -27,6 +27,7 @@ from fedfew.flower.exchanges import Exchanges, put_score
 from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
+from fedfew.stack import count_bytes
 from fedfew.training import privacy
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.loop import DivergedError
@@ -232,7 +233,7 @@ class ServerLoop:
             if scored:
                 put_score(aggregation.adapted, client, reply.score)
         aggregation.bytes_down = bytes_down + (masked.bytes_down if masked else 0)
-        losses = sum(reply.reply.losses.numel() * reply.reply.losses.element_size() for reply in replies.values())
+        losses = sum(count_bytes(reply.reply.all_losses) for reply in replies.values())
         updates = sum(reply.message.bytes for reply in replies.values()) + (masked.bytes_up if masked else 0)
         aggregation.bytes_up = losses + updates
         return aggregation

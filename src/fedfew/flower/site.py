@@ -41,7 +41,7 @@ from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.models.state import frozen_hash, frozen_state, holding, load_state
 from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
-from fedfew.training import batch_norm_policy, task_settings
+from fedfew.training import batch_norm_policy, task_settings, unseen
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.initialisation import fresh_models, frozen_parameters
 from fedfew.training.label_prior import with_label_prior
@@ -140,6 +140,8 @@ class Site:
                 "samples": int(reply.samples[0]),
                 "started_from": started_from,
             }
+            if reply.unseen is not None and bool(reply.unseen.isfinite().all()):
+                values["unseen"] = [float(loss) for loss in reply.unseen[0]]
             if message.flag("scored") and self.config.share_scores:
                 values |= _reported(self._score_candidates(task, outcome.adapted, outcome.mixture))
         with fails_as("state"):
@@ -193,14 +195,15 @@ class Site:
             method = methods.make(**settings["method"])
             part = TrainedPart.recorded(settings)
             factory = part.of(self._factory(settings))
-            batch_norm_policy.check(settings["batch_norm"], factory(), method, data, settings["batch_size"])
+            training = TrainConfig.taken_from(settings)
+            seen = unseen.kept_apart(data, training, method)
+            batch_norm_policy.check(settings["batch_norm"], factory(), method, seen, settings["batch_size"])
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
             if data.task != settings.get("task", "classification"):
                 raise ValueError(f"the task of the data here is {data.task}, the run's is {settings['task']}")
             if "frozen" in settings and frozen_hash(factory()) != settings["frozen"]:
                 raise ValueError("the model's frozen parameters are not those of the server: give all sites the same base model")
-            training = TrainConfig.taken_from(settings)
             criterion = tasks.chosen(training.loss, data.task)
             task_settings.check(training, criterion, method)
             training = training.with_loss(criterion)
@@ -208,6 +211,7 @@ class Site:
             trained = factory
             if part.freeze == "body":
                 data, trained = on_features(data, factory, device)
+            data = unseen.kept_apart(data, training, method)
             data = with_label_prior(data, training, settings["classes"])
             data = with_class_weights(data, training, settings["classes"]).to(device)
             module = trained().to(device)

@@ -57,11 +57,18 @@ class Reply:
     update: Tree  # [C, K, …] (or [C, 1, …]); empty if nothing travels
     losses: Tensor  # [C, K]: L_i(θ_k), the mean loss of client i's training data under model k
     samples: Tensor  # [C]: n_i
+    unseen: Tensor | None = None  # [C, K]: mean losses on samples that are never trained on, where the client keeps some
 
     @property
     def bytes_each(self) -> int:
         """What one client sends: its update and its losses, or nothing at all."""
-        return bytes_each(self.update | {"losses": self.losses}) if self.update else 0
+        return bytes_each(self.update | self.all_losses) if self.update else 0
+
+    @property
+    def all_losses(self) -> Tree:
+        """What a client reports besides its update."""
+        losses: Tree = {"losses": self.losses}
+        return losses if self.unseen is None else losses | {"unseen": self.unseen}
 
 
 @dataclass
@@ -152,6 +159,16 @@ class Method(ABC):
         """One number per client, the sum of whose exponentials is what the weights are shares of (``WeightedMean.shares``), for a
         method whose weights ω do not sum to the whole by themselves. None: they do."""
         return None
+
+    @property
+    def checks_losses(self) -> bool:
+        """Do its clients report losses on samples that are never trained on (``check_share``)?"""
+        return False
+
+    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor) -> float:
+        """Which part, from 0 to 1, of the differences between a client's losses counts in the next round, given those of this
+        round ``[C, K]``, those on samples that are never trained on, and the clients' shares of the samples [C]."""
+        return 1.0
 
     def loss_bound(self, median: float) -> float:
         """The largest loss under its best model that counts for a client's weight, given the median over clients in the round

@@ -55,8 +55,8 @@ class WithCompression(Wrapper):
         else:
             sent = compression.encode(reply.update, self.way, axes=2)
         arrived = compression.decode(sent, reply.update, self.way)
-        bytes_sent = bytes_each(sent | {"losses": reply.losses})
-        compressed = Compressed(arrived, reply.losses, reply.samples, bytes_sent)
+        bytes_sent = bytes_each(sent | reply.all_losses)
+        compressed = Compressed(arrived, reply.losses, reply.samples, reply.unseen, bytes_sent)
         return Outcome(compressed, {"own": outcome.own, "lost": lost}, outcome.adapted, outcome.mixture)
 
     def serve(self, received: Tree, own: Tree) -> Tree:

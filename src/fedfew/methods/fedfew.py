@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedfew import scalarization
 from fedfew.local import Local
+from fedfew.methods import confirmation
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
 from fedfew.methods.one_body import HeadsOnOneBody, whole_models
 from fedfew.models.split import head_names
@@ -119,6 +120,14 @@ class FedFew(Method):
     def replicas(self) -> int:
         return self.models if self.share == "none" else 1
 
+    @property
+    def checks_losses(self) -> bool:
+        return self.models > 1 and self.share == "none"
+
+    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor) -> float:
+        times_share = self.weigh_samples and not self.scale_free  # on average 1 / number of clients
+        return confirmation.confirmed(losses, unseen, share, self.mu * len(losses) if times_share else self.mu)
+
     def loss_bound(self, median: float) -> float:
         """With a cap on shares, α_i is at most 10 times that of a client with the median loss, but for sample counts."""
         bound = super().loss_bound(median)
@@ -154,7 +163,7 @@ class FedFew(Method):
             sent = tree_map(torch.neg, gradient)
         else:
             sent = subtract(trained, received)
-        return Outcome(Reply(sent, losses, local.counts), own, adapted=trained)
+        return Outcome(Reply(sent, losses, local.counts, local.unseen_losses(received)), own, adapted=trained)
 
     def _client_with_one_body(self, received: Tree, own: Tree, local: Local) -> Outcome:
         one_replica: Tree = {"body": received["body"], "heads": tree_map(lambda t: t[:, None], branch(received, "heads"))}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedfew.local import Local, best_model
-from fedfew.methods.base import Fresh, Outcome, Reply
+from fedfew.methods.base import Fresh, Outcome
 from fedfew.methods.wrapper import Wrapper
 from fedfew.stack import Tree, add, branch, leaves, tree_map
 
@@ -48,7 +48,7 @@ class LocalNorm(Wrapper):
             trained = self._kept(outcome.adapted)
             one_of_k = leaves(trained)[0].shape[1] != leaves(kept)[0].shape[1]
             kept = _replaced(kept, best_model(reply.losses), trained) if one_of_k else trained
-        reply = Reply(self._sent(reply.update), reply.losses, reply.samples)
+        reply = replace(reply, update=self._sent(reply.update))
         return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted, outcome.mixture)
 
     def serve(self, received: Tree, own: Tree) -> Tree:

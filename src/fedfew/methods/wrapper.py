@@ -48,6 +48,13 @@ class Wrapper(Method):
     def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor | None:
         return self.method.log_whole(reply, share, clients)
 
+    @property
+    def checks_losses(self) -> bool:
+        return self.method.checks_losses
+
+    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor) -> float:
+        return self.method.confirmed(losses, unseen, share)
+
     def loss_bound(self, median: float) -> float:
         return self.method.loss_bound(median)
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.methods import Method
+from fedfew.methods import Method, confirmation
 from fedfew.methods.base import LOSS_BOUND, Reply
 from fedfew.stack import Tree, WeightedMean, all_finite, branch, leaves, tensor
 from fedfew.tasks import recorded_task
-from fedfew.training import own_metrics, products, restart, round_events
+from fedfew.training import own_metrics, products, restart, round_events, unseen
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.distributed import Group
@@ -44,11 +44,13 @@ class Aggregation:
         self.share = share
         self.adapted = PerClient(len(share))
         self.losses: Tensor | None = None  # [M, K], NaN: no reply
+        self.unseen: Tensor | None = None  # [M, K], on samples never trained on, NaN: not known; None: of nobody
         self.samples = torch.zeros(len(share), dtype=torch.int64)
         self.bytes_up = 0
         self.bytes_down = 0
         self._state = state
         self._median = median = state.median_loss  # of the round before: the state's changes when this one is complete
+        self._part = state.confirmed  # likewise
         self._bound = method.loss_bound(median) if median is not None and median > 0 else None
         self._mean: RoundMean | PrivateMean | None = None
         self._masked_mean: WeightedMean | None = None
@@ -70,10 +72,13 @@ class Aggregation:
         unusable = losses == torch.inf
         self.losses[clients] = losses.float().masked_fill(unusable, torch.nan)
         self.samples[clients] = reply.samples.cpu()
+        if reply.unseen is not None:
+            self.unseen = torch.full_like(self.losses, torch.nan) if self.unseen is None else self.unseen
+            self.unseen[clients] = reply.unseen.cpu().float()
         self.bytes_up += reply.bytes_each * len(clients)
         if reply.update:
             self._mean = self._mean or self._round_mean(reply.losses.shape[1])
-            of = replace(reply, losses=self.bounded(reply.losses)), self.share[clients], clients
+            of = replace(reply, losses=self.counted(reply.losses)), self.share[clients], clients
             log_weights, log_whole = self._log_weights(*of)
             update = reply.update if self._products is None else self._products.of_updates(reply.update)
             self._mean.add(clients, log_weights, log_whole, update)
@@ -87,9 +92,9 @@ class Aggregation:
         """The updates' weighted mean itself, where they were added up elsewhere (under masks, which hide single ones)."""
         self._masked_mean = mean
 
-    def bounded(self, losses: Tensor) -> Tensor:
+    def counted(self, losses: Tensor) -> Tensor:
         """Reported losses ``[C, K]`` as they count for weights."""
-        return bounded(losses, self._bound)
+        return confirmation.counted(bounded(losses, self._bound), self._part)
 
     def log_factors(self, log_alpha: Tensor, clients: Tensor) -> Tensor:
         """What is added to the log of these clients' weights [C] so that none is above its cap; they are all of the round."""
@@ -109,17 +114,18 @@ class Aggregation:
     def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
         """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
         self._weighed, self._known = [], None
-        gathered = group.everyones((self.losses, self.samples, self.adapted, self.bytes_up, self.bytes_down, self._answered))
+        parts = self.losses, self.unseen, self.samples, self.adapted, self.bytes_up, self.bytes_down, self._answered
+        gathered = group.everyones(parts)
         mine: Tree = {"mean": {} if self._mean is None else self._mean.parts()}
         for i, (clients, state) in enumerate(own):
             mine[f"own{i}"] = {"clients": clients, "own": state}
         for i, (clients, reply) in enumerate(self._noted):
             mine[f"noted{i}"] = {"clients": clients, "update": reply.update, "losses": reply.losses, "samples": reply.samples}
-        self.losses, self.adapted, self.bytes_up, self.bytes_down, self._answered = None, PerClient(len(self.share)), 0, 0, []
-        for losses, samples, adapted, bytes_up, bytes_down, answered in gathered:
+        self.losses, self.unseen, self.adapted, self._answered = None, None, PerClient(len(self.share)), []
+        self.bytes_up = self.bytes_down = 0
+        for losses, on_unseen, samples, adapted, bytes_up, bytes_down, answered in gathered:
             self.samples = torch.maximum(self.samples, samples)
-            if losses is not None:
-                self.losses = losses if self.losses is None else torch.where(losses.isnan(), self.losses, losses)
+            self.losses, self.unseen = _merged(self.losses, losses), _merged(self.unseen, on_unseen)
             self.adapted.merge(adapted)
             self.bytes_up += bytes_up
             self.bytes_down += bytes_down
@@ -188,7 +194,14 @@ class Aggregation:
             server = self._products.factored(server, self._state.server, terms=1 + answered)
         average = self._averaged(server)
         median = median_of(self._replies[1]) if self._answered else self._state.median_loss
-        return self._with_restarts(ServerStep(server, moments, average, median, self._state.unused))
+        return self._with_restarts(ServerStep(server, moments, average, median, self._confirmed(), self._state.unused))
+
+    def _confirmed(self) -> float:
+        """Which part of differences between losses counts in the next round."""
+        if self.unseen is None or not self._answered:
+            return self._part
+        answered, losses = self._replies
+        return self.method.confirmed(losses, self.unseen[answered], self.share[answered])
 
     def _averaged(self, server: Tree) -> Tree:
         """The average of the server's models over rounds, where that is what is served."""
@@ -224,6 +237,7 @@ class Aggregation:
         lines = [
             *round_events.bounded(clients, reported, self._suspicious(reported), self._bound, round),
             *round_events.of_weights(clients, *self._weights(), self.method.share_cap, round),
+            *round_events.not_confirmed(self._part, round),
         ]
         return unusable + restarts + round_events.once(lines, self._state.events)
 
@@ -235,14 +249,15 @@ class Aggregation:
         large = reported.amin(1) > LOSS_BOUND * self._median
         if not bool(large.any()):
             return []
-        (would, _), (has, _) = (self._log_weights_of(losses) for losses in (reported, self.bounded(reported)))
+        without_bound = confirmation.counted(reported, self._part)
+        (would, _), (has, _) = (self._log_weights_of(losses) for losses in (without_bound, self.counted(reported)))
         return (large & ~torch.isclose(would, has).all(1)).nonzero()[:, 0].tolist()
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` of the clients that answered, before the cap, and the cap's log factors ``[C]``."""
         if self._weighed and isinstance(self._mean, RoundMean):
             return torch.cat(self._weighed), self._mean.log_alpha, self._mean.log_factors
-        log_weights, log_alpha = self._log_weights_of(self.bounded(self._replies[1]))  # updates came added up, or with noise
+        log_weights, log_alpha = self._log_weights_of(self.counted(self._replies[1]))  # updates came added up, or with noise
         return log_weights, log_alpha, self.log_factors(log_alpha, self.answered)
 
     def _log_weights_of(self, losses: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +279,7 @@ class Aggregation:
         if self.nobody_drawn:  # of somebody, for the names
             found = self.method.diagnose(torch.zeros(1, models), torch.ones(1), torch.tensor([0]))
         else:
-            found = self.method.diagnose(self.bounded(self._replies[1]), self.share[answered], answered)
+            found = self.method.diagnose(self.counted(self._replies[1]), self.share[answered], answered)
         if "alpha" in found:
             found["alpha"] = self._alpha_used(found["alpha"])
         for name, value in found.items():
@@ -289,6 +304,8 @@ class Aggregation:
         columns = self._diagnosed(self.losses.shape[1])
         if self._noise is not None:
             columns["epsilon"] = epsilon(self.optimizer.config, state.round)
+        if unseen.share(self.optimizer.config, self.method):
+            columns["confirmed"] = state.confirmed
         called = recorded_task(state.settings).column
         single = {f"single_{called}": served["single_score"]} if "single_score" in served.columns else {}
         state.history.append(
@@ -310,3 +327,10 @@ class Aggregation:
             **columns,
         )
         state.left_out = 0
+
+
+def _merged(mine: Tensor | None, theirs: Tensor | None) -> Tensor | None:
+    """One number per client and model, NaN where neither has it."""
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return torch.where(theirs.isnan(), mine, theirs)

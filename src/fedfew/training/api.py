@@ -22,7 +22,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.state import holding
 from fedfew.stack import named_leaves
-from fedfew.training import batch_norm_policy, notes, own_metrics, progress_bar
+from fedfew.training import batch_norm_policy, notes, own_metrics, progress_bar, unseen
 from fedfew.training.attack import with_attack
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
@@ -66,8 +66,8 @@ def train(
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
     config: training settings to start from; the keywords listed below change single ones. ``adapters`` may be a
         ``fedfew.adapters.LoRA(rank=8, …)``, and ``loss`` a function.
-    recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end and, for colour images, augment,
-        where they are not given (docs/recipe.md).
+    recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end, check_share and, for colour
+        images, augment, where they are not given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
         ends as if it had not been (to the last bit on a CPU).
     start: a finished run to go on with (``rounds`` is then the total), if method, model and number of clients are the same; with
@@ -114,6 +114,7 @@ def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder
     factory = holding(factory, dict(named_leaves(frozen)))
     method, here = with_attack(config, method, federation)
     here, trained = on_features(here, factory, device) if setup.part.freeze == "body" else (here, factory)
+    here = unseen.kept_apart(here, config, method)
     here = _placed(with_class_weights(with_label_prior(here, config), config), device)
     engine = _engine(config, trained, here, method.replicas, group)
     chunk = config.chunk or group.firsts(clients_that_fit(engine, here.train, method.replicas))

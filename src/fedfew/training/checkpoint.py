@@ -49,6 +49,7 @@ class State:
     mixture: Tensor | None = None  # [M, S]: the weights of these models, where clients use a mixture
     left_out: int = 0  # clients left out since the last scored round
     median_loss: float | None = None  # over clients, of the least loss that each reported in the last round; None: not known
+    confirmed: float = 1.0  # which part of differences between losses counts in the next round (fedfew.methods.confirmation)
     unused: tuple[int, ...] = ()  # for how many rounds nobody has used each model, where that is counted
     moments: Tree = field(default_factory=dict)  # of the server optimiser
     average: Tree = field(default_factory=dict)  # of the server's states over rounds, where that is what is served
@@ -103,6 +104,7 @@ def write(folder: Path, state: State) -> Path:
         "events": state.events,
         "left_out": state.left_out,
         "median_loss": state.median_loss,
+        "confirmed": state.confirmed,
         "unused": list(state.unused),
         "sites": state.sites,
         "data": state.data.document,
@@ -164,6 +166,7 @@ def read(path: Path) -> State:
             events=about["events"],
             left_out=about["left_out"],
             median_loss=about.get("median_loss"),
+            confirmed=about.get("confirmed", 1.0),
             unused=tuple(about.get("unused", ())),
             choice=tensors.get("choice"),
             mixture=tensors.get("mixture"),

@@ -26,6 +26,15 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
         found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
     if config.smoothing_end != 1 and method.smoothed(0.5) == method:
         found.append(f"smoothing_end is {config.smoothing_end:g}, but {method.name} has no smoothing: it has no effect")
+    if config.check_share and not method.checks_losses:
+        found.append(
+            f"check_share is {config.check_share:g}, but {method.name} as it is set does not weigh several whole models by their "
+            "losses: it has no effect"
+        )
+    elif config.check_share and config.dp_noise:
+        found.append(
+            f"check_share is {config.check_share:g}, but dp_noise is set, and clients' losses are private: it has no effect"
+        )
     if config.restart_unused and not restart.applies(method, state.server, served):
         found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
     if isinstance(method, FedBN) and not state.own:

@@ -64,6 +64,16 @@ def of_weights(
     ]
 
 
+def not_confirmed(part: float, round: int) -> list[str]:
+    """A line where less than half of the differences between clients' losses counts."""
+    if part >= 0.5:
+        return []
+    return [
+        "training losses mislead: models have memorised clients' samples. Samples never trained on do not confirm the "
+        f"differences between models, of which {100 * part:.0f} % count in round {round} (check_share)"
+    ]
+
+
 def once(lines: Iterable[str], before: Sequence[str]) -> list[str]:
     """The lines that begin as none before."""
     known = {line.partition(":")[0] for line in before}

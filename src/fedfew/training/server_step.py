@@ -16,12 +16,13 @@ class ServerStep:
     moments: Tree
     average: Tree
     median_loss: float | None  # over clients, of the least loss that each reported
+    confirmed: float = 1.0  # which part of differences between losses counts in the next round
     unused: tuple[int, ...] = ()  # for how many rounds nobody has used each model, where that is counted
 
     @classmethod
     def none(cls, state: State) -> ServerStep:
         """A step that leaves the server as it is."""
-        return cls(state.server, state.moments, state.average, state.median_loss, state.unused)
+        return cls(state.server, state.moments, state.average, state.median_loss, state.confirmed, state.unused)
 
     @property
     def served(self) -> Tree:
@@ -30,4 +31,4 @@ class ServerStep:
     def complete(self, state: State, round: int) -> None:
         """Take the step: the round is done."""
         state.server, state.moments, state.average, state.round = self.server, self.moments, self.average, round
-        state.median_loss, state.unused = self.median_loss, self.unused
+        state.median_loss, state.confirmed, state.unused = self.median_loss, self.confirmed, self.unused

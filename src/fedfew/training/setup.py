@@ -16,7 +16,17 @@ from fedfew.federation import Federation
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
-from fedfew.training import batch_norm_policy, distributed, model_check, notes, privacy, products, task_settings, validation
+from fedfew.training import (
+    batch_norm_policy,
+    distributed,
+    model_check,
+    notes,
+    privacy,
+    products,
+    task_settings,
+    unseen,
+    validation,
+)
 from fedfew.training.model_check import Model
 from fedfew.util.devices import device_named
 
@@ -82,7 +92,8 @@ def _check(config: TrainConfig, method: Method, factory: ModelFactory, federatio
     config.check_aggregator(len(federation))
     products.check(config, method)
     privacy.check(config, method)
-    batch_norm_policy.check(config.batch_norm, factory(), method, federation, config.batch_size)
+    seen = unseen.kept_apart(federation, config, method)
+    batch_norm_policy.check(config.batch_norm, factory(), method, seen, config.batch_size)
     check_augment(config, federation.train)
     part.check(config)
     validation.check(config, federation)

@@ -34,7 +34,8 @@ def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
         reply = replace(reply, update=tree_map(partial(_zeroed, pairs=pairs), reply.update), losses=losses)
         outcome = replace(outcome, reply=reply)
     if len(at) < len(ok):
-        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at])
+        unseen = None if reply.unseen is None else reply.unseen[at]
+        reply = replace(reply, update=take(reply.update, at), losses=reply.losses[at], samples=reply.samples[at], unseen=unseen)
         mixture = None if outcome.mixture is None else outcome.mixture[at]
         outcome = Outcome(reply, take(outcome.own, at), take(outcome.adapted, at), mixture)
     return at.cpu(), outcome

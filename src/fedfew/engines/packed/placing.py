@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from fedfew.engines.memory import too_large
 from fedfew.engines.packed.members import PLACING, Member
@@ -53,7 +54,7 @@ def together(splits: Sequence[Samples]) -> list[Samples]:
     features = {s.x.data_ptr(): s.x for s in different.values()}
     x, rows = shared_rows(list(features.values()))
     row_of = dict(zip(features, rows, strict=True))
-    row = torch.cat([row_of[s.x.data_ptr()] for s in different.values()])
+    row = torch.cat([_through(row_of[s.x.data_ptr()], s.row) for s in different.values()])
     first = 0
     offsets = {}
     for key, s in different.items():
@@ -61,6 +62,11 @@ def together(splits: Sequence[Samples]) -> list[Samples]:
         first += len(s.y)
     y = torch.cat([s.y for s in different.values()])
     return [replace(s, x=x, y=y, row=row, start=s.start + offsets[s.x.data_ptr(), s.y.data_ptr(), len(s.y)]) for s in splits]
+
+
+def _through(row: Tensor, of_run: Tensor | None) -> Tensor:
+    """Where the features of a run's samples are; of_run: where they are in the run's own tensor."""
+    return row if of_run is None else row[of_run]
 
 
 def _moved(splits: Sequence[Samples], device: torch.device, stream: bool) -> list[Samples]:

@@ -1,0 +1,152 @@
+"""Training samples that clients keep apart, to check what training losses say (``check_share``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedfew import scalarization
+from fedfew.config import TrainConfig
+from fedfew.engines.packed import Pack
+from fedfew.federation import Federation
+from fedfew.methods import FedAvg, FedFew
+from fedfew.methods.base import Outcome, Reply
+from fedfew.methods.compressed import WithCompression
+from fedfew.methods.confirmation import counted
+from fedfew.training import round_events, unseen
+from fedfew.training.usable import usable
+from tests.methods.small import PLAIN, assert_same, differ, federation, normalised, tensors, train
+
+LARGE = (30, 45, 24, 39)
+FEW = FedFew(models=2, mu=0.02)
+CHECKED = {"check_share": 0.2, "rounds": 6, **PLAIN}
+
+
+def memorised(clients: int = 6) -> Federation:
+    """Few samples with labels drawn at random: there is nothing to learn but the samples themselves."""
+    draw = torch.Generator().manual_seed(5)
+    parts = [(torch.randn(24, 4, generator=draw), torch.randint(3, (24,), generator=draw)) for _ in range(2 * clients)]
+    return Federation.from_arrays(parts[:clients], parts[clients:], classes=3)
+
+
+def test_how_many_are_kept_apart():
+    n = torch.tensor([1, 2, 7, 29, 30, 400, 2250, 10000])
+    assert unseen.counts(n, 0.05).tolist() == [0, 1, 1, 1, 2, 20, 47, 100]  # 1.45 and 1.5; √400, √2250, √10000
+    assert unseen.counts(n, 0.0).tolist() == [0] * 8
+
+
+def test_a_client_keeps_all_its_samples_and_trains_on_the_others():
+    data = federation(LARGE)
+    cut = unseen.kept_apart(data, TrainConfig(check_share=0.1), FedFew())
+    assert cut.train.count.tolist() == [27, 40, 22, 35]  # without 3, 5 (4.5 is rounded up), 2 and 4
+    apart = cut.train.not_seen()
+    assert apart is not None
+    assert apart.count.tolist() == [3, 5, 2, 4]
+    for client in range(4):
+        before, after = data.train.of(client), [torch.cat(t) for t in zip(cut.train.of(client), apart.of(client), strict=True)]
+        order = [(before[0] == x).all(1).nonzero().item() for x in after[0]]
+        assert sorted(order) == list(range(LARGE[client]))
+        assert torch.equal(before[1][order], after[1])
+        assert order[len(order) - len(apart.of(client)[1]) :] != list(range(LARGE[client]))[-len(apart.of(client)[1]) :]
+    assert cut.test is data.test
+    assert data.train.unseen is None
+
+
+def test_which_ones_depends_on_the_seed_and_the_client_alone():
+    data = federation(LARGE)
+
+    def apart(of: Federation, seed: int = 0):
+        return unseen.kept_apart(of, TrainConfig(check_share=0.1, seed=seed), FedFew()).train
+
+    both, alone = apart(data), apart(data.take([2]))  # as at a site
+    assert torch.equal(both.take(torch.tensor([2])).not_seen().of(0)[0], alone.not_seen().of(0)[0])
+    assert differ(dict(zip("xy", both.of(0), strict=True)), dict(zip("xy", apart(data, 1).of(0), strict=True)))
+    twice = apart(replace(data, train=replace(data.train, y=data.train.y.flip(0), row=torch.arange(138).flip(0))))
+    assert torch.equal(twice.of(0)[0], data.train.x.flip(0)[twice.row.new_tensor([137]) - twice.row[twice.rows(0)]])
+
+
+@pytest.mark.parametrize("engine", ["sequential", "threaded"])
+def test_engines_agree(engine):
+    found, stacked = (train(FEW, memorised(), **CHECKED, engine=e) for e in (engine, "stacked"))
+    assert_same(tensors(found), tensors(stacked), 1e-4)
+    assert 0 <= stacked.history.confirmed.min() < 1
+
+
+def test_weights_of_every_round_are_those_of_what_counts():
+    run = train(FedFew(models=2, mu=0.02, weigh_samples=False, most_share=1.0), memorised(), rounds=8, check_share=0.2, **PLAIN)
+    parts = [1.0, *run.history.confirmed.tolist()]
+    assert min(parts) < 0.5
+    for t, part in enumerate(parts[:-1]):
+        alpha, w = scalarization.weights(counted(torch.from_numpy(run.history.losses[t]).double(), part), 0.02)
+        torch.testing.assert_close(torch.from_numpy(run.history.alpha[t]).double(), alpha, rtol=2e-4, atol=1e-6)
+        torch.testing.assert_close(torch.from_numpy(run.history.w[t]).double(), w, rtol=2e-4, atol=1e-6)
+    line = next(event for event in run.state.events if event.startswith("training losses mislead"))
+    number = next(t for t, part in enumerate(parts, 1) if part < 0.5)
+    assert line == round_events.once(round_events.not_confirmed(parts[number - 1], number), [])[0]
+
+
+def test_the_share_changes_the_models_but_not_a_method_that_does_not_check():
+    data = federation(LARGE)
+    found = [tensors(train(FedFew(), data, check_share=share)) for share in (0.0, 0.05, 0.2)]
+    assert differ(found[0], found[1])
+    assert differ(found[1], found[2])
+    events: list[str] = []
+    plain = train(FedAvg(), data, check_share=0.2, on_round=lambda progress: events.extend(progress.events))
+    assert_same(tensors(plain), tensors(train(FedAvg(), data)))
+    assert events == [
+        "check_share is 0.2, but fedavg as it is set does not weigh several whole models by their losses: it has no effect"
+    ]
+
+
+def test_with_differential_privacy_it_has_no_effect():
+    events: list[str] = []
+    private = {"dp_noise": 0.1, "dp_clip": 1.0}
+    found = train(FedFew(), check_share=0.2, on_round=lambda progress: events.extend(progress.events), **private)
+    assert_same(tensors(found), tensors(train(FedFew(), **private)))
+    assert "check_share is 0.2, but dp_noise is set, and clients' losses are private: it has no effect" in events
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path):
+    whole = train(FEW, memorised(), **CHECKED)
+    assert whole.history.confirmed[3] < 1
+
+    def stop(progress):
+        return "stop" if progress.round == 4 else None
+
+    train(FEW, memorised(), on_round=stop, folder=tmp_path, **CHECKED)
+    assert_same(tensors(train(FEW, memorised(), folder=tmp_path, resume=True, **CHECKED)), tensors(whole))
+
+
+def test_runs_in_a_pack_are_as_alone():
+    def task(share: float, seed: int):
+        return lambda: train(FEW, memorised(), **(CHECKED | {"check_share": share}), seed=seed, engine="stacked")
+
+    tasks = [task(0.2, 1), task(0.2, 2), task(0.0, 1)]
+    for packed, alone in zip(Pack().run(tasks), [run() for run in tasks], strict=True):
+        assert_same(tensors(packed), tensors(alone), 1e-4)
+
+
+def test_batch_norm_kept_at_clients_and_compression_pass_the_losses_on():
+    for settings in ({"batch_norm": "local"}, {"batch_norm": "average"}):
+        run = train(FEW, memorised(), normalised, **CHECKED, batch_size=6, **settings)
+        assert run.history.confirmed.min() < 1
+    run = train(WithCompression(FEW, "int8"), memorised(), **CHECKED)
+    assert run.history.confirmed.min() < 1
+    plain = train(WithCompression(FEW, "int8"), memorised(), **(CHECKED | {"check_share": 0.0}))
+    assert run.history.bytes_up[0] - plain.history.bytes_up[0] == 6 * 2 * 4  # two more losses of 4 bytes each per client
+
+
+def test_a_client_with_one_sample_has_nothing_to_check():
+    run = train(FedFew(models=2), federation((1, 12, 9)), check_share=0.2, rounds=2, **PLAIN)
+    assert run.history.left_out.tolist() == [0, 0]
+
+
+def test_a_client_that_cannot_be_used_takes_its_losses_with_it():
+    losses = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan], [3.0, 4.0]])
+    of = Reply({"a": torch.zeros(3, 2, 1)}, losses, torch.tensor([5, 6, 7]), 10 * losses)
+    at, left = usable(Outcome(of, {}, {"a": torch.zeros(3, 2, 1)}))
+    assert at.tolist() == [0, 2]
+    assert left.reply.unseen is not None
+    assert left.reply.unseen.tolist() == [[10, 20], [30, 40]]
