@@ -228,7 +228,7 @@ class WeightedMean:
 
     @property
     def log_total(self) -> Tensor:
-        """log Σ_i ω[i, k] for each model, float64; −∞ for a model nobody gave weight to."""
+        """log Σ_i ω[i, k] for each model, float64; −∞ for a model without weight."""
         return self._total.log() + self._largest.masked_fill(self._largest == -torch.inf, 0.0)
 
     @property
@@ -237,7 +237,7 @@ class WeightedMean:
         return (self.log_total - self.log_whole).exp().nan_to_num(0.0)  # of nothing: nothing
 
     def mean(self) -> Tree:
-        """The weighted mean, stacked over models; zero for a model nobody gave weight to."""
+        """The weighted mean, stacked over models; zero for a model without weight."""
         assert self._sum is not None, "nothing was added"
         inverse = torch.where(self._total > 0, 1 / self._total.clamp_min(1e-300), 0.0)
         return scaled(self._sum, inverse)

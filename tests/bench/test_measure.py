@@ -69,7 +69,9 @@ def test_a_way_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatc
 def test_an_oracle_that_would_take_too_long_trains_some_of_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
     original = engines.Sequential._train
-    monkeypatch.setattr(engines.Sequential, "_train", lambda self, *a: trained.append(len(a[1].count)) or original(self, *a))
+    monkeypatch.setattr(
+        engines.Sequential, "_train", lambda self, *a: trained.append(len(a[0].samples.count)) or original(self, *a)
+    )
     monkeypatch.setattr("fedfew.bench.measure.LONGEST", 0.0)
     unequal = dataclasses.replace(TINY, alpha=0.5)
     oracle, stacked = measure(unequal, [ORACLE, Variant("stacked")], CPU, 1, lambda text: None)["variants"]

@@ -61,7 +61,7 @@ def test_held_out_samples_come_from_the_training_data() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--models", "3"], "--models is what advise-k is to find"),
+        (["--models", "3"], "--models cannot be given"),
         (["--ks", "1-9"], "ks goes up to 9, but there are 4 clients"),
         (["--hold-out", "1.5"], "hold_out must lie between 0 and 1, not 1.5"),
         (["-o", "plot.doc"], "must end in .png"),

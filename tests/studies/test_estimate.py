@@ -70,6 +70,22 @@ def test_finished_runs_of_the_same_kind_tell_the_speed(tmp_path: Path):
     assert found.total(2) == found.total(4) == pytest.approx(found.seconds["a"])  # a run is not divided
 
 
+def test_runs_of_packs_take_the_speed_of_such_runs(tmp_path: Path):
+    alone, shared = made(study(), tmp_path)
+    for cell, seconds, packed in ((alone, 30.0, 1), (shared, 6.0, 4)):
+        result = RunFolder.of(tmp_path, cell.key).result
+        result["run"] |= {"seconds": seconds * estimate.work(cell.settings), "packed": packed}  # in three rounds
+        RunFolder.of(tmp_path, cell.key).finish(result, keep_models=False)
+    runs = {"a": alone.settings, "b": alone.settings}
+    found = estimate.estimate(tmp_path, runs, packed={"b"})
+    assert found.seconds == pytest.approx({"a": 30 * estimate.work(alone.settings), "b": 6 * estimate.work(alone.settings)})
+    assert found.as_if_alone == 0
+    RunFolder.of(tmp_path, shared.key).path.joinpath("result.json").unlink()
+    found = estimate.estimate(tmp_path, runs, packed={"b"})
+    assert found.seconds["b"] == found.seconds["a"]
+    assert found.how.endswith("2 from the speed of similar runs in this folder, 1 as if made alone, though packs take less time")
+
+
 @pytest.fixture
 def a_step_takes_a_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """On a clock of our own."""

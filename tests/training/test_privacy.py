@@ -303,7 +303,7 @@ def test_early_stopping_is_refused():
 def test_what_to_know_is_said():
     lines: list[str] = []
     train(FedAvg(), **(PRIVATE | {"dp_delta": 0.5, "rounds": 1}), on_round=lambda p: lines.extend(p.events))
-    assert any("whoever knows the seed can take the noise away" in line for line in lines)
+    assert any("anyone who knows the seed can remove the noise" in line for line in lines)
     assert "dp_delta is 0.5, too much for 6 clients: it should be well below 1 / clients" in lines
     train(FedAvg(), data=DATA, rounds=1, dp_clip=2.0, on_round=lambda p: lines.extend(p.events))
     assert "dp_clip is 2, but dp_noise is 0: it has no effect" in lines

@@ -114,17 +114,19 @@ def parse(ks: str) -> list[int]:
 
 def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: dict[str, Any]) -> Settings:
     if "models" in method_flags:
-        raise ValueError("--models is what advise-k is to find: say which to try with --ks, as --ks 1-6")
+        raise ValueError(
+            "--models cannot be given, since advise-k looks for the best number of models: name those to try with --ks 1-6"
+        )
     method = file.pop("method", {})
     hyperparameters = {name: value for name, value in method.items() if name != "models"} if isinstance(method, dict) else {}
     settings = resolve(given, method_flags, file | {"method": hyperparameters | {"name": "fedfew"}})
     if "score_every" not in given and "score_every" not in file:
-        settings = replace(settings, score_every=settings.rounds)  # only the last round is asked for
+        settings = replace(settings, score_every=settings.rounds)  # only the last round is needed
     return settings
 
 
 def _held_out(settings: Settings, share: float, console: Console) -> Federation:
-    """Cut with the data set's own rules (patients stay together), where it is dealt here; else from the training samples."""
+    """Split by the data set's own rules (patients stay together) if it is partitioned here; else from the training samples."""
     from fedfew.evaluation.choosing_k import held_out
 
     if not 0 < share < 1:

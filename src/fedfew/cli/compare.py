@@ -66,7 +66,8 @@ def compare(
 
     All clients are scored twice: served (the model as the server sends it) and adapted (after the round's local training). Every
     run is saved in its own folder below --folder. On a data set known by name all methods get the recipe strong, where they can
-    use it; --protocol fair or published brings the paper's settings.
+    use it; --protocol fair or published brings the paper's settings. Runs are made one after the other; 'fedfew study run' makes
+    several at a time.
     """
     from fedfew import tracking
     from fedfew.report import plots, tables

@@ -65,7 +65,7 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     write_atomically(folder / COSTS, json.dumps(asdict(counted)))
 
 
-TOLD = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of what a run tells after a round
+REPORTED = ("round", "rounds", "loss", "served", "adapted", "seconds")  # of a run's progress after a round
 
 
 class ProgressFile:
@@ -78,7 +78,7 @@ class ProgressFile:
         self._last: dict[str, Any] = {}
 
     def tell(self, state: Progress) -> None:
-        numbers = {name: getattr(state, name) for name in TOLD}
+        numbers = {name: getattr(state, name) for name in REPORTED}
         self._last = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
         if state.done or time.monotonic() - self._written >= self._seconds:
             self._write("finished" if state.done else "running")

@@ -123,7 +123,7 @@ def _listed(settings: dict[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text from a folder that somebody else may have made: it steers neither the terminal nor rich."""
+    """Text from a folder that may not be trusted: control characters and rich's markup are escaped."""
     from rich.markup import escape
 
     return escape(printable(text))

@@ -1,6 +1,6 @@
 """What an engine does: the local work of a stack of clients.
 
-An engine trains, scores and differentiates replicas ``[clients, models]`` of one module on the clients' own samples. Both engines
+An engine trains, scores and differentiates replicas ``[clients, models]`` of one module on the clients' own samples. All engines
 see the same batches (:mod:`fedfew.random_streams`) and minimise the same objectives, so they end with the same parameters.
 """
 
@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ from fedfew.engines.evaluation import Evaluation, ModelScores
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.precision import products
 from fedfew.federation import Samples
-from fedfew.local import LocalEpochs, Objective, Projection
+from fedfew.local import LocalEpochs
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree, leaves, tree_map
@@ -62,7 +62,7 @@ REMEDY = "; use engine='sequential'"  # how the message of such an error ends
 
 class Engine(ABC):
     name: ClassVar[str]
-    why: str = ""  # it was chosen, where it was not asked for by name
+    why: str = ""  # the reason for choosing it, if the setting is auto
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         self.module = out_of_place(dropout.make_counted(module)).train()
@@ -95,22 +95,14 @@ class Engine(ABC):
     def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
         """Trained copies ``[C, K, …]`` of the replicas and, per replica, the mean reported loss over the last epoch."""
         passes = (self.pass_of(work.samples, self.lr(work.round), keys, work.weights) for keys in self.keys_of(work))
-        return self.train_passes(work.params, work.samples, passes, work.objective, work.context, work.project)
+        return self.train_passes(work, passes)
 
-    def train_passes(
-        self,
-        params: Tree,
-        samples: Samples,
-        passes: Iterator[Pass],
-        objective: Objective,
-        context: Tree,
-        project: Projection | None,
-    ) -> tuple[Tree, Tensor]:
+    def train_passes(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         """The same, with the passes over the samples given."""
-        models = leaves(params)[0].shape[1]
+        context = with_client_terms(work.context, work.samples, leaves(work.params)[0].shape[1])
         self.module.train()
-        with self._products(samples):
-            return self._train(params, samples, passes, objective, with_client_terms(context, samples, models), project)
+        with self._products(work.samples):
+            return self._train(replace(work, context=context), passes)
 
     def keys_of(self, work: LocalEpochs) -> list[Keys]:
         """One entry per epoch."""
@@ -191,20 +183,12 @@ class Engine(ABC):
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]: ...
 
     @abstractmethod
-    def _train(
-        self,
-        params: Tree,
-        samples: Samples,
-        passes: Iterator[Pass],
-        objective: Objective,
-        context: Tree,
-        project: Projection | None,
-    ) -> tuple[Tree, Tensor]: ...
+    def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]: ...
 
     @abstractmethod
     def _score(self, params: Tree, samples: Samples) -> ModelScores: ...
 
-    # -- shared by both ------------------------------------------------------------------------------------------------------
+    # -- shared by all -------------------------------------------------------------------------------------------------------
 
     def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
         if leaves(params)[0].shape[0] > 1:

@@ -1,4 +1,4 @@
-"""Which engine: the one asked for, or the one that a short trial shows to be the fastest here."""
+"""The choice of an engine: the one named, or the fastest in a short trial."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
     one_client = min(_seconds(plain, samples, models, clients=1) for _ in range(2))
     few = min(len(samples.count), max(2, int(TRIAL_SECONDS / one_client)))
     tried: dict[str, Engine] = {"stacked": Stacked(module, training, seed)}
-    if not samples.y.is_cuda:  # a GPU takes no notice of how many cores hand it work
+    if not samples.y.is_cuda:  # the number of cores does not matter to a GPU
         tried["threaded"] = Threaded(module, training, seed)
     refused = ""
     for name, engine in list(tried.items()):

@@ -56,7 +56,7 @@ def _lower_half(alpha: float) -> tuple[np.ndarray, np.ndarray]:
 def mixed(x: Tensor, y: Tensor, weight: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A stack of batches mixed: inputs ``[R, B, …]``, two targets per sample ``[R, B, 2, …]`` and what they weigh ``[R, B, 2]``.
 
-    weight: 0 for what only fills a batch up, which is nobody's partner; share: [R].
+    weight: 0 for padding, which is never mixed with a sample; share: [R].
     """
     by = share.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
     two = torch.stack([share, 1 - share], -1).to(weight.dtype)

@@ -13,7 +13,7 @@ from fedfew.config import Precision
 
 @contextmanager
 def products(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Within: PyTorch's own products on this device in this precision. The CPU computes in float32 whatever is asked for."""
+    """Within: PyTorch's own products on this device in this precision. The CPU always computes in float32."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""One replica at a time, plain PyTorch: the oracle in tests and the yardstick in benchmarks."""
+"""One replica at a time, plain PyTorch: the reference in tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedfew.engines.dropout import keyed
 from fedfew.engines.evaluation import ModelScores, evaluation_batches, forward, totals
 from fedfew.engines.loss import BatchLoss, ClientTerms, client_terms, shifted
 from fedfew.federation import Samples
-from fedfew.local import Loss, Objective, Projection, Through
+from fedfew.local import LocalEpochs, Loss, Objective, Projection, Through
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
 
 
@@ -101,38 +101,30 @@ class _Descent:
 class Sequential(Engine):
     name: ClassVar[str] = "sequential"
 
-    def _train(
-        self,
-        params: Tree,
-        samples: Samples,
-        passes: Iterator[Pass],
-        objective: Objective,
-        context: Tree,
-        project: Projection | None,
-    ) -> tuple[Tree, Tensor]:
+    def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         epochs = list(passes)
-        trained = tree_map(lambda t: torch.empty(t.shape, dtype=t.dtype, device=t.device), params)
+        trained = tree_map(lambda t: torch.empty(t.shape, dtype=t.dtype, device=t.device), work.params)
 
         def train(at: Sequential, i: int, k: int) -> tuple[Tree, Tensor]:
             """In place: of large models, copies would take as long as some steps."""
-            for into, start in zip(leaves(trained), leaves(params), strict=True):
+            for into, start in zip(leaves(trained), leaves(work.params), strict=True):
                 into[i, k] = start[i, k]
             loss = at._train_replica(
-                tree_map(lambda t: t[i, k].data, trained),  # .data: what is done to one replica is not held against another
-                samples,
+                tree_map(lambda t: t[i, k].data, trained),  # .data: steps of one replica must not count as changes of another
+                work.samples,
                 i,
                 [e.take((i, k)) for e in epochs],
-                objective,
-                tree_map(lambda t: t[i, k].clone(), context),  # a module in training writes into its buffers
-                project,
+                work.objective,
+                tree_map(lambda t: t[i, k].clone(), work.context),  # a module in training writes into its buffers
+                work.project,
             )
             return {}, loss
 
-        _, losses = self._for_each_replica(train, params, samples)
+        _, losses = self._for_each_replica(train, work.params, work.samples)
         return trained, losses
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        """Inputs as the arithmetic likes them in memory."""
+        """Inputs in the memory layout that is fastest."""
         return x
 
     def _for_each_replica(self, work: Work, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:

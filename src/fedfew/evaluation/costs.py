@@ -1,6 +1,6 @@
 """What a method costs a round: traffic, local work, storage, inference. Counted, not typed in.
 
-:func:`cost` lets the method go through one round with one client, on an engine that records what it is asked for instead of
+:func:`cost` lets the method go through one round with one client, on an engine that records requests instead of
 training. Messages and states are measured as they come; a method that is changed changes its costs.
 """
 
@@ -21,7 +21,7 @@ from fedfew.engines.base import Engine, Pass
 from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.loss import BatchLoss, client_terms
 from fedfew.federation import Federation, Samples
-from fedfew.local import Local, Objective, Projection, Through
+from fedfew.local import Local, LocalEpochs, Objective, Through
 from fedfew.methods import Method, Reply
 from fedfew.methods.base import Fresh
 from fedfew.models.state import buffer_names, replica_state
@@ -122,19 +122,11 @@ class _Counting(Engine):
         self.gradient_passes = 0
         self.forward_passes = 0
 
-    def _train(
-        self,
-        params: Tree,
-        samples: Samples,
-        passes: Iterator[Pass],
-        objective: Objective,
-        context: Tree,
-        project: Projection | None,
-    ) -> tuple[Tree, Tensor]:
-        epochs = leaves(params)[0].shape[1] * sum(1 for _ in passes)
-        own, _ = client_terms(take(take(context, 0), 0))
-        reported = self._probe(epochs, objective, take(take(params, 0), 0), own)
-        return tree_map(torch.clone, params), reported.expand(*leaves(params)[0].shape[:2], *reported.shape).clone()
+    def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
+        size = leaves(work.params)[0].shape[:2]
+        own, _ = client_terms(take(take(work.context, 0), 0))
+        reported = self._probe(size[1] * sum(1 for _ in passes), work.objective, take(take(work.params, 0), 0), own)
+        return tree_map(torch.clone, work.params), reported.expand(*size, *reported.shape).clone()
 
     def _probe(self, epochs: int, objective: Objective, params: Tree, context: Tree) -> Tensor:
         """Ask the objective once how often it takes the loss: it does the same for every batch, model and epoch."""

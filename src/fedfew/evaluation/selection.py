@@ -186,7 +186,7 @@ def join(
     if training is None:
         return plain
     if not len(out):
-        raise ValueError("validation is 0, but without samples held out nobody could tell what adapting does: hold some out")
+        raise ValueError("validation is 0, but without held-out samples the effect of adapting cannot be measured: hold some out")
 
     def score(trained: nn.Module) -> Fit:
         return fit([trained], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0]

@@ -129,7 +129,7 @@ def _served(run: Run) -> dict[str, Tensor]:
 
 
 def sha256_of_card(folder: Path) -> str:
-    """What to pass on by another way than the export itself: whoever alters a file would have to alter this, too."""
+    """To be passed on separately from the export: who alters a file would have to alter this as well."""
     return sha256_of(folder / CARD)
 
 

@@ -34,7 +34,7 @@ def write(path: Path, module: nn.Module, about: Mapping[str, Any], log_prior: Te
 def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module:
     """The model in a file of an export, or one that ``fedfew select -o`` wrote (with its label prior), in evaluation mode.
 
-    model: needed only where it is a module of somebody's own: the same zero-argument callable.
+    model: needed only if it is a module of the user's own: the same zero-argument callable.
     """
     tensors, about = tensorfile.read(Path(path))
     module = factory(about["model"], model)()

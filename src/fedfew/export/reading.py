@@ -85,7 +85,7 @@ class Export(Predictor):
 def read(folder: str | Path, model: ModelFactory | None = None) -> Export:
     """The export in a folder; :class:`ExportError` names the file that is not as it was written.
 
-    model: needed only where the models are modules of somebody's own: the same zero-argument callable.
+    model: needed only if the models are modules of the user's own: the same zero-argument callable.
     """
     place = Path(folder)
     card = read_card(place)

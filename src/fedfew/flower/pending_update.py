@@ -47,7 +47,7 @@ class PendingUpdate:
     def begin(self, client: int, session: str, update: Tree, max_norm: float, most_weight: float) -> str:
         """Save an update, shortened to ``max_norm`` (0: as it is); the public keys to send for it. An older one is deleted."""
         if not all(bool(t.isfinite().all()) for t in leaves(update)):
-            raise ValueError("the update is not finite: it would spoil the sum, and nobody could tell whose it was")
+            raise ValueError("the update is not finite: it would make the sum useless, and the sum does not show whose it was")
         length = norm(update)
         if 0 < max_norm < length:
             update = tree_map(lambda t: t * (max_norm / length) if t.is_floating_point() else t, update)

@@ -31,7 +31,7 @@ class FedAMP(Method):
     alpha: float = 1.0
     """α_k, the server's step: how much others weigh in a client's cloud model. → 0: the client's own model. Default 1."""
     sigma: float = 0.2
-    """σ, how far attention reaches. → 0: to nobody; → ∞: to all alike. Default 0.2."""
+    """σ, how far attention reaches. → 0: to no other client; → ∞: to all equally. Default 0.2."""
     unit: Literal["mean", "one"] = "mean"
     """What squared distances, and with them σ, α_k and λ, are measured in: "mean", their mean over all pairs of clients (ours:
     one σ then fits models of any size), or "one", as they are (the paper)."""

@@ -1,4 +1,4 @@
-"""FedBABU: the body is trained by all with a head that nobody moves; each client then fine-tunes the model for itself."""
+"""FedBABU: the body is trained by all with a fixed head; each client then fine-tunes the model for itself."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
 from fedfew.stack import Tree, branch, leaves, named_leaves, put, tensor, tree_map
 
-UNSEEN = 1e6  # the affinity to a client whose model was not received yet: those are asked for first
+UNSEEN = 1e6  # the affinity to a client whose model was not received yet: those are requested first
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FedFomo(Method):
         everyones = tree_map(lambda t: t.expand(clients, *t.shape).clone(), model)
         place = torch.arange(clients, device=leaves(model)[0].device)
         affinity = UNSEEN - (place - place[:, None]) % clients  # of those not seen, the next ones first
-        affinity = affinity.double().fill_diagonal_(-1.0)  # nobody needs its own
+        affinity = affinity.double().fill_diagonal_(-1.0)  # no client needs its own
         return {"sent": everyones, "affinity": affinity}, tree_map(torch.clone, everyones)
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
@@ -54,7 +54,7 @@ class FedFomo(Method):
         return tree_map(lambda t: t[None], sent) if chosen is None else tree_map(lambda t: t[chosen.to(t.device)], sent)
 
     def chosen(self, server: Tree, clients: Tensor) -> Tensor | None:
-        """Whose models the clients receive, [C, models]; None: all receive everyone's."""
+        """Whose models the clients receive, [C, models]; None: every client receives all models."""
         affinity = tensor(server, "affinity")
         if self.models is None or self.models >= len(affinity) - 1:
             return None

@@ -18,7 +18,7 @@ from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
 class IFCA(Method):
     """Clusters found by loss (Ghosh et al. 2020, "An Efficient Framework for Clustered Federated Learning", Algorithm 1, option
     II: model averaging). A client joins the cluster whose model has the least loss on its training data and trains that one only;
-    the server averages within each cluster by number of samples. A model that nobody joined stays as it is.
+    the server averages within each cluster by number of samples. A model without clients stays as it is.
     """
 
     models: int = 3

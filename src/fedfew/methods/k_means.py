@@ -11,7 +11,7 @@ STARTS = 10  # that are compared
 
 def k_means(points: Tensor, centres: Tensor, weights: Tensor, iterations: int = LLOYD) -> tuple[Tensor, Tensor]:
     """Which centre each of ``points[m, d]`` joins, [m], and the centres ``[K, d]`` after so many iterations from these ones: each
-    is the weighted mean of the points that joined it. One that nobody joined stays where it is."""
+    is the weighted mean of the points that joined it. A centre without points stays where it is."""
     for _ in range(iterations):
         joined = torch.cdist(points, centres).argmin(1)
         centres = torch.stack([

@@ -1,7 +1,7 @@
-"""How long a study will take: from similar runs that are finished, else from steps timed here and now.
+"""How long a study will take: from similar runs that are finished, else from a few timed steps.
 
-A run's work is counted in sample passes (forward and backward), by
-:mod:`fedfew.evaluation.costs`; what one of them takes is measured.
+The work of a run is counted in sample passes (forward and backward) by :mod:`fedfew.evaluation.costs`. The seconds per pass are
+measured.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,11 +37,12 @@ Kind = tuple[str, str, int, str]  # what has the same speed: data set, model, ba
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of every run by key (None: nobody knows), and how they were arrived at."""
+    """Seconds of every run by key (None: unknown), and what they are based on."""
 
     seconds: dict[str, float | None]
     from_runs: int  # of how many runs the speed is known from finished ones
     from_steps: int  # and of how many from timed steps
+    as_if_alone: int = 0  # runs of packs, which share a stack, estimated by the speed of runs made alone
 
     def total(self, workers: int) -> float | None:
         """Seconds of all runs on so many workers; None where nothing is known of one."""
@@ -59,18 +60,21 @@ class Estimate:
             parts.append(f"{self.from_steps} from training steps timed just now")
         if unknown := len(self.seconds) - self.from_runs - self.from_steps:
             parts.append(f"{unknown} unknown, since your own data are unknown before they are read")
+        if self.as_if_alone:
+            parts.append(f"{self.as_if_alone} as if made alone, though packs take less time")
         return ", ".join(parts)
 
 
-def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimate:
-    """An estimate for these runs, by key."""
+def estimate(root: Path, runs: dict[str, Settings], workers: int = 1, packed: Collection[str] = ()) -> Estimate:
+    """An estimate for these runs, by key. packed: the keys of runs that will share a stack with others."""
     from fedfew.studies.workers import threads
 
-    measured = _measured(root)
+    alone, in_packs = _measured(root, packed=False), _measured(root, packed=True)
     seconds: dict[str, float | None] = {}
-    from_runs = from_steps = 0
+    from_runs = from_steps = as_if_alone = 0
     for key, settings in runs.items():
         kind = _kind(settings)
+        measured = in_packs if key in packed and kind in in_packs else alone
         if kind in measured:
             rate, from_runs = measured[kind], from_runs + 1
         elif (timed := _timed(kind, threads(workers))) is not None:
@@ -78,8 +82,9 @@ def estimate(root: Path, runs: dict[str, Settings], workers: int = 1) -> Estimat
         else:
             seconds[key] = None
             continue
+        as_if_alone += key in packed and measured is alone
         seconds[key] = settings.rounds * work(settings) * rate + (0 if kind in measured else BEFORE_AND_AFTER)
-    return Estimate(seconds, from_runs, from_steps)
+    return Estimate(seconds, from_runs, from_steps, as_if_alone)
 
 
 def format_duration(seconds: float) -> str:
@@ -131,7 +136,7 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
 
 @cache
 def _samples(dataset: str, data_dir: str | None) -> int:
-    """Rows of the data set as it lies here, else of the public one; a guess for data of which nothing is known."""
+    """Rows of the data set in the data folder, else of the public one; UNKNOWN for other data."""
     import pyarrow.parquet as pq
 
     from fedfew.data.finding import data_folder
@@ -159,15 +164,15 @@ def _kind(settings: Settings) -> Kind:
     return settings.dataset, settings.model, settings.batch_size, device_named(settings.device).type
 
 
-def _measured(root: Path) -> dict[Kind, float]:
-    """Seconds a sample pass, by kind, of the finished runs below a folder."""
+def _measured(root: Path, packed: bool) -> dict[Kind, float]:
+    """Seconds per sample pass, by kind, of the finished runs below a folder: those of packs, or those made alone."""
     rates: dict[Kind, list[float]] = {}
     for path in sorted(root.glob("runs/*/result.json")):
         try:
             row = (readable_result(RunFolder(path.parent)) or {}).get("run", {})
         except DamagedFileError:
             continue
-        if row.get("seconds") and row.get("rounds") and (row.get("packed") or 1) == 1:  # a share says little of a run alone
+        if row.get("seconds") and row.get("rounds") and packed == ((row.get("packed") or 1) > 1):
             settings = _settings_of(row)
             device = "cpu" if row["device"] == "cpu" else "cuda"
             kind = settings.dataset, settings.model, settings.batch_size, device
@@ -183,7 +188,7 @@ def _settings_of(row: dict[str, Any]) -> Settings:
 
 @cache
 def _timed(kind: Kind, threads: int) -> float | None:
-    """Seconds a sample pass in a few steps; None for data of which nothing is known."""
+    """Seconds per sample pass in a few steps; None for unknown data."""
     import torch
 
     from fedfew import models

@@ -53,14 +53,20 @@ class Prepared:
                 changed.setdefault(f"{cell.protocol}: {change}", {})[cell.column] = None
         return {change: list(columns) for change, columns in changed.items()}
 
+    @cached_property
+    def packed(self) -> set[str]:
+        """The keys of new runs that share a stack with others."""
+        packs = {key: packing.pack_of(cell.settings, bool(cell.candidates)) for key, cell in self.new.items()}
+        return packing.packed(packs, self.pack)
+
     @property
     def packs(self) -> str | None:
         """How many of the new runs can share a stack, in words."""
-        return packing.in_words((packing.pack_of(cell.settings, bool(cell.candidates)) for cell in self.new.values()), self.pack)
+        return packing.in_words(len(self.packed), self.pack)
 
     @cached_property
     def estimate(self) -> Estimate:
-        found = estimate(self.root, {key: cell.settings for key, cell in self.new.items()}, self.workers)
+        found = estimate(self.root, {key: cell.settings for key, cell in self.new.items()}, self.workers, self.packed)
         runs = {key: 1 + len(cell.candidates) for key, cell in self.new.items()}  # a tuned run trains every candidate first
         return replace(found, seconds={key: s if s is None else runs[key] * s for key, s in found.seconds.items()})
 

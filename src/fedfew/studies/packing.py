@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Mapping
 from dataclasses import fields
 
 from fedfew.training.settings import Settings
@@ -33,10 +33,14 @@ def pack_of(settings: Settings, tuned: bool = False) -> Hashable | None:
     return tuple(str(getattr(settings, f.name)) for f in fields(settings) if f.name not in own)
 
 
-def in_words(packs: Iterable[Hashable | None], size: int) -> str | None:
-    """How many of the runs can share a stack; None where none can."""
-    found = Counter(packs)
-    shared = sum(count for pack, count in found.items() if pack is not None and count > 1)
-    if size == 1 or not shared:
+def packed(packs: Mapping[str, Hashable | None], size: int) -> set[str]:
+    """The keys of runs that share a stack with others."""
+    found = Counter(packs.values())
+    return {key for key, pack in packs.items() if size > 1 and pack is not None and found[pack] > 1}
+
+
+def in_words(runs: int, size: int) -> str | None:
+    """How many runs share a stack; None if none do."""
+    if runs == 0:
         return None
-    return f"{shared} of them in packs of up to {size}: the runs of a pack share one stack, and seconds are each run's share"
+    return f"{runs} of them in packs of up to {size}: the runs of a pack share one stack, and seconds are each run's share"

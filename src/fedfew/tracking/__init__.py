@@ -4,7 +4,7 @@
         run = fedfew.train(federation, on_round=track)
         track.finish(run)
 
-Each tool is one small file here, loaded only when asked for. None can end a training run: one that fails is left out, with
+Each tool is one small file here, loaded only when used. None can end a training run: one that fails is left out, with
 a warning.
 
 Imports report, evaluation, training and all below them; only cli and the public names import it.

@@ -111,7 +111,7 @@ class Tracker:
             self._guarded(spec, lambda sink: sink.end(finished, files))
 
     def _guarded(self, spec: str, do: Callable[[Sink], Any]) -> Any:
-        """What a tool answers; one that fails is not asked again, for each try may wait for a server that does not answer."""
+        """What a tool returns. A tool that fails is not called again: each try may wait for a server that does not answer."""
         try:
             return do(self._sinks[spec])
         except Exception as error:

@@ -112,7 +112,7 @@ class Aggregation:
         return None if self.method.share_cap >= 1 else caps(self.method.share_cap, self.share)
 
     def join(self, group: Group, own: list[tuple[Tensor, Tree]], device: torch.device) -> list[tuple[Tensor, Tree]]:
-        """Take in what the clients of other processes sent, so that all processes hold the same; everyone's own states."""
+        """Add what clients of other processes sent, so that all processes hold the same; returns all private states."""
         self._weighed, self._known = [], None
         parts = self.losses, self.unseen, self.samples, self.adapted, self.bytes_up, self.bytes_down, self._answered
         gathered = group.everyones(parts)
@@ -152,7 +152,7 @@ class Aggregation:
 
     @property
     def _replies(self) -> tuple[Tensor, Tensor]:
-        """The clients that answered, and what they :meth:`reported`; of nobody, nothing."""
+        """The clients that answered, and what they :meth:`reported`; empty if none answered."""
         if self._known is None:
             if not self._answered:
                 return torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0)
@@ -170,16 +170,16 @@ class Aggregation:
         """Mean over clients of the least loss they reported."""
         if self.nobody_drawn:
             return math.nan
-        assert self.losses is not None, "nobody answered"
+        assert self.losses is not None, "no client answered"
         return float(self._replies[1].amin(1).mean())
 
     def reported(self, clients: Tensor) -> Tensor:
         """The losses [C, K] of clients that answered, +inf for a model that a client cannot use."""
-        assert self.losses is not None, "nobody answered"
+        assert self.losses is not None, "no client answered"
         return self.losses[clients].nan_to_num(nan=torch.inf)
 
     def result(self) -> ServerStep | None:
-        """The server's new state; None where nobody answered or it is not finite."""
+        """The server's new state; None if no client answered or the state is not finite."""
         server, moments = self._state.server, self._state.moments
         for clients, reply in self._noted:
             server = self.method.absorb(server, clients, reply)
@@ -213,7 +213,7 @@ class Aggregation:
         return self._products.factored(averaged(self._products.of(before), self._products.of(server), weight), before, terms=2)
 
     def _with_restarts(self, step: ServerStep) -> ServerStep:
-        """The step with models that nobody has used for restart_unused rounds started again."""
+        """The step, with models restarted that no client has used for restart_unused rounds."""
         after = self.optimizer.config.restart_unused
         if not after or not self._answered:
             return step
@@ -276,7 +276,7 @@ class Aggregation:
     def _diagnosed(self, models: int) -> dict[str, Any]:
         """What the method records of the round, NaN for clients without a reply."""
         answered, columns = self.answered, dict[str, Any]()
-        if self.nobody_drawn:  # of somebody, for the names
+        if self.nobody_drawn:  # any client's, for the names
             found = self.method.diagnose(torch.zeros(1, models), torch.ones(1), torch.tensor([0]))
         else:
             found = self.method.diagnose(self.counted(self._replies[1]), self.share[answered], answered)
@@ -299,7 +299,7 @@ class Aggregation:
     def record(self, state: State, served: PerClient, seconds: float, validated: PerClient | None = None) -> None:
         """Write the round, which is complete, into the state's history; validated: scores on validation data, where compared."""
         if self.losses is None:
-            assert self.nobody_drawn, "nobody answered"
+            assert self.nobody_drawn, "no client answered"
             self.losses = torch.full((len(self.share), len(leaves(state.server)[0])), torch.nan)
         columns = self._diagnosed(self.losses.shape[1])
         if self._noise is not None:

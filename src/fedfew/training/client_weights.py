@@ -29,7 +29,7 @@ def bounded(losses: Tensor, bound: float | None) -> Tensor:
 
 
 def median_of(losses: Tensor) -> float:
-    """The median over clients of the least loss they reported; of two in the middle the lower one, which somebody reported."""
+    """The median over clients of the least loss they reported; of two in the middle the lower one, which is a reported value."""
     return float(losses.amin(1).median())
 
 

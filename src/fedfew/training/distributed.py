@@ -94,7 +94,7 @@ class Group:
 
 
 def shares(counts: list[int], parts: int) -> list[list[int]]:
-    """Positions of the clients of each process: the largest first to whoever has least to do, each part then in order."""
+    """Positions of the clients of each process: the largest first, to the process with the least work; each part in order."""
     loads, mine = [0] * parts, [list[int]() for _ in range(parts)]
     for position in sorted(range(len(counts)), key=lambda i: -counts[i]):
         part = loads.index(min(loads))
@@ -137,7 +137,7 @@ def joined() -> Iterator[bool]:
 
 
 def device_of(group: Group, device: torch.device) -> torch.device:
-    """The device of this process, where ``device`` is what was asked for: a GPU for each."""
+    """The device of this process, given the ``device`` that the settings name: a GPU for each."""
     if group.size == 1 or device.type != "cuda":
         return device
     here, there_are = int(os.environ.get("LOCAL_RANK", group.rank)), torch.cuda.device_count()
@@ -170,7 +170,7 @@ def stoppable(group: Group) -> Iterator[None]:
 
 @contextmanager
 def unstoppable(group: Group) -> Iterator[None]:
-    """Within: what was stopped is written down, and nobody is listened to."""
+    """Within: the stopped run is written, and signals are ignored."""
     with _signals(group, signal.SIG_IGN, signal.SIGTERM, signal.SIGINT):
         yield
 

@@ -1,4 +1,4 @@
-"""Whether a model and the data fit together: asked before the first round, answered in a sentence."""
+"""Whether the model fits the data: checked before the first round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Model = str | ModelFactory | nn.Module
 
 
 def fitting(model: Model, federation: Federation, method: Method) -> tuple[Model, list[str]]:
-    """The model for these samples, and what there is to say about it."""
+    """The model for these samples, and lines to report about it."""
     x = federation.train.x
     said = []
     if not as_input(x[:0]).is_floating_point() and models.for_tokens(model) != model:

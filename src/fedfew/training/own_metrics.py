@@ -24,7 +24,7 @@ def check(metrics: Mapping[str, Metric], history: History) -> None:
     for name, metric in metrics.items():
         if not name.isidentifier() or name in TAKEN:
             raise ValueError(
-                f"metrics: {name!r} cannot be a column of the history: give it a name of letters that is not {TAKEN}"
+                f"metrics: {name!r} cannot be a column of the history: choose a Python identifier other than {', '.join(TAKEN)}"
             )
         if not callable(metric):
             raise TypeError(f"metrics: {name} must be a function of outputs and targets, not {type(metric).__name__}")

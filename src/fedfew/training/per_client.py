@@ -42,7 +42,7 @@ class PerClient:
         return self.columns["choice"], self.columns.get("mixture")
 
     def __getitem__(self, name: str) -> Tensor:
-        """A column; where nobody has been scored, of clients without a score."""
+        """A column; all values are missing if no client has been scored."""
         return self.columns.get(name, torch.full((self.clients,), torch.nan))
 
 

@@ -71,7 +71,7 @@ def notes(config: TrainConfig, clients: int) -> list[str]:
     if config.dp_noise == 0:
         return []
     lines = [
-        "dp_noise: noise and drawn clients follow from the seed, so whoever knows the seed can take the noise away. A run on "
+        "dp_noise: noise and drawn clients follow from the seed, so anyone who knows the seed can remove the noise. A run on "
         "Flower draws both from the operating system"
     ]
     if config.dp_delta >= 1 / clients:

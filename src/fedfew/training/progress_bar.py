@@ -13,7 +13,7 @@ from fedfew.training.loop import OnRound
 def shown(wanted: bool | None, label: str, others: Sequence[OnRound]) -> Iterator[Sequence[OnRound]]:
     """What is to be called after every round: the others, and what shows a bar while the block lasts.
 
-    wanted: None shows one where somebody is looking (a terminal, a notebook) and nothing else is called.
+    wanted: None shows one in a terminal or notebook, if no other function is called.
     """
     if not (somebody_is_looking() and not others if wanted is None else wanted):
         yield others

@@ -23,7 +23,7 @@ def applies(method: Method, server: Tree, models: int) -> bool:
 
 
 def unused_for(before: tuple[int, ...], log_weights: Tensor) -> tuple[int, ...]:
-    """For how many rounds nobody has used each model: no client gives it half of an equal share of its weight.
+    """Rounds for which each model was unused: no client gave it half of an equal share of its weight.
 
     before: the same before this round, empty at first; log_weights: log ω ``[C, K]`` of the round.
     """

@@ -30,7 +30,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 def centre(config: TrainConfig, log_weights: Tensor, update: Tree) -> Tree:
-    """The centres ``[K, …]`` of updates ``[C, K or 1, …]`` by log ω ``[C, K]``; zero for a model that nobody gives weight to."""
+    """The centres ``[K, …]`` of updates ``[C, K or 1, …]`` by log ω ``[C, K]``; zero for a model without weight."""
     omega = log_weights.double().softmax(0).nan_to_num(0.0)
     if config.aggregator == "median":
         return tree_map(lambda t: _per_coordinate(t, omega, _median), update)

@@ -55,7 +55,7 @@ def of_weights(
         f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g})"
         for row in capped
     ]
-    of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: nobody gives the model weight
+    of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: no client gives the model any weight
     return lines + [
         f"client {int(clients[row])} has most of the weight of model {model}: {100 * float(of_model[row, model]):.0f} % in round "
         f"{round}"

@@ -17,7 +17,7 @@ class ServerStep:
     average: Tree
     median_loss: float | None  # over clients, of the least loss that each reported
     confirmed: float = 1.0  # which part of differences between losses counts in the next round
-    unused: tuple[int, ...] = ()  # for how many rounds nobody has used each model, where that is counted
+    unused: tuple[int, ...] = ()  # rounds for which no client has used each model, if counted
 
     @classmethod
     def none(cls, state: State) -> ServerStep:

@@ -1,4 +1,4 @@
-"""Which settings make sense for which task, and what there is to say about it."""
+"""Which settings are valid for which task, and what a run reports about its task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDE = 10.0  # standard deviation of targets from which a line says so
 
 
 def check(training: LocalTraining, criterion: Criterion, method: Method | None = None) -> None:
-    """Refuse settings, and a method, that have no meaning for this task or loss."""
+    """Refuse settings, and a method, that are not valid for this task or loss."""
     task = criterion.task.name
     if method is not None and method.needs_classes and task != "classification":
         raise ValueError(f"method: {method.name} works with classes alone, but the task is {task}: choose another method")
@@ -29,7 +29,7 @@ def check(training: LocalTraining, criterion: Criterion, method: Method | None =
 
 
 def notes(federation: Federation, criterion: Criterion, recipe: Recipe) -> list[str]:
-    """What a run says about its task, one line each; nothing for a classification by cross-entropy."""
+    """What a run reports about its task, one line each; nothing for classification by cross-entropy."""
     task = criterion.task
     if criterion.is_cross_entropy:
         return []

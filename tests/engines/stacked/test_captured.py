@@ -51,9 +51,11 @@ class CapturedStack(Stacked):
 
         self._captured = CapturedTraining(self, capture)
 
-    def _train(self, params, samples, passes, objective, context, project):
-        rank, sizes = by_size(samples)
-        trained, loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
+    def _train(self, work, passes):
+        rank, sizes = by_size(work.samples)
+        trained, loss = self._captured.train(
+            work.params, work.samples, rank, sizes, passes, work.objective, work.context, work.project
+        )
         return tree_map(lambda t: unranked(t, rank), trained), unranked(loss, rank)
 
 

@@ -75,6 +75,7 @@ def test_the_least_is_named_with_what_one_less_would_cost() -> None:
 def test_what_is_not_stable_or_at_the_end_is_said() -> None:
     found = advice({1: [1.0, 0.1], 3: [0.2, 0.2]})
     assert found.without == {0: 1, 1: 3}
+    assert found.alone == found.values()["single_seed"] == {0: 3, 1: 1}
     assert found.decision.chosen == 1
     assert "The choice is not stable: without seed 1 it would be 3" in found.sentences()[1]
     largest = advice({1: [1.0], 3: [0.2]})

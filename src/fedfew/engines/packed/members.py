@@ -116,7 +116,7 @@ class Member:
 
     def let_run(self) -> None:
         """Until it asks for something, or ends."""
-        with held_back():  # after one of these without the others it would be waited for in vain
+        with held_back():  # all three or none: otherwise the pack would wait forever
             self.begun = True
             self._idle.clear()
             self._turn.set()

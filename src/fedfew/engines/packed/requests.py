@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedfew.engines.base import Keys
@@ -85,23 +86,26 @@ class Training:
 
 def _trained(requests: Sequence[Training]) -> list[tuple[Tree, Tensor]]:
     first, sizes = requests[0], [r.size for r in requests]
-    stack, own = first.stack, first.epochs
-    samples, params, context, weights = own.samples, own.params, own.context, own.weights
+    work, engine = first.epochs, first.stack.engine
     if len(requests) > 1:
-        of_each = [r.epochs for r in requests]
-        samples = stack.joined([(r.epochs.samples, r.size[1]) for r in requests])
-        params = joined([one_model_each(epochs.params) for epochs in of_each])
-        context = joined([one_model_each(epochs.context) for epochs in of_each])
-        given = [epochs.weights.flatten(0, 1).unsqueeze(1) for epochs in of_each if epochs.weights is not None]
-        weights = torch.cat([torch.nn.functional.pad(w, (0, samples.longest - w.shape[-1])) for w in given]) if given else None
+        every = [r.epochs for r in requests]
+        samples = first.stack.joined([(r.epochs.samples, r.size[1]) for r in requests])
+        given = [epochs.weights.flatten(0, 1).unsqueeze(1) for epochs in every if epochs.weights is not None]
+        work = replace(
+            work,
+            samples=samples,
+            params=joined([one_model_each(epochs.params) for epochs in every]),
+            context=joined([one_model_each(epochs.context) for epochs in every]),
+            weights=torch.cat([F.pad(w, (0, samples.longest - w.shape[-1])) for w in given]) if given else None,
+        )
 
     def keys(epoch: int) -> Keys:
         if len(requests) == 1:
             return first.keys[epoch]
         return lambda stream: torch.cat([r.keys[epoch](stream).flatten() for r in requests])[:, None]
 
-    passes = (stack.engine.pass_of(samples, first.lr, keys(epoch), weights) for epoch in range(len(first.keys)))
-    trained, losses = stack.engine.train_passes(params, samples, passes, own.objective, context, own.project)
+    passes = (engine.pass_of(work.samples, first.lr, keys(epoch), work.weights) for epoch in range(len(first.keys)))
+    trained, losses = engine.train_passes(work, passes)
     return [(trained, losses)] if len(requests) == 1 else taken_apart(trained, losses, sizes)
 
 

@@ -35,7 +35,7 @@ from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
 from fedfew.engines.stacked.one_pass import OnePass
 from fedfew.federation import Samples
-from fedfew.local import Objective, Projection, cross_entropy
+from fedfew.local import LocalEpochs, Objective, Projection, cross_entropy
 from fedfew.stack import Tree, branch, leaves, named_leaves, tensor, tree_map
 
 FEWEST = 64  # clients scored in one pass where not all fit: of fewer, filling up and gathering would outweigh the arithmetic
@@ -57,15 +57,8 @@ class Stacked(Engine):
         if device.type == "cuda":
             self._captured = CapturedTraining(self)
 
-    def _train(
-        self,
-        params: Tree,
-        samples: Samples,
-        passes: Iterator[Pass],
-        objective: Objective,
-        context: Tree,
-        project: Projection | None,
-    ) -> tuple[Tree, Tensor]:
+    def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
+        params, samples, objective, context, project = work.params, work.samples, work.objective, work.context, work.project
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = by_size(samples)
         if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture

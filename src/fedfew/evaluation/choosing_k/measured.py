@@ -127,7 +127,7 @@ def regret(run: Run, federation: Federation, most: int = MOST_CLIENTS, seed: int
     if total > most:
         drawn = np.sort(np.random.default_rng([seed, 3]).choice(total, most, replace=False))
     clients = torch.from_numpy(drawn)
-    shared = tree_map(lambda t: t.transpose(0, 1), _candidates(run, clients))  # [1, m, …]: each client's model for everybody
+    shared = tree_map(lambda t: t.transpose(0, 1), _candidates(run, clients))  # [1, m, …]: each client's model, for all
     losses = _losses(run, shared, federation.test.take(clients))
     own = np.diagonal(losses).copy()
     return Regret(drawn, total, losses - own[:, None], own)

@@ -23,7 +23,7 @@ from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 
 Array = NDArray[Any]
-ATTEMPTS = 5  # a run that goes on replaces its checkpoints; whoever reads one then looks for the next
+ATTEMPTS = 5  # a run that goes on replaces its checkpoints; a reader then looks for the next
 
 
 class Record(Protocol):

@@ -1,7 +1,7 @@
 """The page of a run in progress, served to this machine only.
 
 /             the page
-/status.json  how far the run is, as text, and the tag of the newest data; small, asked for every two seconds
+/status.json  how far the run is, as text, and the tag of the newest data; small, requested every two seconds
 /data.json    the document, with an ETag; made again only when there is a new checkpoint
 """
 

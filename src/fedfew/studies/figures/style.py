@@ -134,7 +134,7 @@ def add_footer(figure: Any, axes: Iterable[Any], notes: str) -> None:
 
 
 def missing(view: View, columns: Sequence[str]) -> str:
-    """What ought to be in the figure but is not."""
+    """What is missing in the figure."""
     found: dict[str, list[str]] = {}
     for column in columns:
         for line in view.lines:
