@@ -201,5 +201,5 @@ def test_targets_that_are_no_tokens_are_refused(y: list[object], message: str) -
 
 
 def test_files_hold_no_targets_of_a_language_model() -> None:
-    with pytest.raises(ValueError, match=r"fedfew\.data\.load\(…, tokenizer=…\) or Federation\.from_arrays"):
+    with pytest.raises(ValueError, match=r"fedfew\.data\.load\(…, tokenizer=…\)\), a \.fed file .*Federation\.from_arrays"):
         targets.check_task_of_files("language-modelling")

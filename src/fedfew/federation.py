@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew import targets
+from fedfew import arrays, targets
 from fedfew.tasks import TaskName
 
 Pixels = Literal["symmetric", "unit"]
@@ -184,49 +182,13 @@ class Federation:
         task = task or targets.detected(given)
         if task == "classification":
             given, class_names = targets.numbered(given, class_names, len(train))
-        whole = {"train": train, "test": test}
-        ys = {"train": given[: len(train)], "test": given[len(train) :]}
         parts = {
-            split: [_checked(i, split, x, y, task) for i, ((x, _), y) in enumerate(zip(pairs, ys[split], strict=True))]
-            for split, pairs in whole.items()
+            "train": arrays.checked("train", [x for x, _ in train], given[: len(train)], task),
+            "test": arrays.checked("test", [x for x, _ in test], given[len(train) :], task),
         }
-        first = parts["train"][0][0]
-        for split, clients in parts.items():
-            for i, (x, _) in enumerate(clients):
-                if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
-                    raise ValueError(
-                        f"client {i}: {split} samples are {list(x.shape[1:])} of {x.dtype}, "
-                        f"but client 0's training samples are {list(first.shape[1:])} of {first.dtype}"
-                    )
-        if task in ("regression", "multi-label"):
-            classes = parts["train"][0][1].shape[1] if classes is None else classes
-        elif classes is None and class_names:
-            classes = len(class_names)
-        elif classes is None:
-            classes = 1 + max(int(y.max()) for pairs in parts.values() for _, y in pairs)
-            least = min(int(y.min()) for pairs in parts.values() for _, y in pairs)
-            if least > 0:
-                warnings.warn(
-                    f"labels run from {least} to {classes - 1}, so that {least} of {classes} classes have no samples: number "
-                    f"them from 0, or give classes={classes} if that is meant",
-                    stacklevel=2,
-                )
-        for split, clients in parts.items():
-            for i, (_, y) in enumerate(clients):
-                if task == "language-modelling":
-                    if y.shape != parts[split][i][0].shape or int(y.max()) >= classes:
-                        raise ValueError(
-                            f"client {i}: {split} targets are {list(y.shape)} with token ids up to {int(y.max())}, but must have "
-                            f"the shape of the samples, {list(parts[split][i][0].shape)}, and be below {classes}"
-                        )
-                elif task != "classification":
-                    if y.shape[1] != classes:
-                        raise ValueError(f"client {i}: {split} samples have {y.shape[1]} targets each, but {classes} are needed")
-                elif int(y.min()) < 0 or int(y.max()) >= classes:
-                    raise ValueError(
-                        f"client {i}: {split} labels run from {int(y.min())} to {int(y.max())}, "
-                        f"but must lie in 0 … {classes - 1} ({classes} classes)"
-                    )
+        arrays.check_alike(parts)
+        classes = arrays.number_of_outputs(parts, task, class_names or ()) if classes is None else classes
+        arrays.check_targets(parts, task, classes)
         return cls(
             train=Samples.concatenate(parts["train"]),
             test=Samples.concatenate(parts["test"]),
@@ -317,25 +279,3 @@ class Federation:
         for tensor in (self.ids, *(t for s in splits for t in (s.x, s.y, s.start, s.count))):
             digest.update(tensor.cpu().contiguous().numpy().data)  # no copy: memory-mapped samples may not fit
         return digest.hexdigest()
-
-
-def _checked(client: int, split: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor]:
-    """One client's samples as tensors of the stored types, or an error that names the client."""
-    where = f"client {client}: {split}"
-    try:
-        x, y = (torch.as_tensor(np.ascontiguousarray(a) if not isinstance(a, Tensor) else a) for a in (x, y))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
-    if len(x.shape) == 0 or len(x) == 0:
-        raise ValueError(f"{where} has no samples")
-    y = targets.stored(where, y, task, len(x))
-    if x.is_floating_point():
-        x = x.to(torch.float32)
-        if not x.isfinite().all():
-            bad = int((~x.flatten(1).isfinite().all(1) if x.ndim > 1 else ~x.isfinite()).nonzero()[0])
-            raise ValueError(f"{where} sample {bad} contains NaN or infinite values")
-    elif x.dtype == torch.bool:
-        x = x.to(torch.float32)
-    elif x.dtype != torch.uint8:
-        x = x.to(torch.int64)
-    return x, y

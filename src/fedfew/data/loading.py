@@ -87,12 +87,10 @@ def load(
     _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
     check_task(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
-        given = {"clients": clients, "partition": partition, "sample": sample, "group": group, "label": label, "input": input}
+        given: dict[str, object] = {"clients": clients, "partition": partition, "sample": sample, "group": group}
+        given |= {"label": label, "input": input, "client": client, "size": size, "test_share": test_share}
         given |= {"tokenizer": tokenizer, "max_length": max_length}
-        found = _load_prepared(data, given | {"client": client, "size": size, "test_share": test_share})
-        if task not in (None, found.task):
-            raise ValueError(f"task={task!r}: {data} is a prepared federation with the task {found.task}")
-        return found
+        return _load_prepared(data, task, given)
     tokens = _tokens(tokenizer, max_length)
     language = tokens is not None and task == "language-modelling"
     if language:
@@ -108,19 +106,12 @@ def load(
             f"tokenizer is for texts, but {defaults.name} holds none that is recognised (columns: {read.column_names}). Leave "
             "tokenizer out, or name the column of texts with input=… (--input)"
         )
-    said: list[str] = []
     if not language:
         _check_classes(read, defaults.name)
     if stratify and read.task != "classification":
         raise ValueError(f"stratify is for classes, but the task is {read.task}")
-    if clients is None and (spec is None or spec.column is None):
-        clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
     drawn = spec is None and defaults.keep_split
-    if spec is None and language and defaults.partition == reading.PARTITION and len(np.unique(read.y, axis=0)) < 2:
-        spec, said = PartitionSpec.parse("iid"), ["partition iid: these texts have no labels that they could be divided by"]
-    spec = spec or PartitionSpec.parse(defaults.partition)
-    if language and spec.shift == "label-permutation":
-        raise ValueError(f"partition {spec} permutes labels, which language modelling does not use")
+    spec, clients, chosen = _chosen_partition(spec, clients, read, defaults, language)
     if group is None and not stratify:
         group = defaults.group
     group = None if group == "none" else group
@@ -133,9 +124,7 @@ def load(
     cutter = split.Cutter(TEST_SHARE if test_share is None else test_share, val_share, labels, units, group or "", splits)
     cuts, names, too_small = split.cut_clients(parts, spec.client_names(read, parts), cutter, on_bad)
     skipped = [*read.skipped, *too_small]
-    if skipped:
-        more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
-        warnings.warn(f"{defaults.name}: left out {len(skipped)}: {'; '.join(skipped[:3])}{more}", SkippedWarning, stacklevel=2)
+    _warn_of_skipped(defaults.name, skipped)
     about = {
         "source": defaults.name,
         "source_hash": read.source,
@@ -156,7 +145,7 @@ def load(
         "notes": [
             *(notes.about_clients(len(cuts), str(spec)) if drawn and not spec.column else []),
             *read.notes,
-            *said,
+            *chosen,
             *notes.about_data(read, units, group, splits, scale),
             *defaults.notes(read),
         ],
@@ -227,11 +216,35 @@ def _tokens(tokenizer: Any, max_length: int | None) -> Tokens | None:
     return Tokens.of(tokenizer, max_length)
 
 
-def _load_prepared(path: str | Path, given: Mapping[str, object]) -> Federation:
+def _load_prepared(path: str | Path, task: TaskName | None, given: Mapping[str, object]) -> Federation:
     for setting, value in given.items():
         if value is not None:
             raise ValueError(f"{setting}={value!r}: {path} is a prepared federation, partitioned and split already")
-    return prepared.read(path)
+    federation = prepared.read(path)
+    if task not in (None, federation.task):
+        raise ValueError(f"task={task!r}: {path} is a prepared federation with the task {federation.task}")
+    return federation
+
+
+def _chosen_partition(
+    spec: PartitionSpec | None, clients: int | None, read: DecodedData, defaults: reading.Defaults, language: bool
+) -> tuple[PartitionSpec, int | None, list[str]]:
+    """The partition and the number of clients, the data set's own where they are not given, and notes."""
+    if clients is None and (spec is None or spec.column is None):
+        clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
+    if spec is None and language and defaults.partition == reading.PARTITION and len(np.unique(read.y, axis=0)) < 2:
+        return PartitionSpec.parse("iid"), clients, ["partition iid: these texts have no labels that they could be divided by"]
+    spec = spec or PartitionSpec.parse(defaults.partition)
+    if language and spec.shift == "label-permutation":
+        raise ValueError(f"partition {spec} permutes labels, which language modelling does not use")
+    return spec, clients, []
+
+
+def _warn_of_skipped(name: str, skipped: Sequence[str]) -> None:
+    if skipped:
+        more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
+        text = f"{name}: left out {len(skipped)}: {'; '.join(skipped[:3])}{more}"
+        warnings.warn(text, SkippedWarning, stacklevel=3)  # the line that calls load
 
 
 def _check_classes(data: DecodedData, name: str) -> None:

@@ -1,0 +1,90 @@
+"""Arrays of samples and targets, one pair per client, checked and converted to the types that are stored."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew import targets
+from fedfew.tasks import TaskName
+
+Pairs = list[tuple[Tensor, Tensor]]  # (x, y) of each client
+
+
+def checked(split: str, inputs: Sequence[Any], ys: Sequence[Any], task: TaskName) -> Pairs:
+    """The samples of a split as tensors of the stored types, or an error that names the client."""
+    return [_checked(f"client {i}: {split}", x, y, task) for i, (x, y) in enumerate(zip(inputs, ys, strict=True))]
+
+
+def _checked(where: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor]:
+    try:
+        x, y = (torch.as_tensor(np.ascontiguousarray(a) if not isinstance(a, Tensor) else a) for a in (x, y))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
+    if len(x.shape) == 0 or len(x) == 0:
+        raise ValueError(f"{where} has no samples")
+    y = targets.stored(where, y, task, len(x))
+    if x.is_floating_point():
+        x = x.to(torch.float32)
+        if not x.isfinite().all():
+            bad = int((~x.flatten(1).isfinite().all(1) if x.ndim > 1 else ~x.isfinite()).nonzero()[0])
+            raise ValueError(f"{where} sample {bad} contains NaN or infinite values")
+    elif x.dtype == torch.bool:
+        x = x.to(torch.float32)
+    elif x.dtype != torch.uint8:
+        x = x.to(torch.int64)
+    return x, y
+
+
+def check_alike(parts: Mapping[str, Pairs]) -> None:
+    """Refuse samples whose shape or type differs from that of client 0's training samples. parts: by split."""
+    first = parts["train"][0][0]
+    for split, pairs in parts.items():
+        for i, (x, _) in enumerate(pairs):
+            if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
+                raise ValueError(
+                    f"client {i}: {split} samples are {list(x.shape[1:])} of {x.dtype}, "
+                    f"but client 0's training samples are {list(first.shape[1:])} of {first.dtype}"
+                )
+
+
+def number_of_outputs(parts: Mapping[str, Pairs], task: TaskName, names: Sequence[str]) -> int:
+    """Targets or labels per sample; of classes and tokens the number of names, without names the largest number + 1."""
+    if task in ("regression", "multi-label"):
+        return parts["train"][0][1].shape[1]
+    if names:
+        return len(names)
+    ys = [y for pairs in parts.values() for _, y in pairs]
+    classes, least = 1 + max(int(y.max()) for y in ys), min(int(y.min()) for y in ys)
+    if least > 0:
+        warnings.warn(
+            f"labels run from {least} to {classes - 1}, so that {least} of {classes} classes have no samples: number "
+            f"them from 0, or give classes={classes} if that is meant",
+            stacklevel=3,  # the line that calls from_arrays
+        )
+    return classes
+
+
+def check_targets(parts: Mapping[str, Pairs], task: TaskName, outputs: int) -> None:
+    """Refuse targets that do not fit this number of outputs."""
+    for split, pairs in parts.items():
+        for i, (x, y) in enumerate(pairs):
+            if task == "language-modelling":
+                if y.shape != x.shape or int(y.max()) >= outputs:
+                    raise ValueError(
+                        f"client {i}: {split} targets are {list(y.shape)} with token ids up to {int(y.max())}, but must have "
+                        f"the shape of the samples, {list(x.shape)}, and be below {outputs}"
+                    )
+            elif task != "classification":
+                if y.shape[1] != outputs:
+                    raise ValueError(f"client {i}: {split} samples have {y.shape[1]} targets each, but {outputs} are needed")
+            elif int(y.min()) < 0 or int(y.max()) >= outputs:
+                raise ValueError(
+                    f"client {i}: {split} labels run from {int(y.min())} to {int(y.max())}, "
+                    f"but must lie in 0 … {outputs - 1} ({outputs} classes)"
+                )
