@@ -108,7 +108,7 @@ class Localhost:
         self.programs[name] = Program(name, self.folder, words, {**self.environment, **(environment or {})})
         return self.programs[name]
 
-    def call(self, *words: str, seconds: float = 300, environment: Mapping[str, str] | None = None) -> str:
+    def call(self, *words: str, seconds: float = 900, environment: Mapping[str, str] | None = None) -> str:
         """Run a program to its end, and return what it printed."""
         variables = {**self.environment, **(environment or {})}
         done = subprocess.run(words, env=variables, cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False)
@@ -195,7 +195,7 @@ class Deployment(Localhost):
             words += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
         return self.start(f"run-{self._runs}", *words)
 
-    def run(self, app: Path, config: Mapping[str, object] | None = None, nodes: int | None = None, seconds: float = 300) -> str:
+    def run(self, app: Path, config: Mapping[str, object] | None = None, nodes: int | None = None, seconds: float = 900) -> str:
         """The same, to its end; its output."""
         program = self.start_run(app, config, nodes)
         self.wait_for(lambda: not program.running(), f"the end of {program.name}", seconds)

@@ -34,7 +34,7 @@ def test_clients_are_trained_on_both_nodes_and_the_result_is_the_same(tmp_path, 
             head = ("--head", "--port", address.partition(":")[2], "--temp-dir", sessions, "--include-dashboard", "false")
             for name, words in (("head", head), ("worker", ("--address", address))):
                 node = here.start(name, "ray", "start", *words, *one)
-                here.wait_for(lambda node=node: "Ray runtime started" in node.text(), f"Ray's {name}", 120, alive=(name,))
+                here.wait_for(lambda node=node: "Ray runtime started" in node.text(), f"Ray's {name}", 600, alive=(name,))
             config = {"data": "tests.flower.test_ray_cluster:make", "method": "ditto", "rounds": 3, "folder": str(runs)}
             output = here.run(APP, config, nodes=4)
             assert runs.is_dir(), output[-3000:]
