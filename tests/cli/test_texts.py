@@ -98,6 +98,9 @@ def test_a_prepared_file_trains_as_the_texts_do(tmp_path: Path) -> None:
     table = call("data", "show", out).output
     assert "tokens" in table
     assert str(sum(len(row["text"].split()) for row in texts.rows())) in table  # one token per word, no padding
+    shown = json.loads(call("data", "show", out, "--json").stdout)
+    assert shown["clients"][2]["tokens"] == sum(len(row["text"].split()) for row in texts.rows() if row["writer"] == "w2")
+    assert (shown["task"], shown["label_distance"], shown["class_names"]) == ("language-modelling", None, [])
     shared = (*SHORT, "--rounds", "1", *OWN, "--methods", "fedavg,local")
     compared = call("compare", *shared, "--dataset", out, "--task", "language-modelling").output
     assert "1/perplexity" in compared

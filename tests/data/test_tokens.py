@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,22 @@ def test_what_encodes_is_written_and_read_again(tmp_path: Path) -> None:
     assert read.padding == PAD
     assert read.preprocessing is not None
     assert read.preprocessing.apply(TEXTS).tolist() == ENCODED
+
+
+def test_a_prepared_file_of_a_language_model_is_checked(tmp_path: Path) -> None:
+    plain = [["goal match", "up"] * 4, ["stock"] * 4]
+    found = data.load(by_split(plain), tokenizer=Fast(), max_length=5, task="language-modelling")
+    again = prepared.read(prepared.write(found, tmp_path / "right.fed"))
+    assert again.fingerprint() == found.fingerprint()
+    assert (again.task, again.padding, again.class_names[-1]) == ("language-modelling", PAD, "8")
+    wrong = {
+        "outside 0 … 8": replace(found.train, y=found.train.y.clone().fill_(9)),
+        r"labels \[\d+, 4\]": replace(found.train, y=found.train.y[:, :4]),
+        "not int64": replace(found.train, y=found.train.y.float()),
+    }
+    for message, train in wrong.items():
+        with pytest.raises(DataError, match=message):
+            prepared.read(prepared.write(replace(found, train=train), tmp_path / "wrong.fed"))
 
 
 def test_large_vocabularies_are_stored_in_32_bits() -> None:
@@ -235,10 +251,10 @@ def test_a_tokeniser_that_was_altered_is_refused() -> None:
         from_document(document | {"tokenizer": document["tokenizer"].replace("goal", "gaol")})
 
 
-def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = Tokens.of(Fast(), 5)
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, folder = Tokens.of(Fast(), 5), folder_of(made(), tmp_path / "own")
     for package in ("tokenizers", "transformers"):
         monkeypatch.setitem(sys.modules, package, None)
-    for missing in (lambda: tokens.apply(["up"]), lambda: Tokens.of("folder")):
+    for missing in (lambda: tokens.apply(["up"]), lambda: Tokens.of("folder"), lambda: Tokens.of(folder)):
         with pytest.raises(ImportError, match=r"fedfew\[adapters\]"):
             missing()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fedfew
+from fedfew.data import load, write_prepared
 from fedfew.data.tokens import Tokens
 from fedfew.flower import site_data
 from fedfew.flower.deployment_config import DeploymentConfig
@@ -108,6 +109,19 @@ def test_labels_of_texts_are_class_numbers(tmp_path: Path) -> None:
     named = texts.write_rows(tmp_path / "named.csv", [row | {"label": "ab"[i % 2]} for i, row in enumerate(numbers)])
     with pytest.raises(ValueError, match=r"labels must be class numbers, 0, 1, …, the same at all sites, not names \('a'\)"):
         site_data.load(SiteConfig.read(node | {"data": named}, {}))
+
+
+def test_a_prepared_file_at_a_site(tmp_path: Path) -> None:
+    tokenizer = texts.tokenizer_folder(tmp_path / "counting")
+    path = texts.write_rows(tmp_path / "plain.csv", texts.unlabelled(texts.rows()))
+    made = load(path, client="writer", tokenizer=tokenizer, max_length=6, task="language-modelling")
+    node = {"client": 1, "data": str(write_prepared(made, tmp_path / "texts.fed"))}
+    found = site_data.load(SiteConfig.read(node | {"task": "language-modelling"}, {"tokenizer": "elsewhere"}))
+    assert torch.equal(found.train.of(0)[1], made.train.of(1)[1])
+    with pytest.raises(
+        ValueError, match=r"task is 'regression', but .*texts.fed is a prepared federation with the task language"
+    ):
+        site_data.load(SiteConfig.read(node | {"task": "regression"}, {}))
 
 
 def test_where_the_tokeniser_comes_from(tmp_path: Path) -> None:

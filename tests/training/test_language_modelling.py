@@ -69,6 +69,15 @@ def test_few_models_learn_both_directions_and_the_perplexity_is_that_of_the_serv
         run.confusion()
 
 
+def test_a_new_client_of_token_ids_gives_its_targets() -> None:
+    run = train(rounds=40, engine="stacked")
+    x, y = texts().train.of(1)
+    chosen = run.for_new_client(x.numpy(), y.numpy())
+    torch.testing.assert_close(chosen.module(x), run.model_of(1)(x))
+    with pytest.raises(ValueError, match="y must hold the token ids of x, −100 at padding"):
+        run.for_new_client(x.numpy())
+
+
 def test_a_larger_vocabulary_is_taken_and_a_smaller_one_refused() -> None:
     settings: dict[str, Any] = {"rounds": 1, "device": "cpu", "engine": "sequential"}
     assert fedfew.train(texts(), lambda: Bigram(9), "fedavg", **settings).round == 1
