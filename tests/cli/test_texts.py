@@ -13,7 +13,7 @@ import yaml
 
 import fedfew
 from fedfew import export
-from fedfew.data import load, prepared
+from fedfew.data import DataError, load, prepared
 from fedfew.training.from_settings import make_federation
 from fedfew.training.resolve import resolve
 from tests import texts
@@ -114,6 +114,8 @@ def test_texts_without_labels_and_clients_are_divided_at_random(tmp_path: Path) 
     federation, notes = make_federation(settings)
     assert "partition iid: these texts have no labels that they could be divided by" in notes
     assert federation.train.count.tolist() == [12, 12, 12]
+    with pytest.raises(DataError, match="no column that is recognised as the label"):  # not taken from the cache of the above
+        load(path, clients=3, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize(
