@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew._version import __version__
 
 if TYPE_CHECKING:
-    from fedfew import adapters, data, evaluation, export, methods, models, scalarization, sklearn, tracking
+    from fedfew import adapters, data, evaluation, export, methods, models, report, scalarization, sklearn, tracking
     from fedfew.evaluation.selection import join, select
     from fedfew.export.model_file import load_model
     from fedfew.federation import Federation
@@ -46,6 +46,7 @@ __all__ = [
     "load_model",
     "methods",
     "models",
+    "report",
     "scalarization",
     "select",
     "sklearn",
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 # Names are fetched when first used, so that `fedfew --help` does not wait for torch.
-_MODULES = ("adapters", "data", "evaluation", "export", "methods", "models", "scalarization", "sklearn", "tracking")
+_MODULES = ("adapters", "data", "evaluation", "export", "methods", "models", "report", "scalarization", "sklearn", "tracking")
 _HOME = {
     "federation": ["Federation"],
     "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],

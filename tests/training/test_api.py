@@ -76,6 +76,11 @@ def test_bad_settings_are_named(settings, message):
         train(**settings)
 
 
+def test_data_that_are_not_loaded_are_answered_with_what_loads_them():
+    with pytest.raises(TypeError, match=r"train needs a Federation, not str: fedfew\.data\.load"):
+        fedfew.train("digits")
+
+
 @pytest.mark.parametrize(("method", "named"), [(FedFew, "the class FedFew"), (3, "3")])
 def test_what_is_no_method_is_named(method, named):
     with pytest.raises(TypeError, match=rf"a name or a method with its settings, such as FedFew\(models=4\), not {named}"):

@@ -56,6 +56,10 @@ class Setup:
         settings: Mapping[str, Any],
     ) -> Setup:
         """The arguments of :func:`fedfew.train`, checked."""
+        if not isinstance(federation, Federation):
+            raise TypeError(
+                f"train needs a Federation, not {type(federation).__name__}: fedfew.data.load(…) makes one of your data"
+            )
         config, part = _config(config, recipe, settings, federation)
         criterion = tasks.chosen(config.loss, federation.task)
         chosen = methods.make(method) if isinstance(method, str) else method
