@@ -49,6 +49,7 @@ CASES = {
     "stopped by a callback": lambda: train(fedfew.FedAvg(), rounds=6, on_round=lambda p: "stop" if p.round == 2 else None),
     "six rounds": lambda: train(fedfew.FedFew(models=2), rounds=6),
     "the strong recipe": lambda: train(fedfew.FedFew(models=2), recipe="strong"),
+    "checked losses": lambda: train(fedfew.FedFew(models=2, mu=0.002), check_share=0.3, participation=1.0, seed=7),
     "a robust mean": lambda: train(fedfew.FedAvg(), aggregator="trimmed-mean", participation=1.0),
     "differential privacy": lambda: train(fedfew.FedAvg(), dp_noise=1.0, dp_clip=0.5),
     "a metric of one's own": lambda: train(fedfew.FedAvg(), metrics={"largest": lambda outputs, y: float(outputs.amax())}),
