@@ -33,7 +33,9 @@ def predict(
     ],
     data: Annotated[
         Path,
-        typer.Option(help="New data of the kind trained on: a .csv or .parquet table, a folder of images, or a .npz with x."),
+        typer.Option(
+            help="New data of the kind trained on: a .csv, .parquet or .jsonl table, a folder of images, or a .npz with x."
+        ),
     ],
     client: Annotated[
         str | None,

@@ -29,8 +29,8 @@ def select(
     data: Annotated[
         Path,
         typer.Option(
-            help="Labelled data of the kind trained on: a .csv or .parquet table, a folder class/image.png, or a .npz file with "
-            "the arrays x, y and, optionally, groups."
+            help="Labelled data of the kind trained on: a .csv, .parquet or .jsonl table, a folder class/image.png, or a .npz "
+            "file with the arrays x, y and, optionally, groups. Of language models texts without labels."
         ),
     ],
     label: Annotated[

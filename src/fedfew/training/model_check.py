@@ -65,7 +65,8 @@ def _check_tokens(name: str, outputs: Tensor, x: Tensor, classes: int) -> None:
     if outputs.shape[:-1] != x.shape or outputs.shape[-1] < classes:
         raise ValueError(
             f"model: {name} gives {list(outputs.shape)} for token ids {list(x.shape)}, but one output per token of the "
-            f"vocabulary is needed at every place: [{len(x)}, {x.shape[1]}, {classes} or more]"
+            f"vocabulary is needed at every place: [{len(x)}, {x.shape[1]}, {classes} or more]. Give a causal language model "
+            "(--model module:function)"
         )
 
 
