@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, TypeAlias, Union
 
 import torch
@@ -73,6 +74,16 @@ def stack(trees: list[Tree]) -> Tree:
 def take(tree: Tree, index: Tensor | int | slice) -> Tree:
     """The chosen entries of the leading axis."""
     return tree_map(lambda t: t[index], tree)
+
+
+def is_everyone(index: Tensor, number: int) -> bool:
+    """Are these all entries of a leading axis of this length, in their order?"""
+    return index.shape[0] == number and torch.equal(index.cpu(), _first(number))
+
+
+@lru_cache(maxsize=8)
+def _first(number: int) -> Tensor:
+    return torch.arange(number)
 
 
 def put(tree: Tree, index: Tensor, values: Tree) -> None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -100,7 +100,7 @@ class Engine(ABC):
     def train_passes(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         """The same, with the passes over the samples given."""
         context = with_client_terms(work.context, work.samples, leaves(work.params)[0].shape[1])
-        self.module.train()
+        self._switch(True)
         with self._products(work.samples):
             return self._train(replace(work, context=context), passes)
 
@@ -160,7 +160,7 @@ class Engine(ABC):
 
     def gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """Gradient of each client's mean training loss at ``params[C, K, …]``, and that loss ``[C, K]``."""
-        self.module.eval()
+        self._switch(False)
         with self._products(samples):
             return self._gradient(params, samples)
 
@@ -211,10 +211,28 @@ class Engine(ABC):
 
     @contextmanager
     def _evaluating(self, samples: Samples) -> Iterator[None]:
-        if self.module.training:  # setting the mode visits every layer
-            self.module.eval()
+        self._switch(False)
         with torch.no_grad(), self._products(samples):
             yield
+
+    def _switch(self, training: bool) -> None:
+        """``module.train(training)``, which takes longer than many a layer's arithmetic, without its walk through the module."""
+        if self.module.training == training:
+            return
+        if self._layers is None:
+            self.module.train(training)
+            return
+        for layer in self._layers:
+            layer.__dict__["training"] = training
+
+    @cached_property
+    def _layers(self) -> list[nn.Module] | None:
+        """All there are, if to switch one means no more than to set a flag."""
+        layers = list(self.module.modules())
+        plain = all(
+            type(m).train is nn.Module.train and type(m).eval is nn.Module.eval and "training" in m.__dict__ for m in layers
+        )
+        return layers if plain else None
 
     def _products(self, samples: Samples) -> AbstractContextManager[None]:
         return products(self.training.precision, samples.y.device)

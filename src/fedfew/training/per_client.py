@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedfew.stack import is_everyone
 from fedfew.training.scoring import ServedScores
 
 
@@ -22,7 +23,7 @@ class PerClient:
         self.put_values(clients, {name: value for name, value in vars(scores).items() if value is not None})
 
     def put_values(self, clients: Tensor, values: Mapping[str, Tensor]) -> None:
-        everyone = len(clients) == self.clients and torch.equal(clients, torch.arange(self.clients))
+        everyone = is_everyone(clients, self.clients)
         for name, value in values.items():
             if everyone:
                 self.columns[name] = value

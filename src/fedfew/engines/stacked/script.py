@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -60,9 +60,18 @@ def scripted(graph: Graph, constants: dict[str, Tensor]) -> Callable[..., Any] |
             found = function(*tensors, *fixed)
         finally:
             torch._C._set_graph_executor_optimize(before)
-        return pytree.tree_unflatten(found, structure)
+        return _rebuilt(structure, iter(found))
 
     return replay
+
+
+def _rebuilt(structure: Any, found: Iterator[Tensor]) -> Any:
+    """The structure with tensors in place of its nodes."""
+    if isinstance(structure, Node):
+        return next(found)
+    if isinstance(structure, dict):
+        return {name: _rebuilt(part, found) for name, part in structure.items()}
+    return type(structure)([_rebuilt(part, found) for part in structure])
 
 
 class _Writer:
@@ -72,9 +81,9 @@ class _Writer:
         self._literals: dict[str, str] = {}
         self.first: dict[Any, int] = {}  # by operation: the line in which it is used first
 
-    def written(self) -> tuple[str, list[str], pytree.TreeSpec]:
-        """The program, the names of the constants that it takes after the recording's own arguments, and the structure of what it
-        returns."""
+    def written(self) -> tuple[str, list[str], Any]:
+        """The program, the names of the constants that it takes after the recording's own arguments, and what the recording
+        returns: nodes in lists, tuples and dicts, of which the program returns the nodes alone."""
         given = [node for node in self.graph.nodes if node.op == "placeholder"]
         fixed: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
@@ -86,7 +95,8 @@ class _Writer:
         for node in self.graph.nodes:
             if node.op == "call_function" and node.target is not operator.getitem:
                 self._operation(node)
-        flat, structure = pytree.tree_flatten(self.graph.output_node().args[0])
+        (structure,) = self.graph.output_node().args
+        flat = pytree.tree_leaves(structure)
         if not all(isinstance(node, Node) for node in flat):
             raise NotScriptableError("it returns something that is no tensor")
         taken = [self._names[node] for node in given] + [f"%fixed_{name}" for name in fixed]
