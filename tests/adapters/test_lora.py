@@ -307,6 +307,6 @@ def test_a_head_that_is_another_layer_too_stays_frozen_and_a_line_says_so() -> N
     part = TrainedPart(LoRA(rank=RANK, targets=["inner"]))
     module = part.of(Tied)()
     assert {name for name, p in module.named_parameters() if p.requires_grad} == {"inner.lora_A.weight", "inner.lora_B.weight"}
-    assert part.said(module)[1] == "adapters: the head, head, shares its weights with another layer and stays frozen"
+    assert part.notes(module)[1] == "adapters: the head, head, shares its weights with another layer and stays frozen"
     plain = TrainedPart(LoRA(rank=RANK))
-    assert len(plain.said(plain.of(mlp)())) == 1
+    assert len(plain.notes(plain.of(mlp)())) == 1

@@ -150,19 +150,19 @@ def test_progress_is_written_once_a_second_and_at_the_end(tmp_path: Path, monkey
     file = runfiles.ProgressFile(tmp_path, seconds=1000)
     file.stopped("too early to say")
     assert run_files.progress(tmp_path) == {}
-    file.tell(told(1))
-    file.tell(told(2))
+    file.write(told(1))
+    file.write(told(2))
     when = (tmp_path / runfiles.PROGRESS).stat().st_mtime
     monkeypatch.setattr(run_files, "time", SimpleNamespace(time=lambda: when + 7))
     found = run_files.progress(tmp_path)
     assert found.pop("age") == 7
     numbers = {"round": 1, "rounds": 3, "loss": 0.1, "served": 0.5, "adapted": 0.6, "seconds": 1.0}
     assert found == numbers | {"state": "running"}
-    file.tell(told(3))
+    file.write(told(3))
     assert (run_files.progress(tmp_path)["round"], run_files.progress(tmp_path)["state"]) == (3, "finished")
     often = runfiles.ProgressFile(tmp_path, seconds=0)
-    often.tell(told(1))
-    often.tell(told(2, served=float("nan")))
+    often.write(told(1))
+    often.write(told(2, served=float("nan")))
     assert (run_files.progress(tmp_path)["round"], run_files.progress(tmp_path)["served"]) == (2, None)
     often.stopped("by Ctrl-C")
     assert (run_files.progress(tmp_path)["state"], run_files.progress(tmp_path)["why"]) == ("stopped", "by Ctrl-C")

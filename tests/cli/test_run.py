@@ -115,7 +115,7 @@ def _folder_that_names_a_model(name: str) -> str:
         (["--lr", "fast"], "--lr"),
         (["--clients", "4", "--models", "5"], "models must be at most the number of clients (4)"),
         (["--resume"], "--resume needs --folder"),
-        (["--resume", "--folder", "nowhere"], "there is no run in nowhere to go on with"),
+        (["--resume", "--folder", "nowhere"], "there is no run in nowhere to continue"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
@@ -194,7 +194,7 @@ def test_an_empty_file_changes_nothing() -> None:
 
 def test_a_run_is_not_overwritten(finished: Path) -> None:
     before = (finished / "config.yaml").read_text()
-    assert "already holds a run: go on with it (--resume)" in refused("run", "--folder", str(finished), "--lr", "3")
+    assert "already holds a run: continue it (--resume)" in refused("run", "--folder", str(finished), "--lr", "3")
     assert "belongs to another run" in refused("run", "--folder", str(finished), "--resume", "--lr", "3")
     assert (finished / "config.yaml").read_text() == before
 
@@ -244,7 +244,7 @@ def test_ctrl_c_then_resume_ends_as_if_nothing_had_happened(here: Path) -> None:
     stopped.send_signal(signal.SIGINT)  # within round 4
     out, err = stopped.communicate(timeout=600)
     assert stopped.returncode == 130, err
-    assert "To go on: fedfew run --resume --folder r" in err
+    assert "To continue: fedfew run --resume --folder r" in err
     assert "Traceback" not in err
     assert "\x1b" not in out
     assert fedfew.load("r").round == 3

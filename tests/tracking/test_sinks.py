@@ -66,7 +66,7 @@ def test_a_server_that_is_down_does_not_end_the_run(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     result = call("run", *SMALL, "--folder", "one", "--track", "mlflow:http://127.0.0.1:9")
-    assert result.stdout.count("failed, training goes on without it") == 1
+    assert result.stdout.count("failed, training continues without it") == 1
     assert fedfew.load("one").round == 3
 
 

@@ -99,7 +99,7 @@ def test_a_tool_that_fails_is_left_out_with_one_warning(fails: str) -> None:
             run = trained(track)
             track.finish(run)
     mine = [w for w in told if issubclass(w.category, tracking.TrackingWarning)]
-    assert [str(w.message) for w in mine] == ["tracking with bad failed, training goes on without it: the server is down"]
+    assert [str(w.message) for w in mine] == ["tracking with bad failed, training continues without it: the server is down"]
     assert run.round == 4
     assert good.steps() == [1, 2, 3, 4, 4]
     assert len([call for call in bad.calls if call[0] == fails]) == 1

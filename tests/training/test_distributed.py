@@ -172,7 +172,7 @@ def test_ctrl_c_under_torchrun_keeps_the_last_round_and_one_process_goes_on(tmp_
     (kept,) = checkpoint.checkpoints(tmp_path / "run")
     done = checkpoint.read(kept).round
     assert done == 3  # each was held in the fourth
-    assert said.count(f"Stopped after round {done}. To go on: fedfew run --resume --folder run") == 1
+    assert said.count(f"Stopped after round {done}. To continue: fedfew run --resume --folder run") == 1
     more = ["run", "--resume", "--folder", str(tmp_path / "run"), "--rounds", str(done + 2)]
     assert CliRunner().invoke(app, more).exit_code == 0
     assert fedfew.load(tmp_path / "run").round == done + 2

@@ -40,8 +40,8 @@ def test_a_finished_run_goes_on_as_if_it_had_never_ended() -> None:
     for tree in ("server", "moments", "average", "own"):
         assert_same(getattr(longer.state, tree), getattr(whole.state, tree))
     assert np.array_equal(longer.history.served_loss, whole.history.served_loss)
-    assert "start: goes on after round 3" in told
-    assert longer.settings["start"] == "goes on after round 3"
+    assert "start: continues after round 3" in told
+    assert longer.settings["start"] == "continues after round 3"
     assert short.round == 3
     for name, values in before.items():
         np.testing.assert_array_equal(short.history[name], values)  # the run itself is as it was
@@ -50,7 +50,7 @@ def test_a_finished_run_goes_on_as_if_it_had_never_ended() -> None:
 def test_settings_may_change_on_the_way_and_are_listed(tmp_path: Path) -> None:
     short = train(FedAvg(), rounds=2)
     longer, told = lines(method=FedAvg(), rounds=3, start=short, lr=0.01, folder=tmp_path)
-    assert any(line.startswith("start: goes on after round 2, with lr ") and line.endswith("→ 0.01") for line in told)
+    assert any(line.startswith("start: continues after round 2, with lr ") and line.endswith("→ 0.01") for line in told)
     again = train(FedAvg(), rounds=4, lr=0.01, folder=tmp_path, resume=True)
     assert again.settings["start"] == longer.settings["start"]
 
@@ -65,8 +65,8 @@ def test_private_states_are_kept_and_not_shared() -> None:
 @pytest.mark.parametrize(
     ("settings", "answer"),
     [
-        ({"rounds": 2}, "rounds is 2, but the run to go on with has done 2: give the total, more than 2"),
-        ({"serve": "mixture"}, "serve is 'mixture', but the run to go on with has 'best'"),
+        ({"rounds": 2}, "rounds is 2, but the run to continue has done 2: give the total, more than 2"),
+        ({"serve": "mixture"}, "serve is 'mixture', but the run to continue has 'best'"),
         ({"resume": True}, "start and resume exclude each other"),
     ],
 )
@@ -80,7 +80,7 @@ def test_validation_scores_cannot_begin_in_the_middle() -> None:
     settings: dict[str, Any] = {"batch_size": 10, "engine": "sequential", "device": "cpu"}
     plain = fedfew.train(data, "linear", "fedavg", rounds=1, **settings)
     for name, value, then in (("keep", "best", "last"), ("early_stopping", 3, "0")):
-        with pytest.raises(ValueError, match=f"{name} is {value!r}, but the run to go on with has '?{then}"):
+        with pytest.raises(ValueError, match=f"{name} is {value!r}, but the run to continue has '?{then}"):
             fedfew.train(data, "linear", "fedavg", rounds=2, start=plain, **settings, **{name: value})
     kept = fedfew.train(data, "linear", "fedavg", rounds=1, keep="best", **settings)
     assert len(fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", start=kept, **settings).history) == 2
@@ -99,7 +99,7 @@ def test_fewer_models_are_the_most_used() -> None:
         state(three.models[k])["0.weight"].sum().item() for k in (2, 0, 1)
     ]
     assert begun.line == (
-        "starts with the 3 models of fedfew after round 2, the most used first; it does not go on with that run, since the "
+        "starts with the 3 models of fedfew after round 2, the most used first; it does not continue that run, since the "
         "method or its hyperparameters differ"
     )
 
@@ -176,7 +176,7 @@ def test_frozen_parameters_come_with_the_models() -> None:
 def test_from_the_command_line() -> None:
     call("run", *TINY, "--models", "2", "--folder", "a")
     assert (
-        "start: goes on after round 2"
+        "start: continues after round 2"
         in call("run", *TINY, "--models", "2", "--rounds", "4", "--start", "a", "--folder", "b").stdout
     )
     assert fedfew.load("b").round == 4

@@ -65,7 +65,7 @@ class TrainedPart:
             if self.freeze == "body" and value != none:
                 raise ValueError(f"{name} is {value!r}, but freeze='body' computes features once: it must be {none!r}")
 
-    def said(self, module: nn.Module) -> list[str]:
+    def notes(self, module: nn.Module) -> list[str]:
         """One line about a module of this factory's, unless all of it is trained."""
         if not self.document():
             return []

@@ -137,7 +137,7 @@ def _held_out(settings: Settings, share: float, console: Console) -> Federation:
 
 def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: float, resume: bool) -> None:
     if place.exists() and any(place.iterdir()) and not resume:
-        raise ValueError(f"{place} is not empty: go on with the advice in it (--resume), or choose another --folder")
+        raise ValueError(f"{place} is not empty: continue the advice in it (--resume), or choose another --folder")
     place.mkdir(parents=True, exist_ok=True)
     own = {"ks": ",".join(map(str, ks)), "seeds": seeds, "hold_out": share}
     runfolder.write_config(place, own | settings.as_config())

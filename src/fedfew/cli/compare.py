@@ -119,7 +119,7 @@ def _settings(
     chosen = flags.given(given)
     if resume:
         if protocol is not None:
-            raise ValueError("--protocol is for a new comparison: this one goes on with its own settings")
+            raise ValueError("--protocol is for a new comparison: this one keeps its own settings")
         return resolve(chosen, {}, common, {"method": method})
     set_by_user = recipe.explicit(chosen, common, {"method": method})
     files = recipe.below(protocol, set_by_user), common, {"method": method}, recipe.method(protocol, set_by_user)
@@ -170,7 +170,7 @@ def _cost(settings: Settings, federation: Federation) -> Cost:
 
 def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool) -> None:
     if place.exists() and any(place.iterdir()) and not resume:
-        raise ValueError(f"{place} is not empty: go on with the comparison in it (--resume), or choose another --folder")
+        raise ValueError(f"{place} is not empty: continue the comparison in it (--resume), or choose another --folder")
     place.mkdir(parents=True, exist_ok=True)
     common = {name: value for name, value in settings.as_config().items() if name != "method"}
     runfolder.write_config(place, {"methods": specs, "seeds": seeds} | common)

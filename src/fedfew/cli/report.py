@@ -17,7 +17,7 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew report runs/digits-fedfew-0 -o report.html[/cyan]
 [cyan]fedfew report runs/digits-fedfew-0 --open[/cyan]   and shows it in the browser
 [cyan]fedfew report studies/table1[/cyan]   of a study: its tables, figures, learning curves and runs
-[cyan]fedfew watch runs/digits-fedfew-0[/cyan]   the page of a run while it goes on
+[cyan]fedfew watch runs/digits-fedfew-0[/cyan]   the page of a run while it is training
 """
 RESULTS, STUDY = "runs.parquet", "study.yaml"  # files that the folder of a study has
 LARGEST = 5_000_000  # bytes that a page is meant to stay under

@@ -55,8 +55,8 @@ def run(
     start: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a run to start from: with the same method, model and clients it goes on (--rounds is the total), "
-            "else a new run begins with its models."
+            help="Folder of a run to start from: with the same method, model and clients it is continued (--rounds is the "
+            "total), else a new run begins with its models."
         ),
     ] = None,
     track: flags.Track = None,
@@ -152,9 +152,9 @@ def train_in(
     keeps: bool = True,
     start: Path | None = None,
 ) -> Run:
-    """Train, with all that is needed to go on kept in the folder ``place``.
+    """Train, and keep all that is needed to continue in the folder ``place``.
 
-    go_on: the command that goes on after Ctrl-C; accepted: called once the settings have proved right, after the first round;
+    go_on: the command that continues after Ctrl-C; accepted: called after the first round, when the settings have proved valid;
     keeps: is this, of several processes, the one that writes? start: the folder of a run to start from.
     """
     import fedfew
@@ -177,7 +177,7 @@ def train_in(
                 runfiles.write_costs(place, arguments, federation)
                 accepted()
             rounds_seen.append(state.round)
-            seen.tell(state)
+            seen.write(state)
             show(state)
 
         try:
@@ -185,7 +185,7 @@ def train_in(
         except fedfew.Interrupted as stopped:
             if keeps:
                 seen.stopped("by Ctrl-C")
-                errors.say(f"Stopped after round {stopped.run.round}. To go on: {go_on}")
+                errors.say(f"Stopped after round {stopped.run.round}. To continue: {go_on}")
             raise typer.Exit(errors.INTERRUPTED) from None
         except Exception as error:
             if keeps:
@@ -216,7 +216,7 @@ def _settings(
     if not resume:
         files = [recipe.below(protocol, set_by_user), *files, recipe.method(protocol, set_by_user)]
     elif protocol is not None:
-        raise ValueError(f"--protocol is for a new run: the one in {place} goes on with its own settings")
+        raise ValueError(f"--protocol is for a new run: the one in {place} keeps its own settings")
     if is_own(name := str(set_by_user["method"].get("name", ""))):
         import_method(name)
     settings = resolve(given, method_flags, *files)

@@ -77,7 +77,7 @@ class ProgressFile:
         self._written = float("-inf")
         self._last: dict[str, Any] = {}
 
-    def tell(self, state: Progress) -> None:
+    def write(self, state: Progress) -> None:
         numbers = {name: getattr(state, name) for name in REPORTED}
         self._last = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
         if state.done or time.monotonic() - self._written >= self._seconds:

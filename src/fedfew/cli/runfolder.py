@@ -50,16 +50,16 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
     if folder is None:
         newest = sorted((p for p in RUNS.glob(f"*/{CONFIG}") if _holds(p.parent, command)), key=lambda p: p.stat().st_mtime)
         hint = f"; the newest is {newest[-1].parent}" if newest else ""
-        raise ValueError(f"--resume needs --folder, where the run to go on with lies{hint}")
+        raise ValueError(f"--resume needs --folder, the folder of the run to continue{hint}")
     if (folder / CONFIG).exists():
         return read_file(folder / CONFIG) | _recorded_method(folder)
     if checkpoints(folder):  # made from Python: the flags must say the rest, and train() checks them
         return {}
-    raise ValueError(f"there is no run in {folder} to go on with; start one with 'fedfew {command} --folder {folder}'")
+    raise ValueError(f"there is no run in {folder} to continue; start one with 'fedfew {command} --folder {folder}'")
 
 
 def _holds(folder: Path, command: str) -> bool:
-    """Whether there is something in a folder that this command can go on with: a run, or for compare and others runs below."""
+    """Whether there is something in a folder that this command can continue: a run, or for compare and others runs below."""
     from fedfew.training.checkpoint import checkpoints
 
     return any(checkpoints(place) for place in ([folder] if command == "run" else folder.iterdir()) if place.is_dir())
@@ -122,7 +122,7 @@ def kept(
         runfiles.write_labels(folder, federation)
 
     if checkpoints(folder) and not resume:
-        raise ValueError(f"{folder} already holds a run: go on with it (--resume), or choose another --folder")
+        raise ValueError(f"{folder} already holds a run: continue it (--resume), or choose another --folder")
     if not writes:
         yield lambda: None
         return

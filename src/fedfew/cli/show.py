@@ -97,7 +97,7 @@ def load(folder: Path, model: str | None, method: str | None = None) -> Run:
 
 def _require_rounds(run: Run) -> None:
     if not len(run.history):
-        raise ValueError("the run was stopped in its first round, so there is nothing to show yet: go on with it (--resume)")
+        raise ValueError("the run was stopped in its first round, so there is nothing to show yet: continue it (--resume)")
 
 
 def _settings(run: Run) -> Table:

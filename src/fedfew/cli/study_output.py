@@ -140,7 +140,7 @@ def print_outcome(prepared: Prepared, report: Report, console: Console, command:
     if failed:
         _list_failed({labels[key]: why for key, why in failed.items()}, console)
     if report.stopped and report.left:  # the runs that were going on may have been the last
-        errors.say(f"Stopped, {len(report.left)} runs are left. To go on: {command}")
+        errors.say(f"Stopped, {len(report.left)} runs are left. To continue: {command}")
         raise typer.Exit(errors.INTERRUPTED)
     if failed:
         raise typer.Exit(FAILED)

@@ -30,7 +30,7 @@ def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")] = DEFAULT_PORT,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
-    """The page of a run while the run goes on, updating by itself.
+    """The page of a run while it is training; it updates by itself.
 
     It is served to this machine alone, at http://localhost:PORT, until Ctrl-C. How far the run is shows at once; charts follow
     its checkpoints (--checkpoint-every of 'fedfew run').

@@ -35,7 +35,15 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically
 
-_NOT_ON_THE_CARD = {"federation", "method", "model", "fedfew", "torch", "engine", "chunk"}  # said elsewhere, or of no consequence
+_NOT_ON_THE_CARD = {
+    "federation",
+    "method",
+    "model",
+    "fedfew",
+    "torch",
+    "engine",
+    "chunk",
+}  # elsewhere, or without effect
 
 
 def write(

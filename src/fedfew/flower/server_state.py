@@ -59,7 +59,7 @@ class ServerState:
         self.like = rehearsed(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:
             self.state.server = server
-            self.events += config.part.said(self.factory())
+            self.events += config.part.notes(self.factory())
             self._keep_tokenizer(data)
         buffers = buffer_names(self.factory())
         self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)

@@ -1,4 +1,4 @@
-"""MoFedSAM: FedSAM whose clients go on in the direction of the last round."""
+"""MoFedSAM: FedSAM whose clients continue in the direction of the last round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MoFedSAM(FedSAM):
 
     name: ClassVar[str] = "mofedsam"
     family: ClassVar[Family] = "one model"
-    summary: ClassVar[str] = "FedSAM whose local steps go on in the direction of the last round"
+    summary: ClassVar[str] = "FedSAM whose local steps continue in the direction of the last round"
     when: ClassVar[str] = "as fedsam, where clients differ or few take part, so that single rounds point in different directions"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps with momentum"

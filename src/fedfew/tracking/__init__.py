@@ -33,7 +33,7 @@ def open(
     """What ``train(on_round=…)`` can call, for these tools.
 
     specs: "tensorboard" or "tensorboard:FOLDER", "mlflow" or "mlflow:URI", "wandb", "wandb:PROJECT" or "wandb:ENTITY/PROJECT".
-    folder: the run's; what is needed to go on with the same tracked runs is kept there. name: of the run, in the tools.
+    folder: the run's; what is needed to continue the same tracked runs is kept there. name: of the run, in the tools.
     warn: called with the error of a tool that failed; a warning of Python's unless given.
 
     Raises ImportError, which names the extra to install, where a tool is not there.

@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Tensorboard:
-    """target: where event files go; unless given, ``tensorboard`` in the run's folder. A run that goes on adds a file there."""
+    """target: where event files go; unless given, ``tensorboard`` in the run's folder. A continued run adds a file there."""
 
     def __init__(self, target: str, folder: Path | None) -> None:
         if not target and folder is None:

@@ -24,7 +24,7 @@ class Sink(Protocol):
     """A tool. Whatever it raises is caught."""
 
     def begin(self, settings: Mapping[str, Any], name: str, known: str | None) -> str | None:
-        """Begin a run, or go on with the one that it called ``known``; what it calls this one."""
+        """Begin a run, or continue the one with the id ``known``; returns the tool's id of this one."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -33,7 +33,7 @@ class Sink(Protocol):
 
 
 class TrackingWarning(UserWarning):
-    """A tool failed and is left out; training goes on."""
+    """A tool failed and is left out; training continues."""
 
 
 def as_a_warning(text: str) -> None:
@@ -117,7 +117,7 @@ class Tracker:
         except Exception as error:
             del self._sinks[spec]
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            self._warn(f"tracking with {spec} failed, training goes on without it: {reason}")
+            self._warn(f"tracking with {spec} failed, training continues without it: {reason}")
             return None
 
     def _read(self) -> dict[str, dict[str, Any]]:

@@ -68,9 +68,9 @@ def train(
         ``fedfew.adapters.LoRA(rank=8, …)``, and ``loss`` a function.
     recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end, check_share and, for colour
         images, augment, where they are not given (docs/recipe.md).
-    folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there goes on, and
-        ends as if it had not been (to the last bit on a CPU).
-    start: a finished run to go on with (``rounds`` is then the total), if method, model and number of clients are the same; with
+    folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there is continued,
+        with the same result as without the stop (to the last bit on a CPU).
+    start: a finished run to continue (``rounds`` is then the total), if method, model and number of clients are the same; with
         another method or K, or with a list of modules (``run.models``), a new run begins with these models (docs/recipe.md).
     progress: show a bar (plain lines where there is no terminal and no notebook). None: only on a terminal or in a notebook, and
         if there is no on_round.
@@ -101,7 +101,7 @@ def train(
 
 
 def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder: Path | None) -> RoundLoop:
-    """The loop, ready for its next round: the first one, unless there is a state to go on from."""
+    """The loop, ready for its next round: the first one, unless there is a state to continue from."""
     config, federation, device, group = setup.config, setup.federation, setup.device, setup.group
     events = list(setup.notes) if begun is None else [*setup.notes, f"start: {begun.line}"]
     if state is not None:

@@ -2,7 +2,7 @@
 
 ``torchrun --nproc-per-node 2 -m fedfew run …`` starts them; :func:`fedfew.train` joins whatever process group it finds. After
 every round the processes exchange what their clients sent, so all hold the same server, the same clients' states and the same
-history, to the last bit. Only the first writes and tells.
+history, to the last bit. Only the first writes files and reports.
 
 What describes the tensors travels by gloo, from CPU to CPU, before the tensors do: a process that waits for one that has ended
 then hears of it at once, which on a GPU it would not.
@@ -44,7 +44,7 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Is this the process that writes and tells?"""
+        """Is this the process that writes files and reports?"""
         return self.rank == 0
 
     def share(self, clients: Tensor, counts: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def only_alone(command: str) -> None:
 
 @contextmanager
 def joined() -> Iterator[bool]:
-    """Within: the processes that torchrun started are a group. Yields whether this is the one that writes and tells."""
+    """Within: the processes that torchrun started are a group. Yields whether this is the one that writes files and reports."""
     if launched() == 1:
         yield True
         return

@@ -41,7 +41,7 @@ PATIENCE = 10  # the next checkpoint: not before so many times the seconds have 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run tells after every round."""
+    """What a run reports after every round."""
 
     round: int
     rounds: int

@@ -17,21 +17,21 @@ Model = str | ModelFactory | nn.Module
 def fitting(model: Model, federation: Federation, method: Method) -> tuple[Model, list[str]]:
     """The model for these samples, and lines to report about it."""
     x = federation.train.x
-    said = []
+    notes = []
     if not as_input(x[:0]).is_floating_point() and models.for_tokens(model) != model:
         if x.ndim != 2 or x.shape[1] < 5 or int(x.min()) < 0:
             raise ValueError(
                 f"model: {model!r} takes numbers, but these samples are whole numbers of shape {list(x.shape[1:])}, which are "
                 "read as token ids. If they are features, give them as floating-point numbers (x.astype('float32'))"
             )
-        said.append(f"model: textcnn in place of {model}, for the samples are token ids")
+        notes.append(f"model: textcnn in place of {model}, since the samples are token ids")
         model = models.for_tokens(model)
     if isinstance(model, nn.Module) and method.replicas > 1:
-        said.append(
+        notes.append(
             f"model: all {method.replicas} models start from the weights of the module given. Give a function that returns a new "
             "module to start them differently"
         )
-    return model, said
+    return model, notes
 
 
 def check_outputs(module: nn.Module, federation: Federation) -> None:

@@ -102,18 +102,18 @@ def _from_flags(method: str, given: Mapping[str, str | None]) -> dict[str, Any]:
     if not given:
         return {}
     known = {hyperparameter.name: hyperparameter for hyperparameter in hyper_parameters(method)}
-    spelt_out: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in given.items():
         positive = name.removeprefix("no_")
         if value is not None:
-            spelt_out[name] = value
+            texts[name] = value
         elif positive in known and known[positive].hint is bool:
-            spelt_out[positive] = "true" if positive == name else "false"
+            texts[positive] = "true" if positive == name else "false"
         elif name in known:
             raise ValueError(f"{known[name].flag} needs a value: {in_words(known[name].hint)}")
         else:
-            spelt_out[name] = ""  # a misspelt flag: the next line reports it
-    return converted(method, spelt_out, as_flags=True)
+            texts[name] = ""  # a misspelt flag: the next line reports it
+    return converted(method, texts, as_flags=True)
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run that was stopped, taken up again from its folder."""
+"""A stopped run, continued from its folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def state_in(folder: Path | None, resume: bool, identity: dict[str, Any]) -> tup
 
 
 def with_recorded(config: TrainConfig, state: State) -> TrainConfig:
-    """The settings of a run that goes on: engine and chunk as recorded, unless given."""
+    """The settings of a continued run: engine and chunk as recorded, unless given."""
     if state.round > config.rounds:
         raise ValueError(f"rounds is {config.rounds}, but the run has already done {state.round}")
     before = state.settings

@@ -46,7 +46,7 @@ class Run(Predictor):
     """A finished (or interrupted) training run."""
 
     def __init__(self, state: State, factory: ModelFactory, method: Method, criterion: Criterion | None = None) -> None:
-        self.newest = state  # what training goes on from
+        self.newest = state  # what training continues from
         self.state = state.in_use()
         self.state.history.client_names = state.data.client_names
         self.method = method

@@ -70,7 +70,7 @@ class Setup:
         model, lines = model_check.fitting(model, federation, chosen)
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
         _check(config, chosen, factory, federation, part)
-        lines += [*part.said(factory()), *notes.about_losses(config, chosen, part)]
+        lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part)]
         lines += task_settings.notes(federation, criterion, recipe)
         group = distributed.group()
         device = distributed.device_of(group, device_named(config.device))

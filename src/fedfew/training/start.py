@@ -1,4 +1,4 @@
-"""A run that goes on from another one, or begins with its models (a warm start)."""
+"""A run that continues another one, or begins with its models (a warm start)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PERTURBED = 0.1  # how far an additional copy is moved towards a new initialisat
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a run begins: at a state to go on from, or with models for its first round."""
+    """Where a run begins: at a state to continue from, or with models for its first round."""
 
     line: str  # what is done, for the run's events
     state: State | None = None
@@ -42,12 +42,12 @@ def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Be
         return Beginning(f"starts with {_count(models)} given", models=_checked(models, "start is an empty list: it"))
     why_not = _difference(start, identity)
     if why_not is None:
-        return _going_on(start, identity, config)
+        return _continued(start, identity, config)
     models = _by_use(start)
     name = start.settings["method"]["name"]
     _checked(models, f"start is a run of {name}, which")
     where = f"of {name} after round {start.round_in_use}, the most used first"
-    return Beginning(f"starts with {_count(models)} {where}; it does not go on with that run, since {why_not}", models=models)
+    return Beginning(f"starts with {_count(models)} {where}; it does not continue that run, since {why_not}", models=models)
 
 
 def fresh(models: Sequence[nn.Module], factory: ModelFactory, initial: Fresh, device: torch.device) -> Fresh:
@@ -71,7 +71,7 @@ def frozen_of(models: Sequence[nn.Module], frozen: Tree) -> Tree:
 
 
 def _difference(run: Run, identity: dict[str, Any]) -> str | None:
-    """Why a run cannot go on under these settings; None: it can."""
+    """Why a run cannot continue under these settings; None: it can."""
     before, now = run.settings, identity
     clients = before["federation"]["clients"], now["federation"]["clients"]
     if before.get("model") != now["model"]:
@@ -87,17 +87,17 @@ def _difference(run: Run, identity: dict[str, Any]) -> str | None:
     return None
 
 
-def _going_on(run: Run, identity: dict[str, Any], config: TrainConfig) -> Beginning:
+def _continued(run: Run, identity: dict[str, Any], config: TrainConfig) -> Beginning:
     before = run.settings
     if config.rounds <= run.round:
         raise ValueError(
-            f"rounds is {config.rounds}, but the run to go on with has done {run.round}: give the total, more than {run.round}"
+            f"rounds is {config.rounds}, but the run to continue has done {run.round}: give the total, more than {run.round}"
         )
     then = TrainConfig(**{name: before.get(name, getattr(TrainConfig, name)) for name in ("serve", "early_stopping", "keep")})
     name = "serve" if config.serve != then.serve else "keep" if config.keep != then.keep else "early_stopping"
     if config.serve != then.serve or config.validates != then.validates:
         raise ValueError(
-            f"{name} is {getattr(config, name)!r}, but the run to go on with has {getattr(then, name)!r}, and other scores in "
+            f"{name} is {getattr(config, name)!r}, but the run to continue has {getattr(then, name)!r}, and other scores in "
             "its history: keep the setting, or begin anew with its models (start=run.models)"
         )
     state = run.newest
@@ -105,7 +105,7 @@ def _going_on(run: Run, identity: dict[str, Any], config: TrainConfig) -> Beginn
     history = History.from_arrays(state.history.arrays())
     now = {name: identity[name] for name in config.outcome()}  # as they were given
     changed = [f"{name} {before[name]} → {value}" for name, value in now.items() if before.get(name, value) != value]
-    line = f"goes on after round {run.round}" + (f", with {', '.join(changed)}" if changed else "")
+    line = f"continues after round {run.round}" + (f", with {', '.join(changed)}" if changed else "")
     return Beginning(line, replace(state, history=history, events=list(state.events), **copies))
 
 

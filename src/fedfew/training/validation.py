@@ -27,7 +27,7 @@ def best_row(history: History, config: TrainConfig) -> int:
 
 
 def reason_to_stop(history: History, config: TrainConfig) -> str | None:
-    """Why training ends here, in words; None: it goes on."""
+    """Why training ends here; None: it continues."""
     if not config.early_stopping or not len(history):
         return None
     best = best_row(history, config)
