@@ -92,6 +92,8 @@ def test_wandb_writes_the_run_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "600")  # its own process starts slowly on a busy machine
+    monkeypatch.setattr("fedfew.tracking.wandb.PATIENCE", 600.0)
     call("run", *SMALL, "--folder", "one", "--track", "wandb:few")
     (written,) = Path("one/wandb").glob("offline-run-*/*.wandb")
     assert (written.parent / "files" / "curves.png").exists()

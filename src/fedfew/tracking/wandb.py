@@ -11,6 +11,7 @@ from typing import Any
 import wandb
 
 PROJECT = "fedfew"
+PATIENCE = 30.0  # seconds for its server to reply
 
 
 class WandB:
@@ -32,7 +33,7 @@ class WandB:
             resume="allow" if known else None,
             config=dict(settings),
             dir=str(place),
-            settings=wandb.Settings(silent=True, init_timeout=30),
+            settings=wandb.Settings(silent=True, init_timeout=PATIENCE),
         )
         return str(self.run.id)
 
