@@ -107,6 +107,17 @@ def test_a_prepared_file_trains_as_the_texts_do(tmp_path: Path) -> None:
     assert "with the task language-modelling" in refused("run", "--dataset", out, "--task", "classification")
 
 
+def test_a_run_does_not_go_on_with_another_tokeniser(tmp_path: Path) -> None:
+    path = texts.write_rows(tmp_path / "plain.csv", texts.unlabelled(texts.rows()))
+    tokenizer, folder = texts.tokenizer_folder(tmp_path / "counting"), str(tmp_path / "run")
+    given = ("--dataset", path, "--client", "writer", "--tokenizer", tokenizer, *LANGUAGE, *SHORT)
+    call("run", *given, "--rounds", "1", "--folder", folder)
+    shutil.rmtree(tokenizer)
+    texts.tokenizer_folder(tmp_path / "counting", texts.WORDS[::-1])
+    answer = refused("run", "--resume", "--folder", folder, *OWN, "--rounds", "2")
+    assert "its data differ in tokenizer, fingerprint (fingerprint: a hash of all samples)" in answer
+
+
 def test_texts_without_labels_and_clients_are_divided_at_random(tmp_path: Path) -> None:
     tokenizer = texts.tokenizer_folder(tmp_path / "counting")
     path = texts.write_rows(tmp_path / "plain.csv", texts.unlabelled(texts.rows()))

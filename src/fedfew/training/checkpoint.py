@@ -213,6 +213,11 @@ def _compare(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> Non
     for name, value in expected.items():
         if name == "federation" and (found.get(name) or {}).get("fingerprint") == value["fingerprint"]:
             continue  # the same samples, whatever else was noted about them then
+        if name == "federation" and isinstance(there := found.get(name), dict):
+            differs = ", ".join(key for key in value if there.get(key) != value[key])
+            raise CheckpointError(
+                f"{path.name} belongs to another run: its data differ in {differs} (fingerprint: a hash of all samples)"
+            )
         if recorded.get(name) != value:
             raise CheckpointError(
                 f"{path.name} belongs to another run: its {name} is {_short(recorded.get(name))}, not {_short(value)}"

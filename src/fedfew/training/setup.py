@@ -11,6 +11,7 @@ import torch
 from fedfew import methods, models, tasks
 from fedfew.adapters import TrainedPart
 from fedfew.config import Recipe, TrainConfig, recipe_settings
+from fedfew.data.tokens import Tokens
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
 from fedfew.methods import Method
@@ -106,8 +107,9 @@ def _check(config: TrainConfig, method: Method, factory: ModelFactory, federatio
 
 def _about(federation: Federation) -> dict[str, Any]:
     """What a run records of its federation."""
-    padded = {} if federation.padding is None else {"padding": federation.padding}
-    return padded | {
+    tokens = federation.preprocessing
+    of_texts = {"tokenizer": tokens.sha256, "padding": tokens.padding} if isinstance(tokens, Tokens) else {}
+    return of_texts | {
         "name": federation.name,
         "clients": len(federation),
         "classes": federation.classes,
