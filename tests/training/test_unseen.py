@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from fedfew import scalarization
@@ -67,11 +66,11 @@ def test_which_ones_depends_on_the_seed_and_the_client_alone():
     assert torch.equal(twice.of(0)[0], data.train.x.flip(0)[twice.row.new_tensor([137]) - twice.row[twice.rows(0)]])
 
 
-@pytest.mark.parametrize("engine", ["sequential", "threaded"])
-def test_engines_agree(engine):
-    found, stacked = (train(FEW, memorised(), **CHECKED, engine=e) for e in (engine, "stacked"))
-    assert_same(tensors(found), tensors(stacked), 1e-4)
-    assert 0 <= stacked.history.confirmed.min() < 1
+def test_engines_agree():
+    stacked, *others = (tensors(train(FEW, memorised(), **CHECKED, engine=e)) for e in ("stacked", "sequential", "threaded"))
+    assert 0 <= stacked["history/confirmed"].min() < 1
+    for found in others:
+        assert_same(found, stacked, 1e-4)
 
 
 def test_weights_of_every_round_are_those_of_what_counts():
@@ -102,7 +101,7 @@ def test_the_share_changes_the_models_but_not_a_method_that_does_not_check():
 
 def test_with_differential_privacy_it_has_no_effect():
     events: list[str] = []
-    private = {"dp_noise": 0.1, "dp_clip": 1.0}
+    private = {"dp_noise": 0.1, "dp_clip": 1.0, "rounds": 1}
     found = train(FedFew(), check_share=0.2, on_round=lambda progress: events.extend(progress.events), **private)
     assert_same(tensors(found), tensors(train(FedFew(), **private)))
     assert "check_share is 0.2, but dp_noise is set, and clients' losses are private: it has no effect" in events
@@ -129,9 +128,8 @@ def test_runs_in_a_pack_are_as_alone():
 
 
 def test_batch_norm_kept_at_clients_and_compression_pass_the_losses_on():
-    for settings in ({"batch_norm": "local"}, {"batch_norm": "average"}):
-        run = train(FEW, memorised(), normalised, **CHECKED, batch_size=6, **settings)
-        assert run.history.confirmed.min() < 1
+    run = train(FEW, memorised(), normalised, **CHECKED, batch_size=6, batch_norm="local")
+    assert run.history.confirmed.min() < 1
     run = train(WithCompression(FEW, "int8"), memorised(), **CHECKED)
     assert run.history.confirmed.min() < 1
     plain = train(WithCompression(FEW, "int8"), memorised(), **(CHECKED | {"check_share": 0.0}))
