@@ -49,7 +49,7 @@ class Progress:
     served: float | None  # mean test scores (accuracy, R², …) of the last scored round
     adapted: float | None
     seconds: float  # since this call of train began
-    events: list[str]  # what happened in this round that is worth a line
+    events: list[str]  # lines about what happened in this round
     history: History | None = None  # all scored rounds so far; the newest is this one if its ``round`` is
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the run
     stopped: bool = False  # early_stopping ends the run with this round
@@ -115,11 +115,11 @@ class RoundLoop:
                         self._note(why)
                     if stopped or number == rounds or (number % self.config.checkpoint_every == 0 and self._worth_writing()):
                         self._write()
-                    if self._tell(loss, rounds, time.perf_counter() - begin, stopped):
+                    if self._report(loss, rounds, time.perf_counter() - begin, stopped):
                         self._write()
                         break
             except (KeyboardInterrupt, DivergedError, PeerError) as stopped:
-                self._write_in_peace()
+                self._write_despite_signals()
                 if isinstance(stopped, KeyboardInterrupt):
                     raise Interrupted(self._result()) from None
                 raise
@@ -228,8 +228,8 @@ class RoundLoop:
         return without_attackers(scores, self.method, self.federation.ids[clients])
 
     def _note_choice(self) -> None:
-        """Which of the models served now each client would use, where the last round was not scored. No other process is asked: a
-        run that is stopped may have lost them, and all hold the states of all clients."""
+        """Which of the models served now each client would use, if the last round was not scored. Each process computes it alone:
+        a run that is stopped may have lost the others, and every process holds the states of all clients."""
         if self.state.choice is not None:
             return
         own_data = self.federation.val or self.federation.train
@@ -263,7 +263,7 @@ class RoundLoop:
             self._result(),
         )
 
-    def _tell(self, loss: float, rounds: int, seconds: float, stopped: bool) -> bool:
+    def _report(self, loss: float, rounds: int, seconds: float, stopped: bool) -> bool:
         """Call on_round; whether the run is to end with this round because it asks for that."""
         events, self.events = self.events, []
         answers = []
@@ -286,17 +286,17 @@ class RoundLoop:
             self._writing = self._since - begin
 
     def _worth_writing(self) -> bool:
-        """Rounds of small models, and twenty large models, take less time than writing them down: that is to be a tenth of all. A
-        run that is stopped writes its last round whenever that was; one that is killed loses no more than that time."""
+        """Writing must not take more than about a tenth of the time: rounds of small models are faster than writing a checkpoint.
+        A run that is stopped writes its last round in any case; one that is killed loses at most this interval."""
         return time.perf_counter() - self._since >= PATIENCE * self._writing
 
-    def _write_in_peace(self) -> None:
+    def _write_despite_signals(self) -> None:
         """Even if a signal comes between the error that ends the run and the moment from which signals are ignored."""
         try:
             with unstoppable(self.group):
                 self._write()
         except KeyboardInterrupt:
-            if self.group.size == 1:  # the user insists
+            if self.group.size == 1:  # a second Ctrl-C
                 raise
             with unstoppable(self.group):
                 self._write()
