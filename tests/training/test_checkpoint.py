@@ -289,7 +289,7 @@ def test_a_run_with_other_settings_or_data_is_refused(tmp_path):
     with pytest.raises(checkpoint.CheckpointError, match="its method is"):
         train(tmp_path / "run", "fedavg", resume=True)
     other = federation(seed=1)
-    with pytest.raises(checkpoint.CheckpointError, match="its federation is"):
+    with pytest.raises(checkpoint.CheckpointError, match="its data differ in fingerprint"):
         fedfew.train(other, "linear", "fedfew", folder=tmp_path / "run", resume=True, **SETTINGS)
 
 
