@@ -40,6 +40,8 @@ def test_settings_are_written_as_flags() -> None:
     Path("a.csv").write_text("site,x,y\n" + "".join(f"{i % 2},{i * i},{'ab'[i % 3 % 2]}\n" for i in range(12)) + "0,1,\n")
     show = ["data", "show", "a.csv"]
     assert "Name one with --label …" in refused(*show, "--label", "z")
+    assert "there is no column 'sit'; did you mean 'site'?" in refused(*show, "--label", "y", "--skip-bad", "--client", "sit")
+    assert "by:y: the column is the label" in refused(*show, "--label", "y", "--skip-bad", "--client", "y")
     assert "row 13: the label is missing (--skip-bad leaves such rows out)" in refused(*show, "--label", "y")
     shown = " ".join(call(*show, "--label", "y", "--skip-bad", "--clients", "2").stderr.split())
     assert "divided among 2 clients by partition dirichlet:0.5; --client … names a column of clients" in shown

@@ -50,7 +50,7 @@ def test_results_do_not_depend_on_the_number_of_cores(cores):
 def test_replicas_are_trained_in_as_many_threads_as_there_are_cores(cores):
     """Two clients meet within their objectives, which one after the other they could not."""
     cores(2)
-    meeting = threading.Barrier(2, timeout=60)
+    meeting = threading.Barrier(2, timeout=600)
     met = set()
 
     def objective(loss, params, context):
@@ -89,7 +89,7 @@ def test_an_error_ends_the_work_that_has_not_begun(error, cores, monkeypatch):
     def objective(loss, params, context):
         if first.acquire(blocking=False):
             raise error
-        assert rest_cancelled.wait(60)
+        assert rest_cancelled.wait(300)
         return cross_entropy(loss, params, context)
 
     monkeypatch.setattr(Threaded, "_for_each_replica", counted)

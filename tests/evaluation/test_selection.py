@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +118,13 @@ def test_adapting_that_diverges_is_worse_and_never_kept() -> None:
     assert not joined.adapted
     with pytest.raises(ValueError, match="adapting diverged"):
         fedfew.join([constant(0, 0)], x, y, training=far, keep_adapted=True)
+
+
+def test_a_client_without_the_first_class_is_adapted_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        joined = fedfew.join([constant(0, 0)], *ones(10), training=LocalTraining(lr=0.1, batch_size=5))
+    assert joined.after is not None
 
 
 def test_what_is_held_out_is_drawn_by_the_seed_and_each_class_in_proportion() -> None:

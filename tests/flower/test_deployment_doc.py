@@ -175,7 +175,7 @@ class Machines:
         if words[0] == "stop":
             program = self.here.programs.pop(key)
             program.popen.terminate()
-            program.popen.wait(30)
+            program.popen.wait(600)
             return
         assert words[:-1] in (["enable", "--now"], ["start"]), words
         settings = unit(self.localised(UNITS[name], machine))

@@ -108,10 +108,15 @@ class DecodedData:
         )
 
     @property
-    def column_names(self) -> str:
-        """All columns of the source, for messages."""
+    def all_columns(self) -> list[str]:
+        """All columns of the source."""
         columns = self.details.get("columns") or {"used": [], "left_out": self.columns}
-        return ", ".join([*columns["used"], *columns["left_out"]]) or "none"
+        return [*columns["used"], *columns["left_out"]]
+
+    @property
+    def column_names(self) -> str:
+        """The same, for messages."""
+        return ", ".join(self.all_columns) or "none"
 
     def sampled(self, wanted: Ints) -> DecodedData:
         """Those of the wanted rows (row numbers of the source) that could be decoded."""

@@ -114,7 +114,9 @@ class PartitionSpec:
 
     def _by_column(self, data: DecodedData, clients: int | None, rng: np.random.Generator) -> list[Indices]:
         if self.value not in data.columns:
-            raise DataError(f"partition {self}: there is no column {self.value!r} (columns: {data.column_names})")
+            if self.value in data.all_columns:
+                raise DataError(f"partition {self}: the column is the label, or holds no names, and cannot tell clients apart")
+            raise DataError(f"partition {self}: {unknown('column', self.value, data.all_columns)}")
         try:
             return partitions.by_value(data.columns[self.value].codes, clients, rng)
         except ValueError as error:

@@ -193,7 +193,9 @@ def join(
 
     training = training.with_loss(criterion)
     task_settings.check(training, criterion)
-    here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])], task=criterion.task.name)
+    task, numbered = criterion.task.name, y.ndim == 1 and y.dtype.kind in "iu"
+    classes = 1 + int(y.max()) if task == "classification" and numbered else None  # one client need not have the first
+    here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])], classes=classes, task=task)
     own = replace(here.train, pixels=pixels, log_prior=None if prior is None else prior[None])
     trained = _adapted(module, replace(here, train=own), training, seed, score, on_epoch)
     joined = replace(plain, after=score(trained))
