@@ -9,6 +9,7 @@ from torch import nn
 
 import fedfew
 from fedfew.engines import LocalTraining, Threaded
+from fedfew.engines.threaded import ChannelsLastPool, _GradientLaidOut
 from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import leaves
 from tests.engines.small import images, replicas
@@ -105,3 +106,41 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path):
     whole = fedfew.train(DATA, conv, "fedfew", rounds=4, **settings)
     fedfew.train(DATA, conv, "fedfew", rounds=2, folder=tmp_path, **settings)
     same_run(whole, fedfew.train(DATA, conv, "fedfew", rounds=4, folder=tmp_path, resume=True, **settings))
+
+
+def test_gradients_of_pooling_are_pytorchs_own_laid_out_like_the_images():
+    """Also within the gradient of another function, as in an objective that looks around before it moves."""
+    layouts = []
+
+    class Seen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            layouts.append(g.is_contiguous(memory_format=torch.channels_last))
+            return g
+
+    def loss(pool, x):
+        return (pool(x).flatten(1) * weights).sum()
+
+    pool, plain = ChannelsLastPool(2), nn.MaxPool2d(2)
+    x = torch.randn(3, 4, 6, 7).contiguous(memory_format=torch.channels_last).requires_grad_()
+    weights = torch.randn(3, 4 * 3 * 3)
+    (expected,) = torch.autograd.grad(loss(plain, x), x)
+    for given in (x, x.detach().contiguous().requires_grad_()):
+        assert torch.equal(pool(given), plain(given))
+        assert torch.equal(torch.autograd.grad(loss(pool, given), given)[0], expected)
+        assert torch.equal(torch.func.grad(lambda at: loss(pool, at))(given), expected)
+    laid_out = _GradientLaidOut.apply(Seen.apply(x[:, :, ::2, ::2]))  # what its gradient looks like before it gets any further
+    torch.autograd.grad((laid_out.flatten(1) ** 2).sum(), x)
+    assert layouts == [True]
+    assert pool(x[0]).shape == (4, 3, 3)  # an image by itself
+
+
+def test_workers_pool_channels_last_unless_indices_are_asked_for():
+    modules = nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(2, return_indices=True))
+    engine = Threaded(modules, LocalTraining(lr=0.1, batch_size=5), seed=3)
+    assert [type(layer) for layer in engine._workers[0].module] == [ChannelsLastPool, nn.MaxPool2d]
+    assert [type(layer) for layer in modules] == [nn.MaxPool2d, nn.MaxPool2d]
