@@ -329,7 +329,7 @@ def test_runs_are_compared_by_what_they_are():
 
 
 def test_more_runs_than_anybody_could_make_are_refused():
-    """Before they are listed: twenty milliards would not fit into memory."""
+    """Before they are listed: twenty billion runs would not fit into memory."""
     rows = {f"r{i}": {"method": "fedavg"} for i in range(20)}
     with pytest.raises(StudyError, match=r"tiny\.yaml, the file: makes up to 20,000 runs, and at most 10,000 are possible"):
         cells(study(rows=rows, seeds=1000))
