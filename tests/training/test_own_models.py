@@ -136,7 +136,7 @@ def test_token_ids_get_a_model_for_texts_and_a_line_says_so() -> None:
     data = token_federation(np.arange(48).reshape(8, 6))
     run = fedfew.train(data, method="fedavg", rounds=1, device="cpu", on_round=lambda progress: events.extend(progress.events))
     assert run.settings["model"] == "textcnn"
-    assert events[0] == "model: textcnn in place of mlp, for the samples are token ids"
+    assert events[0] == "model: textcnn in place of mlp, since the samples are token ids"
 
 
 def test_whole_numbers_that_cannot_be_token_ids_are_refused_in_a_sentence() -> None:
