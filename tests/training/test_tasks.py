@@ -255,6 +255,8 @@ def test_predictions_of_several_labels_and_of_a_new_client(tmp_path: Path) -> No
     assert several.predict(x, 0).shape == (len(x), 2)
     with pytest.raises(ValueError, match="these models give numbers: use predict"):
         several.predict_proba(x, 0)
+    one = train("regression", method="fedavg", rounds=1)
+    np.testing.assert_array_equal(one.for_new_client(x).predict(x), one.predict(x))  # one model: no labels are needed
 
 
 def focal(outputs: Tensor, y: Tensor) -> Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
+from scipy.stats import entropy
 
 import fedfew
 from fedfew.training import unlabelled
-from fedfew.training.label_prior import SMOOTHING
+from fedfew.training.label_prior import SMOOTHING, estimated_log_prior
 from tests.training.small import federation, linear
 
 SHORT = {"rounds": 2, "batch_size": 5, "lr": 0.1, "device": "cpu"}
@@ -32,6 +34,22 @@ def test_the_prior_counts_what_the_weighted_models_say():
     assert weights.tolist() == [0, 1]
     counts = torch.tensor([6, 2, 1], dtype=torch.float64) + SMOOTHING
     torch.testing.assert_close(prior, 2 * (counts / counts.sum()).log(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_prior_counts_in_the_entropies_and_the_weights_in_the_prior():
+    """The same by scipy and numpy, for two models that disagree."""
+    logits = np.random.default_rng(0).normal([0.0, 0.5, 1.0], [[[1.5]], [[2.5]]], size=(2, 40, 3))
+
+    def prior_of(scores):
+        return estimated_log_prior(torch.from_numpy(scores), 3).numpy()
+
+    entropies = np.array([entropy(softmax(one + prior_of(one), 1), axis=1).mean() for one in logits])
+    v = softmax(-entropies / unlabelled.TEMPERATURE)
+    expected = prior_of(np.log(v @ softmax(logits, 2).reshape(2, -1)).reshape(40, 3))
+    weights, prior = unlabelled.choose([torch.from_numpy(one) for one in logits], 1.0, mixture=True)
+    assert 0.05 < v[0] < 0.95  # both count
+    np.testing.assert_allclose(weights, v)
+    np.testing.assert_allclose(prior, expected)
 
 
 def test_a_model_that_is_not_finite_has_no_weight():
