@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from fedfew import scalarization
@@ -134,6 +135,14 @@ def test_batch_norm_kept_at_clients_and_compression_pass_the_losses_on():
     assert run.history.confirmed.min() < 1
     plain = train(WithCompression(FEW, "int8"), memorised(), **(CHECKED | {"check_share": 0.0}))
     assert run.history.bytes_up[0] - plain.history.bytes_up[0] == 6 * 2 * 4  # two more losses of 4 bytes each per client
+
+
+def test_batch_norm_is_checked_against_the_samples_left():
+    """24 samples, of which 4 are kept apart: batches of 19 leave a single sample of 20, batches of 23 one of 24."""
+    with pytest.raises(ValueError, match="client 0, who has 20 training samples, with a batch of one"):
+        train(FEW, memorised(), normalised, **CHECKED, batch_size=19)
+    with pytest.raises(ValueError, match="client 0, who has 24 training samples, with a batch of one"):
+        train(FEW, memorised(), normalised, **(CHECKED | {"check_share": 0.0}), batch_size=23)
 
 
 def test_a_client_with_one_sample_has_nothing_to_check():

@@ -196,7 +196,7 @@ class Site:
             part = TrainedPart.recorded(settings)
             factory = part.of(self._factory(settings))
             training = TrainConfig.taken_from(settings)
-            seen = unseen.kept_apart(data, training, method)
+            seen = unseen.with_counts_left(data, training, method)
             batch_norm_policy.check(settings["batch_norm"], factory(), method, seen, settings["batch_size"])
             factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
             factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))

@@ -97,7 +97,7 @@ def _check(config: TrainConfig, method: Method, factory: ModelFactory, federatio
     config.check_aggregator(len(federation))
     products.check(config, method)
     privacy.check(config, method)
-    seen = unseen.kept_apart(federation, config, method)
+    seen = unseen.with_counts_left(federation, config, method)
     batch_norm_policy.check(config.batch_norm, factory(), method, seen, config.batch_size)
     check_augment(config, federation.train)
     part.check(config)

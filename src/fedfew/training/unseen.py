@@ -27,6 +27,12 @@ def counts(samples: Tensor, share: float) -> Tensor:
     return torch.minimum(wanted, n - 1).to(samples.dtype)
 
 
+def with_counts_left(federation: Federation, config: TrainConfig, method: Method) -> Federation:
+    """With as many training samples per client as :func:`kept_apart` leaves, for checks: which ones is not drawn."""
+    train = federation.train
+    return replace(federation, train=replace(train, count=train.count - counts(train.count, share(config, method))))
+
+
 def kept_apart(federation: Federation, config: TrainConfig, method: Method) -> Federation:
     """The federation with such samples behind each client's training samples; the same where none are wanted. Which ones is drawn
     by seed and client. Labels are put into another order; features stay where they are."""
