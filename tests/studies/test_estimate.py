@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedfew import methods
 from fedfew.studies import estimate
 from fedfew.studies.folder import RunFolder
 from fedfew.training.settings import Settings
@@ -26,6 +27,13 @@ def test_work_of_a_round(method, settings, gradient, choices):
     scoring = 2 / 3 * choices * (test + (train if choices > 1 else 0)) / 10
     run = Settings(method=method, method_settings=settings, score_every=10)
     assert estimate.work(run) == pytest.approx(train * gradient + scoring)
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_work_of_every_method(method):
+    """FedFomo, for example, has None for "as many models as there are other clients"."""
+    run = Settings(method=method, score_every=10**9)
+    assert estimate.work(run) >= 0.75 * DIGITS
 
 
 def test_work_grows_with_what_is_done():

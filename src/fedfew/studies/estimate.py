@@ -125,7 +125,7 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
     if is_own(method):  # it is not imported for an estimate
         return epochs, 0, 1
     made = make_method(Settings(method=method, method_settings=json.loads(method_settings)))
-    few = max(2, getattr(made, "models", 1))
+    few = max(2, getattr(made, "models", None) or 1)  # None: all of the others (FedFomo)
     client = np.zeros((2, 2), dtype=np.float32), np.array([0, 1])
     try:
         c = cost(made, "mlp", Federation.from_arrays([client] * few, [client] * few, classes=2), epochs, 2)
