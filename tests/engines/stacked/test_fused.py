@@ -15,6 +15,7 @@ from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked.fused import ContiguousGroupNorm, FusedConvolution, make_fused
 from fedfew.engines.stacked.traced import recorded
 from fedfew.local import cross_entropy
+from fedfew.methods import FedSAM
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("exact")
@@ -74,6 +75,22 @@ def test_gradients_of_a_stack_are_the_same(factory, shape, fused, pooled):
     assert sum(str(node.target) == "fedfew.convolution.default" for node in recording.graph.nodes) == fused
     for a, b in zip(recording.forward(x, y, weight, *rest)[0], got, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.slow
+def test_a_method_that_takes_gradients_within_its_objective():
+    torch.manual_seed(0)
+    module = Words()
+    plain, fused = (Stacked(module, LocalTraining(0.1, 3), 0) for _ in range(2))
+    fused.module = make_fused(fused.module, "fp32")
+    weights = {"parameters": {name: torch.stack([t, 2 * t]).to(DEVICE) for name, t in module.state_dict().items()}, "buffers": {}}
+    x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 3, 5, 9), torch.randint(0, 3, (2, 3)), torch.full((2, 3), 1 / 3)))
+    (want, losses), (got, fused_losses) = (
+        e.differentiation.differentiate(FedSAM(rho=0.5).objective, weights, x, y, weight, {}, None) for e in (plain, fused)
+    )
+    torch.testing.assert_close(fused_losses, losses, rtol=1e-5, atol=1e-5)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_names_of_parameters_stay():

@@ -86,6 +86,28 @@ def test_vmap_over_replicas_and_candidates():
     close([got.flatten(0, 1)], [want])
 
 
+@pytest.mark.parametrize("name", [pytest.param("padded and pooled", marks=pytest.mark.slow), "shortcut"])
+def test_gradients_within_vmap(name):
+    """As methods take them that look around before they move: FedSAM, pFedMe, Per-FedAvg."""
+    *_, stride, padding, pool = shape = SHAPES[name]
+    x, weight, bias = (t.detach() for t in tensors(shape))
+
+    def loss(of, weight, bias, x):
+        return of(x[None], weight[None], bias[None], stride, padding, pool).square().sum()
+
+    def gradients(of):
+        return vmap(torch.func.grad(lambda w, b, x: loss(of, w, b, x), argnums=(0, 1, 2)))(weight, bias, x)
+
+    close(gradients(convolution), gradients(twin))
+
+
+def test_second_derivatives_are_refused():
+    x, weight, bias = tensors(SHAPES["shortcut"])
+    (first,) = torch.autograd.grad(convolution(x, weight, bias).square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(first.sum(), weight)
+
+
 def test_layouts_do_not_matter():
     shape = SHAPES["colours, pooled"]
     x, weight, bias = (t.detach() for t in tensors(shape))

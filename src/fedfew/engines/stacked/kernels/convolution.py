@@ -37,7 +37,7 @@ def convolution(
 ) -> Tensor:
     """[R, B, N, …]; ``pool``: then ReLU and the maximum of every 2×2 pixels. precision: of the factors of products.
     channels_first: what comes out also lies so in memory, for a layer that flattens it."""
-    out: Tensor = _forward(x, weight, bias, stride, *padding, pool, channels_first, precision)[0]
+    out: Tensor = _Convolution.apply(x, weight, bias, stride, *padding, pool, channels_first, precision)[0]
     return out
 
 
@@ -125,31 +125,85 @@ def _(g, source, x, weight, stride, pad_h, pad_w, pool, inputs, precision):  # t
     return _gradients(x, weight, inputs)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, bias, *ctx.settings, _, ctx.precision = inputs
-    ctx.bias = bias is not None
-    ctx.save_for_backward(x, weight, output[1])
+class _Convolution(torch.autograd.Function):
+    """What autograd and torch.func both differentiate, outside of vmap and within it."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: int,
+        pad_h: int,
+        pad_w: int,
+        pool: bool,
+        channels_first: bool,
+        precision: str,
+    ) -> tuple[Tensor, Tensor]:
+        out, source = _forward(x, weight, bias, stride, pad_h, pad_w, pool, channels_first, precision)
+        return out, source
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, _, *ctx.settings, _, ctx.precision = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(x, weight, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        x, weight, source = ctx.saved_tensors
+        of_x, _, of_bias, *_ = ctx.needs_input_grad
+        dx, dw, db = _Gradients.apply(gradients[0], source, x, weight, *ctx.settings, of_x, ctx.precision)
+        return dx if of_x else None, dw, db if of_bias else None, *[None] * 6
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        return _of_all_replicas(_Convolution, 3, info.batch_size, in_dims, inputs)
 
 
-def _differentiate(ctx: Any, g: Tensor, _: Tensor) -> tuple[Any, ...]:
-    x, weight, source = ctx.saved_tensors
-    dx, dw, db = _backward(g, source, x, weight, *ctx.settings, ctx.needs_input_grad[0], ctx.precision)
-    return dx if ctx.needs_input_grad[0] else None, dw, db if ctx.bias else None, *[None] * 6
+class _Gradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        g: Tensor,
+        source: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        stride: int,
+        pad_h: int,
+        pad_w: int,
+        pool: bool,
+        inputs: bool,
+        precision: str,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dx, dw, db = _backward(g, source, x, weight, stride, pad_h, pad_w, pool, inputs, precision)
+        return dx, dw, db
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        raise RuntimeError("the convolution kernels have first derivatives only")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        return _of_all_replicas(_Gradients, 4, info.batch_size, in_dims, inputs)
 
 
-_forward.register_autograd(_differentiate, setup_context=_keep)
-
-
-@_forward.register_vmap
-def _(info, in_dims, x, weight, bias, *settings):  # type: ignore[no-untyped-def]  # torch calls it
-    """Another axis of replicas joins the first one."""
+def _of_all_replicas(
+    function: type[torch.autograd.Function], tensors: int, size: int, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]
+) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+    """Another axis of replicas, of this size, joins the first one. The first inputs are tensors, some None or empty."""
 
     def merged(tensor: Tensor | None, axis: int | None) -> Tensor | None:
-        if tensor is None:
-            return None
-        spread = tensor.expand(info.batch_size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+        if tensor is None or not tensor.numel():
+            return tensor
+        spread = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
         return spread.flatten(0, 1)
 
-    out, source = _forward(*(merged(t, axis) for t, axis in zip((x, weight, bias), in_dims, strict=False)), *settings)
-    shape = (info.batch_size, -1)
-    return (out.unflatten(0, shape), source.unflatten(0, shape) if len(source) else source), (0, 0 if len(source) else None)
+    found = function.apply(*(merged(t, axis) for t, axis in zip(inputs[:tensors], in_dims, strict=False)), *inputs[tensors:])
+    return (
+        tuple(t.unflatten(0, (size, -1)) if t.numel() else t for t in found),
+        tuple(0 if t.numel() else None for t in found),
+    )
