@@ -27,7 +27,7 @@ import fedfew
 from fedfew.bench import history, machine
 from fedfew.config import TrainConfig
 from fedfew.federation import Federation, Samples
-from fedfew.training.loop import Progress
+from fedfew.training.on_round import Progress
 
 CLASSES, TEST_SAMPLES, BLOCK = 10, 5, 100_000
 WARM_UP = 3  # rounds in which steps are recorded

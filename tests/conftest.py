@@ -50,10 +50,10 @@ def files_of(root: Path) -> set[tuple[str, int]]:
 @pytest.fixture(scope="session", autouse=True)
 def every_checkpoint_is_written() -> Iterator[None]:
     """A run leaves a checkpoint out where writing takes long beside training: on a busy machine that would depend on chance."""
-    from fedfew.training import loop
+    from fedfew.training import checkpoint_writer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "PATIENCE", 0)
+        patch.setattr(checkpoint_writer, "PATIENCE", 0)
         yield
 
 

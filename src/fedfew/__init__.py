@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.methods import APFL, IFCA, Ditto, FedAMP, FedAvg, FedFew, FedMTL, FedProx, FedRep, LocalOnly, Method
     from fedfew.training.api import train
+    from fedfew.training.errors import DivergedError, Interrupted
     from fedfew.training.history import History
-    from fedfew.training.loop import DivergedError, Interrupted, Progress
+    from fedfew.training.on_round import Progress
     from fedfew.training.run import Run, load
 
 __all__ = [
@@ -61,7 +62,8 @@ _HOME = {
     "methods": ["APFL", "IFCA", "Ditto", "FedAMP", "FedAvg", "FedFew", "FedMTL", "FedProx", "FedRep", "LocalOnly", "Method"],
     "training.api": ["train"],
     "training.history": ["History"],
-    "training.loop": ["DivergedError", "Interrupted", "Progress"],
+    "training.errors": ["DivergedError", "Interrupted"],
+    "training.on_round": ["Progress"],
     "training.run": ["Run", "load"],
     "evaluation.selection": ["join", "select"],
     "export.model_file": ["load_model"],

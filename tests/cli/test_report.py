@@ -17,7 +17,7 @@ from fedfew.federation import Samples
 from fedfew.report.page import pack
 from fedfew.training import run_files
 from fedfew.training.from_settings import make_federation
-from fedfew.training.loop import Progress
+from fedfew.training.on_round import Progress
 from fedfew.training.resolve import resolve
 from tests.helpers import call, federation, linear
 

@@ -14,7 +14,7 @@ import pytest
 
 import fedfew
 from fedfew import tracking
-from fedfew.training.loop import Progress
+from fedfew.training.on_round import Progress
 from tests.helpers import federation, linear
 
 

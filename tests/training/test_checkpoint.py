@@ -17,8 +17,7 @@ import torch
 
 import fedfew
 from fedfew import FedAvg, FedFew, LocalOnly
-from fedfew.training import checkpoint, loop
-from fedfew.training.aggregation import Aggregation
+from fedfew.training import checkpoint, checkpoint_writer, loop, round_record, serving
 from tests.helpers import federation, linear, same_run
 
 FEDERATION = federation()
@@ -100,8 +99,8 @@ def test_checkpoints_take_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint, "write", write)
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(loop, "PATIENCE", 10)
+    monkeypatch.setattr(checkpoint_writer.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(checkpoint_writer, "PATIENCE", 10)
     cases = [(0.1, None, [2, 4, 6, 8]), (0.5, None, [2, 8]), (2.0, None, [2, 22, 42, 50]), (2.0, 27, [2, 22, 27])]
     for takes, stop, want in cases:
         written.clear()
@@ -110,7 +109,7 @@ def test_checkpoints_take_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
         assert written == want
 
 
-@pytest.mark.parametrize(("owner", "name"), [(loop.RoundLoop, "_score"), (LocalOnly, "client"), (loop, "put")])
+@pytest.mark.parametrize(("owner", "name"), [(serving.Serving, "score"), (LocalOnly, "client"), (loop, "put")])
 def test_ctrl_c_in_the_middle_of_a_round_undoes_it(owner, name, tmp_path, monkeypatch):
     """Interrupted while scoring, training, or writing back the clients' own models: the round has not happened."""
     calls = 0
@@ -132,14 +131,14 @@ def test_ctrl_c_in_the_middle_of_a_round_undoes_it(owner, name, tmp_path, monkey
 
 def test_ctrl_c_while_a_round_is_noted_down_comes_after_it(tmp_path, monkeypatch):
     """Held back until the round is complete, which is then not undone: neither on the server nor at the clients."""
-    original = Aggregation.record
+    original = round_record.record
 
-    def interrupted(self, state, *arguments):
+    def interrupted(aggregation, state, *arguments):
         if state.round == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        original(self, state, *arguments)
+        original(aggregation, state, *arguments)
 
-    monkeypatch.setattr(Aggregation, "record", interrupted)
+    monkeypatch.setattr(round_record, "record", interrupted)
     with pytest.raises(fedfew.Interrupted, match="stopped after round 2"):
         train(tmp_path / "run", LocalOnly(), checkpoint_every=100)
     monkeypatch.undo()
@@ -168,7 +167,7 @@ import sys
 sys.path.insert(0, {root!r})
 from tests.training.test_checkpoint import *
 torch.set_num_threads(1)
-loop.PATIENCE = 0
+checkpoint_writer.PATIENCE = 0
 def on_round(progress):
     print(progress.round, flush=True)
     input()

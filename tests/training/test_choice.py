@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedfew
 from fedfew.methods import IFCA, FedAvg, FedFew, Method
-from fedfew.training.loop import Interrupted
+from fedfew.training.errors import Interrupted
 from tests.methods.small import assert_same, clients_of, federation, mlp, tensors, train
 
 METHODS = (FedFew(models=3), IFCA(models=3), FedAvg())

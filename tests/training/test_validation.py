@@ -18,8 +18,8 @@ from fedfew.report import describe, last_scores
 from fedfew.report.page import record
 from fedfew.report.page.document import of_run
 from fedfew.training import checkpoint, validation
+from fedfew.training.errors import Interrupted
 from fedfew.training.history import History
-from fedfew.training.loop import Interrupted
 from tests.helpers import call
 from tests.methods.small import assert_same
 

@@ -16,7 +16,7 @@ from fedfew.training import progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
 

@@ -20,7 +20,7 @@ from fedfew.util.files import folder_locked
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
 EXAMPLES = """[bold]Examples[/bold]

@@ -15,7 +15,7 @@ from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
 
 NAMES = (LABELS, COSTS, PROGRESS, CONFUSION)
 LARGEST = 2 * 2**30  # bytes of clients' models up to which costs are counted: counting makes a state as large as the run's

@@ -114,10 +114,10 @@ class MaskedRound:
         """ω of the clients that have shared their secrets, from the losses that they reported."""
         clients = sorted(self.server.forwarded_shares())
         at = torch.tensor(clients)
-        losses = aggregation.counted(torch.cat([replies[client].reply.losses for client in clients]))
+        losses = aggregation.weights.counted(torch.cat([replies[client].reply.losses for client in clients]))
         samples = torch.cat([replies[client].reply.samples for client in clients])
         weights = Weights.of(aggregation.method, clients, losses, samples, aggregation.share[at], self.like)
-        weights = weights.scaled(aggregation.log_factors(weights.log_alpha, at))
+        weights = weights.scaled(aggregation.weights.log_factors(weights.log_alpha, at))
         largest, who = weights.normalised.max(0)
         if float(largest.max()) > WARN_WEIGHT:
             column = int(largest.argmax())

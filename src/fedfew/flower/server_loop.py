@@ -28,9 +28,9 @@ from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Member, Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.stack import count_bytes
-from fedfew.training import privacy
+from fedfew.training import privacy, round_record
 from fedfew.training.aggregation import Aggregation
-from fedfew.training.loop import DivergedError
+from fedfew.training.errors import DivergedError
 from fedfew.training.notes import about_losses, aggregator_without_effect
 from fedfew.training.per_client import PerClient, some
 from fedfew.training.run import Run
@@ -133,11 +133,11 @@ class ServerLoop:
         seconds = self._clock() - begin
         for event in aggregation.events(number):
             self._log_event(event)
-        self._state.complete(number, step, len(sampled), aggregation.answered.tolist())
+        self._state.complete(number, step, len(sampled), aggregation.replies.answered.tolist())
         if config.aggregation == "masked":
             self._write()  # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice
         if scored:
-            aggregation.record(state, self._score_clients(number), seconds)
+            round_record.record(aggregation, state, self._score_clients(number), seconds)
         if number % config.checkpoint_every == 0 or number == config.rounds:
             self._write()
         self._log_round(number, aggregation, seconds, scored)
@@ -165,7 +165,7 @@ class ServerLoop:
                 usable = len(replies)
                 if usable >= needed:
                     aggregation = self._aggregate(replies, sample_shares, scored, bytes_down, masked, needed)
-                    usable = len(aggregation.answered)  # masked: some may have dropped out since
+                    usable = len(aggregation.replies)  # masked: some may have dropped out since
                     if usable >= needed:
                         return aggregation, sampled
                 self._log_event(
@@ -226,16 +226,16 @@ class ServerLoop:
         aggregation = Aggregation(method, state, sample_shares, self._state.optimizer, noise)
         if masked:
             masked.finish(aggregation, replies, quorum)
-            replies = {client: replies[client] for client in aggregation.answered.tolist()}
+            replies = {client: replies[client] for client in aggregation.replies.answered.tolist()}
         for client, reply in replies.items():
             if not masked:
                 aggregation.add(torch.tensor([client]), reply.reply)
             if scored:
-                put_score(aggregation.adapted, client, reply.score)
-        aggregation.bytes_down = bytes_down + (masked.bytes_down if masked else 0)
+                put_score(aggregation.replies.adapted, client, reply.score)
+        aggregation.replies.bytes_down = bytes_down + (masked.bytes_down if masked else 0)
         losses = sum(count_bytes(reply.reply.all_losses) for reply in replies.values())
         updates = sum(reply.message.bytes for reply in replies.values()) + (masked.bytes_up if masked else 0)
-        aggregation.bytes_up = losses + updates
+        aggregation.replies.bytes_up = losses + updates
         return aggregation
 
     def _score_clients(self, number: int) -> PerClient:
@@ -269,7 +269,7 @@ class ServerLoop:
         (self._early_events if self.server_state is None else self.server_state.state.events).append(event)
 
     def _log_round(self, number: int, aggregation: Aggregation, seconds: float, scored: bool) -> None:
-        line = f"round {number} of {self.config.rounds}: {len(aggregation.answered)} clients, loss {aggregation.loss:.4f}, "
+        line = f"round {number} of {self.config.rounds}: {len(aggregation.replies)} clients, loss {aggregation.loss:.4f}, "
         line += f"{seconds:.1f} s"
         if scored:
             served = self._state.state.history.last_scores("served")

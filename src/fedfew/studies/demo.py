@@ -15,7 +15,7 @@ from fedfew import data
 from fedfew.methods import FedAvg, FedFew, LocalOnly, Method
 from fedfew.report import same_grouping
 from fedfew.training.api import train
-from fedfew.training.loop import Progress
+from fedfew.training.on_round import Progress
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation

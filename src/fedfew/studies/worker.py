@@ -31,7 +31,7 @@ from fedfew.util.files import FolderInUseError, folder_locked
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
 Candidates = list[tuple[dict[str, Any], Settings]]  # values of the hyperparameters, and all settings with them

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedfew.tracking.values import final_values, flattened, round_values
 
 if TYPE_CHECKING:
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
 KEPT = "tracking.json"  # in a run's folder: by spec, what the tool calls the run, and the last round that was logged

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedfew.training.history import History
 
 if TYPE_CHECKING:
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
 SUMMARY = ("mean", "std", "min", "worst_tenth", "jain")

@@ -31,7 +31,8 @@ from fedfew.training.distributed import Group
 from fedfew.training.history import History
 from fedfew.training.initialisation import fresh_models, frozen_parameters
 from fedfew.training.label_prior import with_label_prior
-from fedfew.training.loop import OnRound, RoundLoop
+from fedfew.training.loop import RoundLoop
+from fedfew.training.on_round import OnRound
 from fedfew.training.resume import schedule_notes, state_in, with_recorded
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer

@@ -2,80 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew import random_streams
 from fedfew.config import TrainConfig
 from fedfew.engines import Engine
-from fedfew.federation import Federation, Samples
+from fedfew.federation import Federation
 from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, put, take
-from fedfew.training import checkpoint, own_metrics, privacy, validation
+from fedfew.training import own_metrics, privacy, round_record, validation
 from fedfew.training.aggregation import Aggregation
-from fedfew.training.attack import without_attackers
 from fedfew.training.checkpoint import State
+from fedfew.training.checkpoint_writer import CheckpointWriter
 from fedfew.training.distributed import Group, PeerError, stoppable, unstoppable
-from fedfew.training.history import History
-from fedfew.training.per_client import PerClient, some
+from fedfew.training.errors import DivergedError, Interrupted
+from fedfew.training.on_round import OnRound, Progress, stop_asked
+from fedfew.training.per_client import some
 from fedfew.training.run import Run
-from fedfew.training.scoring import ServedScores, choose, score
 from fedfew.training.server_optimizer import ServerOptimizer
+from fedfew.training.serving import Serving, chunks
 from fedfew.training.usable import usable
 from fedfew.util.interrupts import held_back
-
-PATIENCE = 10  # the next checkpoint: not before so many times the seconds have passed that the last one took
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a run reports after every round."""
-
-    round: int
-    rounds: int
-    loss: float  # mean over clients of the least loss they reported
-    served: float | None  # mean test scores (accuracy, R², …) of the last scored round
-    adapted: float | None
-    seconds: float  # since this call of train began
-    events: list[str]  # lines about what happened in this round
-    history: History | None = None  # all scored rounds so far; the newest is this one if its ``round`` is
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the run
-    stopped: bool = False  # early_stopping ends the run with this round
-
-    @property
-    def done(self) -> bool:
-        return self.round == self.rounds or self.stopped
-
-
-OnRound = Callable[[Progress], Any]  # called after a round; the run ends there if it returns "stop"
-
-
-class DivergedError(RuntimeError):
-    """No client's numbers are finite any more; ``run`` is the last good state."""
-
-    def __init__(self, message: str, run: Run) -> None:
-        super().__init__(message)
-        self.run = run
-
-
-class Interrupted(KeyboardInterrupt):
-    """Stopped by Ctrl-C; ``run`` is the state after the last complete round."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(f"stopped after round {run.round}")
-        self.run = run
 
 
 @dataclass
@@ -95,10 +52,15 @@ class RoundLoop:
     group: Group = field(default_factory=Group)
     events: list[str] = field(default_factory=list)
     metrics: Mapping[str, own_metrics.Metric] = field(default_factory=dict)
-    _written: int = -1
-    _writing: float = 0.0  # seconds that the last checkpoint took
-    _since: float = 0.0  # when it was there
     _seconds: list[float] = field(default_factory=list)
+
+    @cached_property
+    def _serving(self) -> Serving:
+        return Serving(self.federation, self.method, self.engine, self.config, self.chunk, self.group, self.metrics)
+
+    @cached_property
+    def _checkpoints(self) -> CheckpointWriter | None:
+        return CheckpointWriter(self.folder) if self.folder is not None and self.group.first else None
 
     def run(self) -> Run:
         begin = time.perf_counter()
@@ -113,7 +75,7 @@ class RoundLoop:
                     if scored and (why := validation.reason_to_stop(self.state.history, self.config)):
                         stopped = True
                         self._note(why)
-                    if stopped or number == rounds or (number % self.config.checkpoint_every == 0 and self._worth_writing()):
+                    if stopped or number == rounds or self._checkpoint_due(number):
                         self._write()
                     if self._report(loss, rounds, time.perf_counter() - begin, stopped):
                         self._write()
@@ -139,7 +101,7 @@ class RoundLoop:
         collected = Aggregation(method, self.state, share, self.optimizer, noise)
         new: list[tuple[Tensor, Tree]] = []
         scoring = 0.0
-        for clients in _chunks(self.group.share(present, counts[present]), self.chunk):
+        for clients in chunks(self.group.share(present, counts[present]), self.chunk):
             received = method.dispatch(server, clients)
             local = Local(
                 self.engine,
@@ -149,15 +111,15 @@ class RoundLoop:
                 share[clients].to(train.y.device),
             )
             outcome = method.client(received, self._own(clients), local)
-            collected.bytes_down += bytes_each(received) * len(clients)
+            collected.replies.bytes_down += bytes_each(received) * len(clients)
             good, outcome = usable(outcome)
             clients = clients[good]
             if len(clients) == 0:
                 continue
             if scored:
                 before = self.engine.clock()
-                scores = self._score(outcome.adapted, clients, self.federation.test, outcome.mixture)
-                collected.adapted.put(clients, scores)
+                scores = self._serving.score(outcome.adapted, clients, self.federation.test, outcome.mixture)
+                collected.replies.adapted.put(clients, scores)
                 scoring += self.engine.clock() - before
             collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
@@ -169,10 +131,10 @@ class RoundLoop:
             raise self._diverged(number)
         self._seconds.append(self.engine.clock() - begin - scoring)
         with self._own_replaced(new, number):
-            served = self._served(step.served, self.federation.test) if scored else None
+            served = self._serving.scores(step.served, self.state.own, self.federation.test) if scored else None
             validated = None
             if scored and self.config.validates and self.federation.val is not None:
-                validated = self._served(step.served, self.federation.val)
+                validated = self._serving.scores(step.served, self.state.own, self.federation.val)
             with held_back():
                 step.complete(self.state, number)
                 self.state.choice, self.state.mixture = (None, None) if served is None else served.chosen
@@ -180,7 +142,7 @@ class RoundLoop:
                 for event in collected.events(number):
                     self._note(event)
                 if served is not None:
-                    collected.record(self.state, served, sum(self._seconds) / len(self._seconds), validated)
+                    round_record.record(collected, self.state, served, sum(self._seconds) / len(self._seconds), validated)
                     self._seconds = []
                     if self.config.keep == "best" and self._is_best():
                         self.state.remember_as_best()
@@ -208,44 +170,15 @@ class RoundLoop:
         history = self.state.history
         return validation.best_row(history, self.config) == len(history) - 1
 
-    def _served(self, server: Tree, on: Samples) -> PerClient:
-        """Scores, on these samples, of the model that every client, present or not, would be handed now."""
-        everyone = torch.arange(len(self.federation))
-        scores = PerClient(len(everyone))
-        for clients in _chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
-            candidates = self.method.candidates(server, self.state.own, clients)
-            found = self._score(candidates, clients, on, self.method.mixture(self._own(clients)))
-            scores.put(clients, found)
-            scores.put_values(clients, own_metrics.scores(self.metrics, self.engine, candidates, on.take(clients), found))
-        first, *others = self.group.everyones(scores)
-        for other in others:
-            first.merge(other)
-        return first
-
-    def _score(self, candidates: Tree, clients: Tensor, on: Samples, learned: Tensor | None) -> ServedScores:
-        own_data = self.federation.val or self.federation.train
-        scores = score(self.engine, candidates, own_data.take(clients), on.take(clients), self.config, learned)
-        return without_attackers(scores, self.method, self.federation.ids[clients])
-
     def _note_choice(self) -> None:
-        """Which of the models served now each client would use, if the last round was not scored. Each process computes it alone:
-        a run that is stopped may have lost the others, and every process holds the states of all clients."""
-        if self.state.choice is not None:
-            return
-        own_data = self.federation.val or self.federation.train
-        parts = []
-        for clients in torch.arange(len(self.federation)).split(self.chunk):
-            candidates = self.method.candidates(self.state.served, self.state.own, clients)
-            learned = self.method.mixture(self._own(clients))
-            parts.append(choose(self.engine, candidates, own_data.take(clients), self.config, learned))
-        self.state.choice = torch.cat([choice for choice, _ in parts])
-        mixtures = [mixture for _, mixture in parts if mixture is not None]
-        self.state.mixture = torch.cat(mixtures) if mixtures else None
+        """Which of the models served now each client would use, if the last round was not scored."""
+        if self.state.choice is None:
+            self.state.choice, self.state.mixture = self._serving.choices(self.state.served, self.state.own)
 
     def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
         if collected.nobody_drawn:
             return
-        answered = collected.answered.sort().values
+        answered = collected.replies.answered.sort().values
         missing = [] if len(answered) == len(present) else present[~torch.isin(present, answered)].tolist()
         self.state.left_out += len(missing)
         if missing:
@@ -266,29 +199,21 @@ class RoundLoop:
     def _report(self, loss: float, rounds: int, seconds: float, stopped: bool) -> bool:
         """Call on_round; whether the run is to end with this round because it asks for that."""
         events, self.events = self.events, []
-        answers = []
+        stop = False
         if self.on_round and self.group.first:
-            history = self.state.history
-            served, adapted = None, None
-            if len(history):
-                served, adapted = (_mean(history.last_scores(which)) for which in ("served", "adapted"))
-            settings = self.state.settings
-            about = (self.state.round, rounds, loss, served, adapted, seconds, events, history, settings, stopped)
-            answers = [call(Progress(*about)) for call in self.on_round]
-        return self.group.firsts("stop" in [answer for answer in answers if isinstance(answer, str)])
+            stop = stop_asked(self.on_round, Progress.of(self.state, rounds, loss, seconds, events, stopped))
+        return self.group.firsts(stop)
 
     def _write(self) -> None:
-        if self.folder is not None and self.group.first and self._written != self.state.round:
+        checkpoints = self._checkpoints
+        if checkpoints is not None and checkpoints.round != self.state.round:
             begin = time.perf_counter()
             self._note_choice()
-            checkpoint.write(self.folder, self.state)
-            self._written, self._since = self.state.round, time.perf_counter()
-            self._writing = self._since - begin
+            checkpoints.write(self.state, begin)
 
-    def _worth_writing(self) -> bool:
-        """Writing must not take more than about a tenth of the time: rounds of small models are faster than writing a checkpoint.
-        A run that is stopped writes its last round in any case; one that is killed loses at most this interval."""
-        return time.perf_counter() - self._since >= PATIENCE * self._writing
+    def _checkpoint_due(self, number: int) -> bool:
+        due = number % self.config.checkpoint_every == 0
+        return due and self._checkpoints is not None and self._checkpoints.worth_writing()
 
     def _write_despite_signals(self) -> None:
         """Even if a signal comes between the error that ends the run and the moment from which signals are ignored."""
@@ -305,14 +230,3 @@ class RoundLoop:
         self._note_choice()
         state = self.state
         return Run(state.on("cpu"), self.factory, self.method, self.engine.criterion)
-
-
-def _mean(scores: NDArray[Any]) -> float:
-    """Over the clients that have a score."""
-    known = scores[~np.isnan(scores)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-def _chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
-    """So many clients at a time; of none, none."""
-    return clients.split(size) if len(clients) else ()

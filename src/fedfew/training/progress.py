@@ -12,7 +12,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from fedfew.training.loop import Progress
+    from fedfew.training.on_round import Progress
 
 MOST_LINES = 20
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fedfew.training.loop import OnRound
+from fedfew.training.on_round import OnRound
 
 
 @contextmanager

@@ -1,0 +1,79 @@
+"""What the clients of a federation are served: scores of all of them, and the model that each would use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedfew.config import TrainConfig
+from fedfew.engines import Engine
+from fedfew.federation import Federation, Samples
+from fedfew.methods import Method
+from fedfew.stack import Tree, take
+from fedfew.training import own_metrics
+from fedfew.training.attack import without_attackers
+from fedfew.training.distributed import Group
+from fedfew.training.per_client import PerClient
+from fedfew.training.scoring import ServedScores, choose, score
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Scores ``chunk`` clients at a time; a group of processes splits the clients among them."""
+
+    federation: Federation
+    method: Method
+    engine: Engine
+    config: TrainConfig
+    chunk: int
+    group: Group
+    metrics: Mapping[str, own_metrics.Metric]
+
+    @property
+    def own_data(self) -> Samples:
+        """The samples by which a client chooses and weighs models."""
+        return self.federation.val or self.federation.train
+
+    def score(self, candidates: Tree, clients: Tensor, on: Samples, learned: Tensor | None) -> ServedScores:
+        """Scores, on these samples, of the candidates of these clients; learned: the weights of a mixture, or None."""
+        scores = score(self.engine, candidates, self.own_data.take(clients), on.take(clients), self.config, learned)
+        return without_attackers(scores, self.method, self.federation.ids[clients])
+
+    def scores(self, server: Tree, own: Tree, on: Samples) -> PerClient:
+        """Scores, on these samples, of the model that every client, present or not, would be served now."""
+        everyone = torch.arange(len(self.federation))
+        scores = PerClient(len(everyone))
+        for clients in chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
+            candidates = self.method.candidates(server, own, clients)
+            found = self.score(candidates, clients, on, self._learned(own, clients))
+            scores.put(clients, found)
+            scores.put_values(clients, own_metrics.scores(self.metrics, self.engine, candidates, on.take(clients), found))
+        first, *others = self.group.everyones(scores)
+        for other in others:
+            first.merge(other)
+        return first
+
+    def choices(self, server: Tree, own: Tree) -> tuple[Tensor, Tensor | None]:
+        """Which model every client would use now, and the weights of its mixture, where one is served.
+
+        Each process computes it alone: a run that is stopped may have lost the others, and every process holds the states of all
+        clients.
+        """
+        parts = []
+        for clients in torch.arange(len(self.federation)).split(self.chunk):
+            candidates = self.method.candidates(server, own, clients)
+            parts.append(choose(self.engine, candidates, self.own_data.take(clients), self.config, self._learned(own, clients)))
+        mixtures = [mixture for _, mixture in parts if mixture is not None]
+        return torch.cat([choice for choice, _ in parts]), torch.cat(mixtures) if mixtures else None
+
+    def _learned(self, own: Tree, clients: Tensor) -> Tensor | None:
+        """The weights of a mixture, where the method learns them."""
+        return self.method.mixture(take(own, clients.to(self.federation.train.y.device)))
+
+
+def chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
+    """So many clients at a time; of none, none."""
+    return clients.split(size) if len(clients) else ()
