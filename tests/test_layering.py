@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "federation": BOTTOM | {"arrays"},
     "local": BOTTOM | {"federation"},
     "models": BOTTOM | {"federation"},
-    "data": BOTTOM | {"federation"},
+    "imaging": set(),
+    "data": BOTTOM | {"federation", "imaging"},
     "adapters": BOTTOM | {"federation", "models"},
     "methods": CLIENTS,
     "engines": CLIENTS - {"scalarization"},
@@ -114,3 +115,11 @@ def test_methods_load_no_engine() -> None:
     program = "import sys, fedfew.methods; print(*[name for name in sys.modules if name.startswith('fedfew.engines')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_process_that_decodes_images_loads_no_torch() -> None:
+    program = (
+        "import sys, fedfew.imaging.process; print('numpy' in sys.modules, 'torch' in sys.modules, 'fedfew.data' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]

@@ -29,7 +29,7 @@ def test_read_back_the_same_without_decoding(source: Path, own_cache: Path, monk
     first = fingerprint(source)
     assert len(kept(own_cache)) == 1
     assert not list(source.parent.glob("*.rows"))  # never beside the data
-    monkeypatch.setattr("fedfew.data.images.decode_image", None)
+    monkeypatch.setattr("fedfew.imaging.decoding.decode_image", None)
     assert fingerprint(source) == first
 
 
@@ -94,6 +94,6 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_ten_thousand_real_images_from_the_cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = shared / "cifar10" / "test-00000-of-00001.parquet"
     first = load(path, clients=10, partition="dirichlet:0.5")
-    monkeypatch.setattr("fedfew.data.images.decode_image", None)
+    monkeypatch.setattr("fedfew.imaging.decoding.decode_image", None)
     again = load(path, clients=10, partition="dirichlet:0.5")
     assert np.array_equal(first.train.x.numpy(), again.train.x.numpy())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ import torch
 from PIL import Image
 
 from fedfew.data import DataError, SkippedWarning, images, workers
+from fedfew.data.errors import BadRows
+from fedfew.data.raw import RawData
+from fedfew.imaging import process
+from fedfew.imaging.process import DecodingProcess
 from tests.data import layouts
 from tests.data.layouts import everything, two
 
@@ -51,7 +56,7 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
 
 
 def test_a_huge_image_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.data.images.MOST_PIXELS", 200)
+    monkeypatch.setattr("fedfew.imaging.decoding.MOST_PIXELS", 200)
     layouts.image_folder(tmp_path, classes=2, each=4)
     with pytest.raises(DataError, match="16×16 pixels, more than the 200 that are accepted"):
         two(tmp_path)
@@ -73,20 +78,21 @@ def test_many_small_images_are_decoded_in_processes(tmp_path: Path, monkeypatch:
     rng = np.random.default_rng(0)
     for i in range(600):
         (tmp_path / f"c{i % 2}").mkdir(exist_ok=True)
-        shape = (8, 8) if i < 300 else (8, 8, 3)  # the first chunk is grey: colours are found in another process
+        shape = (8, 8) if i % 2 == 0 else (8, 8, 3)  # c0, and so the first chunk, is grey: colours are found in another process
         Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / f"c{i % 2}" / f"{i // 2:03}.png")
-    (tmp_path / "c0" / "222.png").write_bytes(sixteen_bit(4095))
+    (tmp_path / "c1" / "222.png").write_bytes(sixteen_bit(4095))
     (tmp_path / "c1" / "250.png").write_bytes(b"not an image")
     with pytest.warns(SkippedWarning, match="left out 1: c1/250"):
         alone = two(tmp_path, on_bad="skip")
-    there: list[int] = []
-    processes = workers.in_processes
+    there: list[DecodingProcess] = []
+    decode = DecodingProcess.decode
 
-    def watched(work: Callable[[int], Any], items: Sequence[int]) -> Iterator[Any]:
-        there.extend(set(processes(lambda _: os.getpid(), items)))
-        return processes(work, items)
+    def watched(self: DecodingProcess, *args: Any, **kwargs: Any) -> Any:
+        there.append(self)
+        return decode(self, *args, **kwargs)
 
-    monkeypatch.setattr(workers, "in_processes", watched)
+    monkeypatch.setattr(DecodingProcess, "decode", watched)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     monkeypatch.setattr(images, "MANY", 0)
     monkeypatch.setenv("FEDFEW_CACHE", str(tmp_path / "another"))
     with pytest.warns(SkippedWarning, match="left out 1: c1/250"):
@@ -94,17 +100,102 @@ def test_many_small_images_are_decoded_in_processes(tmp_path: Path, monkeypatch:
     assert torch.equal(together.train.x, alone.train.x)
     assert torch.equal(together.test.x, alone.test.x)
     assert together.about == alone.about
-    assert there
-    assert os.getpid() not in there
+    assert len(set(there)) == 2 * 2  # the second two after colours were found
+    codes = [process.process.returncode for process in dict.fromkeys(there)]
+    assert codes == [-9, -9, 0, 0]  # the first two were no longer wanted, the others have ended by themselves
 
 
-@pytest.mark.parametrize(("platform", "cores", "expected"), [("linux", 2, True), ("linux", 1, False), ("darwin", 8, False)])
-def test_processes_are_forked_where_that_is_safe_and_helps(
-    platform: str, cores: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+def many(count: int = 600) -> RawData:
+    """Grey images of 4×4 pixels: that of a row holds the remainder of its number divided by 251."""
+    files = [layouts.picture(value, (4, 4)) for value in range(251)]
+    return RawData("image", labels=[0] * count, where=lambda row: f"row {row + 1}", image=lambda row: files[row % 251])
+
+
+def decoded(raw: RawData) -> list[int]:
+    return images.decode_images(raw, np.arange(len(raw)), None, BadRows("raise"), "pictures").pixels[:, 0, 3, 3].tolist()
+
+
+@pytest.fixture
+def in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MANY", 0)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+
+
+@pytest.mark.usefixtures("in_two_processes")
+def test_processes_inherit_no_lock_that_another_thread_holds() -> None:
+    """The lock is held while processes are started, and released when they are at work: a forked one would never get it."""
+    raw, lock = many(), threading.Lock()
+    take, taken, at_work = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        take.wait()
+        with lock:
+            taken.set()
+            at_work.wait()
+
+    def image(row: int) -> bytes:
+        assert raw.image is not None
+        if row == 255:  # the last that is decoded here
+            take.set()
+            taken.wait()
+        elif row > 255:
+            at_work.set()
+            with lock:
+                return raw.image(row)
+        return raw.image(row)
+
+    results: list[list[int]] = []
+    threading.Thread(target=hold, daemon=True).start()
+    decoding = threading.Thread(target=lambda: results.append(decoded(replace(raw, image=image))), daemon=True)
+    decoding.start()
+    decoding.join(120)  # it takes a second; if it waits for the lock, it waits for ever
+    assert results == [[row % 251 for row in range(600)]]
+
+
+@pytest.mark.usefixtures("in_two_processes")
+def test_a_process_that_dies_is_an_error_that_names_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, started = DecodingProcess.wait_until_ready, []
+
+    def dies(self: DecodingProcess) -> bool:
+        started.append(self)
+        answer = ready(self)
+        self.process.kill()
+        return answer
+
+    monkeypatch.setattr(DecodingProcess, "wait_until_ready", dies)
+    message = r"row 257 … row 512: a process that decodes images has ended early \(signal 9, SIGKILL; .*too little memory"
+    with pytest.raises(DataError, match=message):
+        decoded(many())
+    assert len(started) == 2
+    assert all(process.process.poll() is not None for process in started)
+
+
+def fails(*_: Any, **__: Any) -> None:
+    raise OSError("no more processes")
+
+
+@pytest.mark.usefixtures("in_two_processes")
+@pytest.mark.parametrize(
+    ("where", "name", "value", "why"),
+    [
+        (sys, "executable", "", "no Python interpreter that could be started again"),
+        (subprocess, "Popen", fails, r"no process can be started \(no more processes\)"),
+        (process, "PROGRAM", "raise SystemExit", "ended at once"),
+    ],
+)
+def test_where_no_process_can_be_started_threads_decode(
+    where: Any, name: str, value: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert workers.can_fork() is expected
+    monkeypatch.setattr(where, name, value)
+    with pytest.warns(UserWarning, match=f"images are decoded in threads, which is slower: .*{why}"):
+        assert decoded(many()) == [row % 251 for row in range(600)]
+
+
+def test_on_one_core_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MANY", 0)
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    assert decoded(many()) == [row % 251 for row in range(600)]
 
 
 def sixteen_bit(value: int, size: tuple[int, int] = (8, 8)) -> bytes:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from fedfew.data import images, text
 from fedfew.data.decoded import DecodedData, Features, Ints, Words
 from fedfew.data.errors import BadRows, DataError, OnBad
-from fedfew.data.images import Size
 from fedfew.data.labels import read_targets
 from fedfew.data.raw import RawData
 from fedfew.data.tokens import Tokens
+from fedfew.imaging.decoding import Size
 from fedfew.tasks import TaskName
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedfew.util.data_error import DataError
+
+__all__ = ["BadRows", "DataError", "OnBad", "SkippedWarning"]
+
 OnBad = Literal["raise", "skip"]
-
-
-class DataError(ValueError):
-    """Data that cannot be used. The message names the row, file or setting and what would be right, never a row's contents."""
 
 
 class SkippedWarning(UserWarning):

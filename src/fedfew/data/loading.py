@@ -14,13 +14,13 @@ from fedfew.data import notes, prepared, reading, split
 from fedfew.data.assemble import VocabularyFrom, assemble
 from fedfew.data.decoded import DecodedData, Features, Words
 from fedfew.data.errors import DataError, OnBad, SkippedWarning
-from fedfew.data.images import Size
 from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.tokens import Tokens, for_language_modelling, with_labels
 from fedfew.federation import Federation, Pixels
+from fedfew.imaging.decoding import Size
 from fedfew.targets import check_task, check_task_of_files
 from fedfew.tasks import TaskName
 

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew import federation
-from fedfew.data import images, text
+from fedfew.data import text
 from fedfew.data.decoded import MISSING, Features, Ints
 from fedfew.data.errors import DataError
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
+from fedfew.imaging.decoding import decode_alone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,7 +176,7 @@ class ImagePreprocessing:
         return np.stack([self._one(_encoded(item)) for item in raw])
 
     def _one(self, contents: bytes) -> NDArray[np.uint8]:
-        return images.decode_alone(contents, self.size, resize=self.resized, depth=self.depth)
+        return decode_alone(contents, self.size, resize=self.resized, depth=self.depth)
 
 
 def _encoded(item: Any) -> bytes:

@@ -14,11 +14,11 @@ from fedfew.data.decoded import DecodedData, Ints
 from fedfew.data.embedded import digit_data
 from fedfew.data.errors import DataError, OnBad
 from fedfew.data.finding import Found
-from fedfew.data.images import Size
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.sources import Source
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
+from fedfew.imaging.decoding import Size
 from fedfew.tasks import TaskName
 
 CLIENTS = 20

@@ -1,57 +1,76 @@
-"""A function over many items: in threads, or in processes where the time is spent in Python."""
+"""A function over many items: in threads, or by means of processes where the time is spent in Python."""
 
 from __future__ import annotations
 
-import mmap
-import multiprocessing
-import os
-import signal
+import queue
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from fedfew.imaging.process import DecodingProcess
+from fedfew.util.cores import cores
 
 T = TypeVar("T")
-_function: Callable[[Any], Any] | None = None  # what the processes call: they inherit it, so that it need not be pickled
+MOST_PROCESSES = 16  # this process reads all files, and cannot keep more of them busy
 
 
 def in_threads(function: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    """The results, in order."""
+    with ThreadPoolExecutor(cores()) as pool:
         yield from pool.map(function, items)
 
 
-def can_fork() -> bool:
-    """Elsewhere a process starts empty: reading the data and importing everything again would cost more than it saves."""
-    return sys.platform == "linux" and (os.cpu_count() or 1) > 1 and not multiprocessing.current_process().daemon
-
-
-def in_processes(function: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
-    """The results, in order. The processes see this one's memory as it is now; what they write is seen here only in arrays
-    of :func:`shared_bytes`, and in what the function returns."""
-    global _function
-    _function = function
-    context = multiprocessing.get_context("fork")
+def in_processes(function: Callable[[DecodingProcess, int], T], here: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
+    """The results, in order. The function gets a process that nobody else uses until it returns. Where no process can be
+    started, ``here`` is called instead, in threads."""
+    if not items or cores() == 1:
+        yield from map(here, items)
+        return
+    processes: list[DecodingProcess] = []
     try:
-        with ProcessPoolExecutor(min(os.cpu_count() or 1, len(items)), context, _ignore_ctrl_c) as pool:
-            yield from pool.map(_call, items)
+        why_not = _start(processes, min(cores(), MOST_PROCESSES, len(items)))
+        if why_not:
+            warnings.warn(f"images are decoded in threads, which is slower: {why_not}", stacklevel=2)
+            yield from in_threads(here, items)
+        else:
+            yield from _by(processes, function, items)
     finally:
-        _function = None
+        for process in processes:
+            process.close()
 
 
-def shared_bytes(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Zeros that forked processes and this one write into together."""
-    length = int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(mmap.mmap(-1, max(1, length)), np.uint8)[:length].reshape(shape)
+def _start(processes: list[DecodingProcess], count: int) -> str:
+    """Start processes, which are added to the list; returns why that is not possible."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        return "this program is no Python interpreter that could be started again"
+    try:
+        for _ in range(count):
+            processes.append(DecodingProcess())
+    except OSError as error:
+        return f"no process can be started ({error})"
+    if not all(process.wait_until_ready() for process in processes):
+        return "the processes that were started for it ended at once"
+    return ""
 
 
-def _call(item: int) -> Any:
-    assert _function is not None
-    return _function(item)
+def _by(processes: list[DecodingProcess], function: Callable[[DecodingProcess, int], T], items: Sequence[int]) -> Iterator[T]:
+    idle: queue.SimpleQueue[DecodingProcess] = queue.SimpleQueue()
+    for process in processes:
+        idle.put(process)
 
+    def work(item: int) -> T:
+        process = idle.get()
+        try:
+            return function(process, item)
+        finally:
+            idle.put(process)
 
-def _ignore_ctrl_c() -> None:
-    """This process stops them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with ThreadPoolExecutor(len(processes)) as pool:
+        try:
+            yield from pool.map(work, items)
+        except BaseException:  # an error, Ctrl-C, or nobody wants the rest: the threads shall not wait for it
+            for process in processes:
+                process.kill()
+            raise

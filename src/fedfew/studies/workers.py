@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fedfew.util.cores import cores
+
 MPS_WORKERS = 3  # on one GPU under MPS: on an H200 more brought nothing (docs/gpu.md)
 
 
@@ -20,10 +22,6 @@ def default_workers(device: str) -> int:
 def mps_is_on() -> bool:
     """Does NVIDIA's Multi-Process Service let processes share a GPU? ``nvidia-cuda-mps-control -d`` starts it."""
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads(workers: int) -> int:
