@@ -9,9 +9,10 @@ from flwr.clientapp import ClientApp
 
 from fedfew.flower import audit_log, records, site_errors
 from fedfew.flower.messages import FAILED, SiteMessage
-from fedfew.flower.site import Model, Site
+from fedfew.flower.site import Site
 from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import SiteError, fails_as
+from fedfew.flower.site_task import Model
 
 
 def client_app(model: Model | None = None) -> ClientApp:

@@ -9,69 +9,32 @@ STATE/client-N/RUN/model.safetensors  the model that the client chose when the r
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedfew import engines, methods, models, tasks
 from fedfew._version import __version__
-from fedfew.adapters import TrainedPart
-from fedfew.adapters.cached import on_features
-from fedfew.config import TrainConfig
 from fedfew.data.tokens import Tokens
-from fedfew.engines import Engine
-from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
-from fedfew.flower import private_files, site_data, wire
+from fedfew.flower import site_data, site_model, wire
 from fedfew.flower.client_state import ClientStates
 from fedfew.flower.messages import JOIN, MASK, REVEAL, SCORE, SHARE_KEYS, TRAIN, RevealedError, SiteMessage
 from fedfew.flower.secure import WeightError
 from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import SiteError, fails_as
+from fedfew.flower.site_task import Model, Task, run_of
 from fedfew.local import Local
-from fedfew.methods import Method, Outcome
-from fedfew.models import ModelFactory
-from fedfew.models.served import ServedModel
-from fedfew.models.state import frozen_hash, frozen_state, holding, load_state
-from fedfew.stack import Tree, branch, leaves, named_leaves, take, to, tree_map
-from fedfew.training import batch_norm_policy, task_settings, unseen
-from fedfew.training.class_weights import with_class_weights
-from fedfew.training.initialisation import fresh_models, frozen_parameters
-from fedfew.training.label_prior import with_label_prior
+from fedfew.methods import Outcome
+from fedfew.stack import Tree, branch, leaves, take, to, tree_map
+from fedfew.training.initialisation import fresh_models
 from fedfew.training.scoring import ServedScores, score
 from fedfew.training.usable import usable
-from fedfew.util.devices import device_named
-from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.flower.pending_update import PendingUpdate
-
-Model = str | Callable[[], nn.Module]
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What a message of a run asks for: settings read, data loaded, model and engine made."""
-
-    run: str
-    round: int
-    method: Method
-    factory: ModelFactory
-    engine: Engine
-    data: Federation  # of this one client
-    settings: dict[str, Any]
-    training: TrainConfig
-
-    @property
-    def device(self) -> torch.device:
-        return self.data.train.y.device
 
 
 class Site:
@@ -120,7 +83,7 @@ class Site:
 
     def _train(self, message: SiteMessage) -> SiteMessage:
         """Train one round, from the private state after the last round in which this client's reply was used."""
-        task = self._task(message)
+        task = Task.of(message, self.config, self.model)
         if task.settings["aggregation"] == "masked":
             with fails_as("state"):
                 self._check_not_revealed(task)
@@ -143,7 +106,7 @@ class Site:
             if reply.unseen is not None and bool(reply.unseen.isfinite().all()):
                 values["unseen"] = [float(loss) for loss in reply.unseen[0]]
             if message.flag("scored") and self.config.share_scores:
-                values |= _reported(self._score_candidates(task, outcome.adapted, outcome.mixture))
+                values |= site_model.reported(self._score_candidates(task, outcome.adapted, outcome.mixture))
         with fails_as("state"):
             new_state: Tree = {"own": outcome.own, "wire": residual}
             if leaves(new_state):
@@ -158,15 +121,15 @@ class Site:
         """A further step of masked aggregation, with the update that waits since training."""
         with fails_as("request"):
             try:
-                sent = self._pending_update(_run(message)).handle(message)
+                sent = self._pending_update(run_of(message)).handle(message)
             except WeightError as error:
                 raise SiteError("weight") from error
-            header: dict[str, Any] = {"client": self.config.client, "run": _run(message), "round": message.integer("round", 1)}
+            header: dict[str, Any] = {"client": self.config.client, "run": run_of(message), "round": message.integer("round", 1)}
         return SiteMessage(message.kind, header, sent)
 
     def _score(self, message: SiteMessage) -> SiteMessage:
         """Choose among the aggregated models by this client's own data and score the choice; after the last round, save it."""
-        task = self._task(message)
+        task = Task.of(message, self.config, self.model)
         state, _ = self._private_state(task, message.integer("last"))
         with fails_as("training"):
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
@@ -176,53 +139,14 @@ class Site:
         values: dict[str, Any] = self._header(task)
         if message.flag("final"):
             with fails_as("state"):
-                self._save_model(task, take(candidates, 0), scores)
+                site_model.save(self.folder / task.run, task, take(candidates, 0), scores)
         if self.config.share_scores:
-            values |= _reported(scores)
+            values |= site_model.reported(scores)
         return SiteMessage(SCORE, values)
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
 
-    def _task(self, message: SiteMessage) -> _Task:
-        with fails_as("data"):
-            device = device_named(self.config.device)
-            data = site_data.load(self.config)
-        with fails_as("settings"):
-            run = _run(message)
-            settings: dict[str, Any] = json.loads(message.text("settings"))
-            if self.config.masked_only and settings["aggregation"] != "masked":
-                raise ValueError(f"masked-only is set here, but the run's aggregation is {settings['aggregation']}")
-            method = methods.make(**settings["method"])
-            part = TrainedPart.recorded(settings)
-            factory = part.of(self._factory(settings))
-            training = TrainConfig.taken_from(settings)
-            seen = unseen.with_counts_left(data, training, method)
-            batch_norm_policy.check(settings["batch_norm"], factory(), method, seen, settings["batch_size"])
-            factory, method = batch_norm_policy.with_policy(settings["batch_norm"], factory, method)
-            factory = holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"]))))
-            if data.task != settings.get("task", "classification"):
-                raise ValueError(f"the task of the data here is {data.task}, the run's is {settings['task']}")
-            if "frozen" in settings and frozen_hash(factory()) != settings["frozen"]:
-                raise ValueError("the model's frozen parameters are not those of the server: give all sites the same base model")
-            criterion = tasks.chosen(training.loss, data.task)
-            task_settings.check(training, criterion, method)
-            training = training.with_loss(criterion)
-            check_augment(training, data.train)
-            trained = factory
-            if part.freeze == "body":
-                data, trained = on_features(data, factory, device)
-            data = unseen.kept_apart(data, training, method)
-            data = with_label_prior(data, training, settings["classes"])
-            data = with_class_weights(data, training, settings["classes"]).to(device)
-            module = trained().to(device)
-            engine = engines.make(self.config.engine, module, training.local, settings["seed"], data.train, method.replicas)
-            return _Task(run, message.integer("round", 1), method, factory, engine, data, settings, training)
-
-    def _factory(self, settings: dict[str, Any]) -> ModelFactory:
-        shape, classes, vocabulary = settings["shape"], settings["classes"], settings["vocabulary"] or None
-        return models.factory(self.model, shape, classes, vocabulary, settings.get("padding"))
-
-    def _private_state(self, task: _Task, last: int) -> tuple[Tree, int]:
+    def _private_state(self, task: Task, last: int) -> tuple[Tree, int]:
         """The client's state after round ``last``, or else the newest before this round or the initial one; and its round."""
         with fails_as("state"):
             states = self._states(task.run)
@@ -235,27 +159,10 @@ class Site:
             _, own = task.method.init(fresh, task.settings["clients"])
             return {"own": take(own, torch.tensor([self.config.client], device=task.device))}, 0 if leaves(own) else last
 
-    def _score_candidates(self, task: _Task, candidates: Tree, learned: Tensor | None) -> ServedScores:
+    def _score_candidates(self, task: Task, candidates: Tree, learned: Tensor | None) -> ServedScores:
         """Which of the candidates ``[1, S, …]`` has the least loss on this client's data, and the test scores of what it uses."""
         data = task.data
         return score(task.engine, candidates, data.val or data.train, data.test, task.training, learned)
-
-    def _save_model(self, task: _Task, candidates: Tree, scores: ServedScores) -> None:
-        """Save what the client uses: one model's state, or with a mixture or label prior that of a ServedModel."""
-        folder = self.folder / task.run
-        private_files.make_folder(folder)
-        chosen = int(scores.choice[0])
-        used = [chosen] if scores.mixture is None else range(scores.mixture.shape[1])
-        frozen = frozen_state(task.factory())
-        modules = [load_state(task.factory(), frozen | dict(named_leaves(take(candidates, k)))) for k in used]
-        prior = None if task.data.train.log_prior is None else task.data.train.log_prior[0]
-        plain = scores.mixture is None and prior is None
-        weights = None if scores.mixture is None else scores.mixture[0]
-        state = (modules[0] if plain else ServedModel(modules, weights, prior, task.data.task)).state_dict()
-        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.items()}
-        write_atomically(folder / "model.safetensors", save(tensors), private=True)
-        about = _as_values(scores) | {"round": task.round, "settings": task.settings, "served_model": not plain}
-        write_atomically(folder / "choice.json", json.dumps(about, indent=1), private=True)
 
     def _pending_update(self, run: str) -> PendingUpdate:
         from fedfew.flower.pending_update import PendingUpdate  # imports cryptography
@@ -265,13 +172,13 @@ class Site:
     def _states(self, run: str) -> ClientStates:
         return ClientStates(self.folder / run)
 
-    def _check_not_revealed(self, task: _Task) -> None:
+    def _check_not_revealed(self, task: Task) -> None:
         try:
             self._pending_update(task.run).check_not_revealed(task.round)
         except RevealedError as error:
             raise SiteError("revealed") from error
 
-    def _header(self, task: _Task) -> dict[str, Any]:
+    def _header(self, task: Task) -> dict[str, Any]:
         return {"client": self.config.client, "run": task.run, "round": task.round}
 
 
@@ -281,15 +188,6 @@ def _of_texts(federation: Federation) -> dict[str, Any]:
     return {"tokenizer": tokens.sha256, "padding": tokens.padding} if isinstance(tokens, Tokens) else {}
 
 
-def _reported(scores: ServedScores) -> dict[str, Any]:
-    """What is sent of them; nothing where there is no score (R² of equal targets), for numbers in messages are finite."""
-    return {} if bool(scores.score.isnan().any()) else _as_values(scores)
-
-
-def _as_values(scores: ServedScores) -> dict[str, Any]:
-    return {"choice": int(scores.choice[0]), "accuracy": float(scores.score[0]), "loss": float(scores.loss[0])}
-
-
 def _usable(outcome: Outcome) -> Outcome:
     """The outcome without the models that are not finite: their loss is +inf and their update 0. Where none is left all losses
     are NaN, and the server refuses the reply."""
@@ -297,11 +195,3 @@ def _usable(outcome: Outcome) -> Outcome:
     if len(good):
         return left
     return replace(outcome, reply=replace(outcome.reply, losses=torch.full_like(outcome.reply.losses, torch.nan)))
-
-
-def _run(message: SiteMessage) -> str:
-    """The run's identifier, which becomes a folder's name."""
-    run = message.text("run")
-    if not re.fullmatch("[0-9a-f]{32}", run):
-        raise ValueError("run is not an identifier of 32 hexadecimal digits")
-    return run

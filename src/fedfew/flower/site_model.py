@@ -1,0 +1,43 @@
+"""The model that a client uses: its scores as values of a message, and the files that hold it at the site."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as as_safetensors
+
+from fedfew.flower import private_files
+from fedfew.flower.site_task import Task
+from fedfew.models.served import ServedModel
+from fedfew.models.state import frozen_state, load_state
+from fedfew.stack import Tree, named_leaves, take
+from fedfew.training.scoring import ServedScores
+from fedfew.util.files import write_atomically
+
+
+def save(folder: Path, task: Task, candidates: Tree, scores: ServedScores) -> None:
+    """Save what the client uses: one model's state, or with a mixture or label prior that of a ServedModel."""
+    private_files.make_folder(folder)
+    chosen = int(scores.choice[0])
+    used = [chosen] if scores.mixture is None else range(scores.mixture.shape[1])
+    frozen = frozen_state(task.factory())
+    modules = [load_state(task.factory(), frozen | dict(named_leaves(take(candidates, k)))) for k in used]
+    prior = None if task.data.train.log_prior is None else task.data.train.log_prior[0]
+    plain = scores.mixture is None and prior is None
+    weights = None if scores.mixture is None else scores.mixture[0]
+    state = (modules[0] if plain else ServedModel(modules, weights, prior, task.data.task)).state_dict()
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in state.items()}
+    write_atomically(folder / "model.safetensors", as_safetensors(tensors), private=True)
+    about = _as_values(scores) | {"round": task.round, "settings": task.settings, "served_model": not plain}
+    write_atomically(folder / "choice.json", json.dumps(about, indent=1), private=True)
+
+
+def reported(scores: ServedScores) -> dict[str, Any]:
+    """What is sent of them; nothing where there is no score (R² of equal targets), for numbers in messages are finite."""
+    return {} if bool(scores.score.isnan().any()) else _as_values(scores)
+
+
+def _as_values(scores: ServedScores) -> dict[str, Any]:
+    return {"choice": int(scores.choice[0]), "accuracy": float(scores.score[0]), "loss": float(scores.loss[0])}
