@@ -78,21 +78,16 @@ def predict(
             "labels: give one of them"
         )
     found = _opened(source, model, method)
-    kind, columns = getattr(found.data.preprocessing, "kind", None), found.data.columns
-    new = new_data.read(data, kind, columns)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for note in new.notes:
-        console.print(f"note: {printable(note)}", style="yellow", markup=False)
+    new = new_data.read(data, found.data.kind, found.data.columns)
+    notes = list(new.notes)
     if labels is not None:
-        mine = new_data.read(labels, kind, columns, label or found.data.label_column)
-        if mine.labels is None:
-            raise ValueError(f"{labels} has no labels (--label names their column)")
-        found = found.for_new_client(mine.x, mine.labels)
+        found = _chosen_by_labels(found, labels, label)
     elif new_client:
         found = found.for_new_client(new.x)
-        console.print(
-            "note: the model and the label prior are chosen by the data alone; --labels would choose better", style="yellow"
-        )
+        notes.append("the model and the label prior are chosen by the data alone; --labels would choose better")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for note in notes:
+        console.print(f"note: {printable(note)}", style="yellow", markup=False)
     whose = client if labels is not None or new_client or client is not None else _clients(found, new, data)
     answers = _answers(found, new, whose)
     if proba:
@@ -104,11 +99,24 @@ def predict(
         print(text, end="")
         return
     write_atomically(output, text)
-    counted = ""
-    if found.sample_format.task == "classification":
-        counts = Counter(answers["prediction"]).most_common(10)
-        counted = f" ({', '.join(f'{count} {printable(name)}' for name, count in counts)})"
+    counted = f" ({_counts(answers['prediction'])})" if found.sample_format.task == "classification" else ""
     console.print(f"{len(new)} predictions{counted}: {output}", markup=False)
+
+
+def _chosen_by_labels(found: Predictor, labels: Path, label: str | None) -> Predictor:
+    """The model of a client that took no part, chosen by labelled data; label: their column, if not the one of training."""
+    from fedfew.data import new_data
+
+    column = label or found.data.label_column
+    mine = new_data.read(labels, found.data.kind, found.data.columns, column)
+    if mine.labels is None:
+        raise ValueError(f"{labels} has no labels (--label names their column)")
+    return found.for_new_client(mine.x, mine.labels)
+
+
+def _counts(predicted: Sequence[str]) -> str:
+    """How often each of the ten most frequent classes was predicted."""
+    return ", ".join(f"{count} {printable(name)}" for name, count in Counter(predicted).most_common(10))
 
 
 def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]:

@@ -71,9 +71,9 @@ def read(
     from fedfew.training.new_client import own_record, targets_of
     from fedfew.training.prediction import SampleFormat, samples_of
 
-    fitted, format = source.data.preprocessing, SampleFormat.of(source.about)
-    found = new_data.read(path, getattr(fitted, "kind", None), source.data.columns, label or source.data.label_column)
-    language = format.task == "language-modelling" and getattr(fitted, "kind", None) == "text"  # needs texts alone
+    format = SampleFormat.of(source.about)
+    found = new_data.read(path, source.data.kind, source.data.columns, label or source.data.label_column)
+    language = format.task == "language-modelling" and source.data.kind == "text"  # needs texts alone
     if found.labels is None and not language:
         column = label or source.data.label_column
         table = f"the column {column!r}" if column else "a column of labels (--label)"

@@ -101,15 +101,7 @@ def load(
     read, defaults = reading.read(
         data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad, task=task, tokens=tokens
     )
-    if tokens is not None and "tokens" not in read.details:
-        raise ValueError(
-            f"tokenizer is for texts, but {defaults.name} holds none that is recognised (columns: {read.column_names}). Leave "
-            "tokenizer out, or name the column of texts with input=… (--input)"
-        )
-    if not language:
-        _check_classes(read, defaults.name)
-    if stratify and read.task != "classification":
-        raise ValueError(f"stratify is for classes, but the task is {read.task}")
+    _check_read(read, defaults.name, tokens, language, stratify)
     drawn = spec is None and defaults.keep_split
     spec, clients, chosen = _chosen_partition(spec, clients, read, defaults, language)
     if group is None and not stratify:
@@ -247,8 +239,16 @@ def _warn_of_skipped(name: str, skipped: Sequence[str]) -> None:
         warnings.warn(text, SkippedWarning, stacklevel=3)  # the line that calls load
 
 
-def _check_classes(data: DecodedData, name: str) -> None:
-    if len(np.unique(data.y, axis=0)) < 2:
+def _check_read(data: DecodedData, name: str, tokens: Tokens | None, language: bool, stratify: bool) -> None:
+    """Refuse data that do not fit the settings."""
+    if tokens is not None and "tokens" not in data.details:
+        raise ValueError(
+            f"tokenizer is for texts, but {name} holds none that is recognised (columns: {data.column_names}). Leave "
+            "tokenizer out, or name the column of texts with input=… (--input)"
+        )
+    if stratify and data.task != "classification":
+        raise ValueError(f"stratify is for classes, but the task is {data.task}")
+    if not language and len(np.unique(data.y, axis=0)) < 2:
         raise DataError(f"all {len(data)} rows of {name} have the same label, two or more are needed (label=… names a column)")
 
 

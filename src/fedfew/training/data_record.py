@@ -63,6 +63,11 @@ class DataRecord:
             "preprocessing": None if self.preprocessing is None else fitted.to_document(self.preprocessing),
         }
 
+    @property
+    def kind(self) -> str | None:
+        """Of raw data: "table", "text" or "image"; None: arrays."""
+        return getattr(self.preprocessing, "kind", None)
+
     def client_name(self, client: int) -> str:
         """Its name, or its number where it has none."""
         return self.client_names[client] if self.client_names else str(client)
