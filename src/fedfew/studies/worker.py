@@ -1,9 +1,9 @@
 """A process that makes runs, one after the other, as the runner asks for them.
 
 It reads one JSON message per line from standard input: ``{"key": …, "settings": {…}}`` asks for a run, ``{"pack": [{…}, {…}]}``
-for several in one stack, ``{"stop": true}`` ends the worker after the current round; so does the end of the input, when the
-runner has died. It writes one event per line to what was its standard output; anything else that prints goes to standard error,
-which is the runner's log.
+for several in one stack, ``{"stop": true}`` ends the worker after the current round, or at once while it loads data; so does the
+end of the input, when the runner has died. It writes one event per line to what was its standard output; anything else that
+prints goes to standard error, which is the runner's log.
 
 python -P -m fedfew.studies.worker ARGUMENTS       # started by fedfew.studies.runner
 """
@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ Candidates = list[tuple[dict[str, Any], Settings]]  # values of the hyperparamet
 
 PROGRESS = ("round", "rounds", "loss", "served", "adapted", "seconds")  # what a round's event reports
 EVENT_EVERY = 0.1  # seconds: at most so often
+LAST_ROUND = 60.0  # seconds that a worker whose runner has died takes for its round at most
 
 
 def data_of(settings: Settings) -> tuple[Any, ...]:
@@ -57,6 +59,15 @@ class Worker:
     stopping: threading.Event = field(default_factory=threading.Event)
     _data: dict[tuple[Any, ...], tuple[Federation, list[str]]] = field(default_factory=dict)
     _wanted: set[tuple[Any, ...]] = field(default_factory=set)  # the data of the pack that is being made
+    _loading: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of the two flags
+
+    def stop(self) -> None:
+        """End after the current round. While data are loaded there is none, and loading may hang: the process ends at once."""
+        with self._lock:
+            self.stopping.set()
+            if self._loading:
+                os._exit(0)
 
     def make_pack(self, runs: Sequence[dict[str, Any]]) -> None:
         """Make several runs in one stack; each ends as by :meth:`make`. runs: its arguments."""
@@ -192,8 +203,21 @@ class Worker:
         if wanted not in self._data:
             keep = {wanted} if packed.current() is None else self._wanted
             self._data = {data: loaded for data, loaded in self._data.items() if data in keep}  # no others in memory
-            self._data[wanted] = make_federation(settings)
+            with self._ended_by_stop():
+                self._data[wanted] = make_federation(settings)
         return self._data[wanted]
+
+    @contextmanager
+    def _ended_by_stop(self) -> Iterator[None]:
+        with self._lock:
+            if self.stopping.is_set():
+                raise KeyboardInterrupt
+            self._loading = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._loading = False
 
 
 def error_text(error: Exception) -> str:
@@ -243,7 +267,7 @@ def main(arguments: list[str]) -> None:
 
     worker = Worker(Path(given["root"]), given["keep_models"], given["code"], given["workers"], send)
     messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_messages, args=(messages, worker.stopping), daemon=True).start()
+    threading.Thread(target=_read_messages, args=(messages, worker), daemon=True).start()
     send({"event": "ready"})
     while (message := messages.get()) is not None and not worker.stopping.is_set():
         runs = [_arguments(run) for run in message.get("pack", [message])]
@@ -260,14 +284,18 @@ def _arguments(message: dict[str, Any]) -> dict[str, Any]:
     return {"key": message["key"], "settings": settings, "candidates": candidates, "values": message["values"]}
 
 
-def _read_messages(messages: queue.SimpleQueue[dict[str, Any] | None], stopping: threading.Event) -> None:
+def _read_messages(messages: queue.SimpleQueue[dict[str, Any] | None], worker: Worker) -> None:
     for line in sys.stdin:
         message = json.loads(line)
         if message.get("stop"):
-            break
+            worker.stop()
+            messages.put(None)
+            return
         messages.put(message)
-    stopping.set()
     messages.put(None)
+    worker.stop()
+    time.sleep(LAST_ROUND)  # the process ends meanwhile, unless it hangs
+    os._exit(1)
 
 
 if __name__ == "__main__":

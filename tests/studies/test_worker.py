@@ -1,0 +1,132 @@
+"""A worker process: it ends when it is asked to, or when its runner has died, also while it loads data."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedfew.studies import execution
+from fedfew.studies import worker as module
+from fedfew.studies.worker import Worker
+from fedfew.training.settings import Settings
+from tests.data import layouts
+from tests.studies.small import study
+from tests.studies.test_runner import run_study
+
+
+class ExitedError(Exception):
+    """The process would have ended here."""
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _exit(code: int) -> None:
+        raise ExitedError(code)
+
+    monkeypatch.setattr(os, "_exit", _exit)
+
+
+def one(root: Path, events: list[dict[str, Any]]) -> Worker:
+    return Worker(root, keep_models=False, code="abc", workers=1, send=events.append)
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["event"] for event in events]
+
+
+@pytest.mark.usefixtures("exits")
+def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(tmp_path, monkeypatch):
+    events: list[dict[str, Any]] = []
+    worker, codes = one(tmp_path, events), []
+
+    def load(settings: Settings) -> None:
+        with pytest.raises(ExitedError) as exited:
+            worker.stop()
+        codes.append(exited.value.args)
+        raise ValueError("loading goes on")
+
+    monkeypatch.setattr(module, "make_federation", load)
+    worker.make("key", Settings())
+    assert codes == [(0,)]
+    worker.stop()  # it no longer loads: it would end after its round
+    worker.make("another", Settings())  # and loads nothing any more
+    assert codes == [(0,)]
+    assert kinds(events) == ["loading", "failed", "loading", "stopped"]
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize(("last", "slept"), [('{"stop": true}\n', []), ("", [module.LAST_ROUND])])
+def test_only_a_worker_whose_runner_has_died_limits_the_time_of_its_round(last, slept, tmp_path, monkeypatch):
+    worker, messages, naps = one(tmp_path, []), queue.SimpleQueue(), []
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"key": "abc"}\n' + last))
+    monkeypatch.setattr(module, "time", type("Clock", (), {"sleep": staticmethod(naps.append)}))
+    if last:
+        module._read_messages(messages, worker)
+    else:
+        with pytest.raises(ExitedError):
+            module._read_messages(messages, worker)
+    assert naps == slept
+    assert worker.stopping.is_set()
+    assert [messages.get(), messages.get()] == [{"key": "abc"}, None]
+
+
+HANGS = """
+import sys, threading
+import fedfew.studies.worker as worker
+def hang(settings):
+    print("hangs", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+worker.make_federation = hang
+worker.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("stop", ["asked", "runner died"])
+def test_a_worker_that_hangs_while_it_loads_ends_nevertheless(stop, tmp_path):
+    given = {"root": str(tmp_path), "keep_models": False, "code": "abc", "workers": 1, "threads": 1}
+    words = [sys.executable, "-c", HANGS, json.dumps(given)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            job = {"key": "abc", "settings": asdict(Settings()), "candidates": [], "values": []}
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            assert "hangs\n" in iter(process.stderr.readline, "")
+            if stop == "asked":
+                process.stdin.write('{"stop": true}\n')
+                process.stdin.flush()
+            else:
+                process.stdin.close()
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.deploy
+def test_a_worker_decodes_many_images(tmp_path, monkeypatch):
+    """So many that processes are started for it, from within a worker that has threads."""
+    monkeypatch.setenv("FEDFEW_CACHE", str(tmp_path / "cache"))
+    files = [layouts.picture(value, (4, 4)) for value in range(8)]
+    columns = {"image": layouts.images([files[i % 8] for i in range(10_240)]), "label": [i % 2 for i in range(10_240)]}
+    data = layouts.write(tmp_path / "pictures.parquet", columns, {"label": ["a", "b"]})
+    made = study(
+        columns={"iid": {"dataset": str(data), "partition": "iid"}},
+        rows={"FedAvg": {"method": "fedavg"}},
+        base={"rounds": 1, "sample": None},
+    )
+    _, report, heard = run_study(made, tmp_path / "study")
+    assert (len(report.done), report.failed, heard.count("done")) == (1, {}, 1)
+    assert "decoded in threads" not in (tmp_path / "study" / execution.LOG).read_text()
