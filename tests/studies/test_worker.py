@@ -127,6 +127,6 @@ def test_a_worker_decodes_many_images(tmp_path, monkeypatch):
         rows={"FedAvg": {"method": "fedavg"}},
         base={"rounds": 1, "sample": None},
     )
-    _, report, heard = run_study(made, tmp_path / "study")
+    prepared, report, heard = run_study(made, tmp_path / "study")
     assert (len(report.done), report.failed, heard.count("done")) == (1, {}, 1)
-    assert "decoded in threads" not in (tmp_path / "study" / execution.LOG).read_text()
+    assert "decoded in threads" not in (prepared.folder / execution.LOG).read_text()
