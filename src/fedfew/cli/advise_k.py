@@ -15,6 +15,7 @@ from fedfew.training import progress
 from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.resolve import read_file, resolve
 from fedfew.training.settings import Settings
+from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     from fedfew.evaluation.choosing_k import Advice
@@ -69,6 +70,7 @@ def advise_k(
     only_alone("advise-k")
     if output is not None:
         plots.check_name(output)
+        check_writable(output)
     file = runfolder.to_resume(folder, "advise-k") if resume else {}
     runfolder.check_imports(folder, file, given)
     file |= read_file(config) if config else {}
@@ -77,6 +79,7 @@ def advise_k(
     count, share = seeds or int(own["seeds"] or DEFAULT_SEEDS), hold_out or float(own["hold_out"] or DEFAULT_HOLD_OUT)
     settings = _settings(flags.given(given), flags.of_the_method(context.args), file)
     place = folder or runfolder.fresh(f"advise-{settings.dataset}")
+    check_writable(place, folder=True)
     console = Console(stderr=json)
     federation = _held_out(settings, share, console)
     if max(tried) > len(federation):

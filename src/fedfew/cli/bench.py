@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags
+from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     from fedfew.bench.measure import ShowStatus
@@ -71,6 +72,8 @@ def bench(
     from fedfew.report.tables import print_json
     from fedfew.util.devices import device_named
 
+    if append is not None:
+        check_writable(append)
     where = device_named(device)
     names = list(WORKLOADS) if workloads == [ALL] else workloads or list(DEFAULT)
     chosen = [find(name, where.type, quick, clients=clients, models=models, samples=samples) for name in names]

@@ -17,6 +17,7 @@ from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import read_file, resolve
 from fedfew.training.settings import Settings
+from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
@@ -77,6 +78,7 @@ def compare(
     tracking.open(*(track or []), folder=Path())  # a missing package is reported now
     if output is not None:
         plots.check_name(output)
+        check_writable(output)
     file = runfolder.to_resume(folder, "compare") if resume else {}
     runfolder.check_imports(folder, file, given)
     file |= read_file(config) if config else {}
@@ -93,6 +95,7 @@ def compare(
     contenders = {label: _settings(given, common, own, protocol, resume) for label, own in parse(specs).items()}
     any_one = next(iter(contenders.values()))
     place = folder or runfolder.fresh(f"compare-{any_one.dataset}")
+    check_writable(place, folder=True)
     console = Console(stderr=json)
     federation = load_data(any_one, console)
     costs = {label: _cost(settings, federation) for label, settings in contenders.items()}

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, runfolder
 from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
+from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -64,6 +65,7 @@ def export(
     from fedfew.export import model_card
     from fedfew.report import tables
 
+    check_writable(output, folder=True)
     run, about = load(folder, model, method), runfolder.about_data(folder)
     if distil:
         if anonymous or peft is not None:

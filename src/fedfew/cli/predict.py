@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedfew.cli import errors
 from fedfew.cli.show import OwnMethod, OwnModel, load
-from fedfew.util.files import write_atomically
+from fedfew.util.files import check_writable, write_atomically
 from fedfew.util.printable import for_csv, printable
 
 if TYPE_CHECKING:
@@ -70,8 +70,10 @@ def predict(
     """
     from fedfew.data import new_data
 
-    if output is not None and output.exists() and not force:
-        raise ValueError(f"{output} already exists: replace it (--force), or choose another name")
+    if output is not None:
+        if output.exists() and not force:
+            raise ValueError(f"{output} already exists: replace it (--force), or choose another name")
+        check_writable(output)
     if (client is not None) + (labels is not None) + new_client > 1:
         raise ValueError(
             "--client names a client of the training, --labels is for a client that took no part, --new-client for one without "

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, runfolder
 from fedfew.training.run_files import progress
+from fedfew.util.files import check_writable
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -45,6 +46,8 @@ def report(
     place = output or folder / "report.html"
     if place.suffix not in (".html", ".htm"):
         raise ValueError(f"--output must name a file that ends in .html, not {place}")
+    if output is not None:
+        check_writable(output)
     if is_study(folder):
         from fedfew.studies import page
 

@@ -16,7 +16,7 @@ from fedfew.training.from_settings import make_federation, training_arguments
 from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import read_file, resolve
 from fedfew.training.settings import Settings
-from fedfew.util.files import folder_locked
+from fedfew.util.files import check_writable, folder_locked
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -76,6 +76,8 @@ def run(
         settings, place, about, recorded = _settings(given, flags.of_the_method(context.args), config, folder, resume, protocol)
         start = start or recorded
         place = distributed.group().firsts(place)  # a fresh name is made up once
+        if first:
+            check_writable(place, folder=True)
         training_arguments(settings)  # errors in them come before the data are read
         tools = (track or (tracking.kept(place) if resume else [])) if first else []
         console = Console(stderr=json, quiet=not first)

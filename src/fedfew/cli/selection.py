@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfolder
 from fedfew.cli.show import load
+from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +100,7 @@ def check_output(path: Path | None, force: bool) -> None:
         raise ValueError(f"--output must end in .safetensors, not {path.name!r}")
     if path.exists() and not force:
         raise ValueError(f"{path} already exists: replace it (--force), or choose another name")
+    check_writable(path)
 
 
 def write(path: Path, joined: Joined, source: Source, record: DataRecord, document: dict[str, Any]) -> None:

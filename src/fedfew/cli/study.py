@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, study_output
 from fedfew.studies.folder import DEFAULT
+from fedfew.util.files import check_writable
 
 RUN_EXAMPLES = """[bold]Examples[/bold]
 
@@ -137,6 +138,8 @@ def run(
         study_output.run_function(study, folder, console, dry_run)
         return
     options = Options(tuple(protocol or ()), seeds, scale, tuple(only or ()), sample, device, data_dir)
+    if not dry_run:
+        check_writable(folder, folder=True)
     prepared = execution.prepare(study, options, folder, workers=workers, retry_failed=retry_failed, pack=pack)
     if dry_run:
         study_output.print_runs(prepared, console)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,21 @@ def write_atomically(path: Path, contents: str | bytes, *, private: bool = False
         os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file,
     ):
         file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """Raise ValueError now, rather than after hours of training, where this file, or files in this folder, cannot be written."""
+    place = path if folder else path.parent
+    try:
+        if not folder and path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        while not place.exists():
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place):  # permissions alone do not tell: a disk may be read-only
+            pass
+    except OSError as error:
+        where = path if isinstance(error, IsADirectoryError) else place
+        raise ValueError(f"{path} cannot be written: {where}: {error.strerror}") from error
 
 
 @contextmanager

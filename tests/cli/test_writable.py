@@ -1,0 +1,59 @@
+"""What cannot be written is refused before anything is trained or computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fedfew
+from tests.cli.small import TINY
+from tests.helpers import refused
+
+IN_A_FILE = "note.txt/below/"  # no folder can be made there, not even by root
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", *TINY, "--folder", IN_A_FILE],
+        ["compare", *TINY, "--folder", IN_A_FILE],
+        ["compare", *TINY, "-o", IN_A_FILE + "a.png"],
+        ["advise-k", *TINY, "--folder", IN_A_FILE],
+        ["advise-k", *TINY, "-o", IN_A_FILE + "a.png"],
+        ["demo", "-o", IN_A_FILE + "a.png"],
+        ["demo", "-o", "folder.png"],
+        ["study", "run", "quick", "--folder", IN_A_FILE],
+        ["bench", "--quick", "--append", IN_A_FILE + "figures.jsonl"],
+        ["export", "run", "-o", IN_A_FILE],
+        ["report", "run", "-o", IN_A_FILE + "report.html"],
+        ["select", "run", "--data", "mine.npz", "-o", IN_A_FILE + "model.safetensors"],
+        ["predict", "run", "--data", "mine.npz", "-o", IN_A_FILE + "predictions.csv"],
+    ],
+    ids=lambda command: " ".join(word for word in command if word.islower() or word.startswith("-"))[:40],
+)
+def test_it_is_refused_at_once(command: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "note.txt").write_text("a file, not a folder")
+    (here / "folder.png").mkdir()
+    for name in (
+        "fedfew.cli.run.make_federation",
+        "fedfew.data.load",
+        "fedfew.bench.measure.measure",
+        "fedfew.training.api.train",
+    ):
+        monkeypatch.setattr(f"fedfew.{name}", lambda *_, **__: pytest.fail("it went on"))
+    before = sorted(here.rglob("*"))
+    answer = refused(*command)
+    place, why = ("folder.png", "Is a directory") if "folder.png" in command else ("note.txt", "Not a directory")
+    assert f"cannot be written: {place}: {why}" in answer
+    assert sorted(here.rglob("*")) == before
+
+
+def test_python_refuses_a_folder_before_the_first_round(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("a file, not a folder")
+    rounds: list[int] = []
+    with pytest.raises((OSError, ValueError), match=r"note\.txt"):
+        fedfew.train(
+            fedfew.data.digits(3), rounds=1, folder=tmp_path / "note.txt" / "x", on_round=lambda state: rounds.append(state.round)
+        )
+    assert rounds == []
