@@ -115,9 +115,3 @@ def test_a_cluster_with_a_member_that_has_not_answered_yet_is_not_split() -> Non
     run = train(CFL(epsilon=1e9), rounds=1, participation=0.5)
     assert not run.state.server["cluster"].any()
     assert train(CFL(epsilon=1e9), rounds=6, participation=0.5).state.server["cluster"].any()
-
-
-def test_the_servers_optimiser_has_no_effect_and_that_is_reported() -> None:
-    events: list[str] = []
-    train(CFL(), rounds=1, server_optimizer="momentum", on_round=lambda progress: events.extend(progress.events))
-    assert any("server_optimizer is momentum, but cfl averages no updates" in event for event in events)

@@ -14,10 +14,3 @@ def test_replies_may_come_in_parts_and_none_is_kept(method: Method) -> None:
     whole, parts = (train(method, rounds=2, chunk=chunk) for chunk in (None, 2))
     assert_same(tensors(whole), tensors(parts), 2e-5)
     assert ROUND not in whole.state.server
-
-
-@pytest.mark.parametrize("method", [PACFL(), CLoVE()])
-def test_the_servers_optimiser_has_no_effect_and_that_is_reported(method: Method) -> None:
-    events: list[str] = []
-    train(method, rounds=1, server_optimizer="momentum", on_round=lambda progress: events.extend(progress.events))
-    assert any(f"server_optimizer is momentum, but {method.name} averages no updates" in event for event in events)

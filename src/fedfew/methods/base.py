@@ -200,13 +200,20 @@ class Method(ABC):
         return type(self).aggregate is not Method.aggregate
 
     @property
+    def not_optimised(self) -> str:
+        """Why the server's optimiser has nothing to move, the end of "server_optimizer is …, but METHOD …"; empty: it moves the
+        models that are not in ``notes``."""
+        return "" if self.aggregates else "averages no updates"
+
+    @property
     def averages(self) -> bool:
         """Do models move by the mean of a round, which ``aggregator`` may make a robust one?"""
         return self.aggregates
 
     def rearranged(self, average: Tree, before: Tree, after: Tree) -> Tree:
         """The average over rounds of the server's states (``server_average``) where a model of the state after a round goes on
-        from another one of the state before: its average goes on from that one's. The default: no model does."""
+        from another one of the state before: its average goes on from that one's, and so do the moments of the server's
+        optimiser. The default: no model does."""
         return average
 
     @abstractmethod

@@ -36,7 +36,7 @@ class CLoVE(Clusters):
     when: ClassVar[str] = "clear groups, their number known, where IFCA leaves models unused"
     served: ClassVar[str] = "of the K server models, the one with the least loss on the client's training data"
     adapted: ClassVar[str] = "the model of the client's group after the client's local epochs"
-    notes: ClassVar[frozenset[str]] = frozenset({"models", "cluster"})
+    notes: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         models = stack([fresh(k) for k in range(self.models)])

@@ -25,6 +25,10 @@ class Clusters(Method):
     def aggregates(self) -> bool:
         return False  # the mean of a round is not used: the server averages within clusters itself
 
+    @property
+    def not_optimised(self) -> str:
+        return ""  # the mean update of a cluster is the step of its model
+
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(received)
         parameters, buffers = local.split(subtract(trained, received))

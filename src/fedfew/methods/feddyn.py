@@ -19,7 +19,8 @@ class FedDyn(WithVariates):
     minimises F_i(θ) − ⟨g_i, θ⟩ + α/2·‖θ − θ^t‖² and then sets g_i ← g_i − α(θ_i − θ^t), which at the minimum is ∇F_i(θ_i). The
     server keeps h ← h − α·|S|/N·mean(θ_i − θ^t) and sends out mean(θ_i) − h/α.
 
-    Means over clients are weighted by number of samples, as in FedAvg; for clients of one size they are the paper's.
+    Means over clients are weighted by number of samples, as in FedAvg; for clients of one size they are the paper's. −h/α is the
+    sum of all mean updates so far: momentum on top of it sums them up twice, and the model runs away.
     """
 
     alpha: float = 0.1
@@ -32,6 +33,12 @@ class FedDyn(WithVariates):
     when: ClassVar[str] = "one model, many local steps, clients that differ; faster than FedAvg where it is stable"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with its regulariser"
+
+    notes: ClassVar[frozenset[str]] = WithVariates.notes | {"model"}
+
+    @property
+    def not_optimised(self) -> str:
+        return "has a server's step of its own, which sums up all updates so far"
 
     def check(self) -> None:
         self.require(is_number(self.alpha) and self.alpha > 0, "alpha", "a finite number > 0")

@@ -40,6 +40,12 @@ class FedMTL(Method):
         """The published code's behaviour: its penalty has no gradient, which is local-only training."""
         return replace(cls(lam=0.0), **changes)
 
+    notes: ClassVar[frozenset[str]] = frozenset({"mean", "clients"})
+
+    @property
+    def not_optimised(self) -> str:
+        return "keeps the mean of its clients' models on the server"  # moved any further, it would pull them with it
+
     def check(self) -> None:
         self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
 

@@ -37,7 +37,11 @@ class FedSoft(Method):
     when: ClassVar[str] = "clients mix a few kinds of data, and only one model may be trained and sent"
     served: ClassVar[str] = "the client's own model, held near the K centres"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
-    notes: ClassVar[frozenset[str]] = frozenset({"sum", "total"})
+    notes: ClassVar[frozenset[str]] = frozenset({"models", "sum", "total"})
+
+    @property
+    def not_optimised(self) -> str:
+        return "makes its centres anew from its clients' models"
 
     def check(self) -> None:
         self.require(is_whole(self.models), "models", "a whole number ≥ 1")

@@ -29,6 +29,11 @@ class FeSEM(ServerClusters):
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K centres; each client trains the one nearest to its last model"
     when: ClassVar[str] = "clear groups, their number known, and clients cannot compare K models themselves"
+    notes: ClassVar[frozenset[str]] = ServerClusters.notes | {"models"}
+
+    @property
+    def not_optimised(self) -> str:
+        return "makes its centres anew from its clients' models"
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         """What is kept of a client is its trained model."""

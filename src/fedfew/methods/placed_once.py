@@ -26,7 +26,7 @@ class PlacedOnce(Clusters):
 
     served: ClassVar[str] = "the model of the client's cluster; before its first round, the initial model"
     adapted: ClassVar[str] = "the model of the client's cluster after its local epochs"
-    notes: ClassVar[frozenset[str]] = frozenset({"models", "start", "cluster"})
+    notes: ClassVar[frozenset[str]] = frozenset({"start", "cluster"})
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

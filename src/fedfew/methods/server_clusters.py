@@ -25,7 +25,7 @@ class ServerClusters(Clusters):
 
     served: ClassVar[str] = "the model of the client's cluster"
     adapted: ClassVar[str] = "the model of the client's cluster after its local epochs"
-    notes: ClassVar[frozenset[str]] = frozenset({"models", "cluster", "updates", "samples", "answered"})
+    notes: ClassVar[frozenset[str]] = frozenset({"cluster", "updates", "samples", "answered"})
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

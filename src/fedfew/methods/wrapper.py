@@ -77,6 +77,10 @@ class Wrapper(Method):
         return self.method.aggregate(server, mean)
 
     @property
+    def not_optimised(self) -> str:
+        return self.method.not_optimised
+
+    @property
     def averages(self) -> bool:
         return self.method.averages
 

@@ -131,7 +131,7 @@ class Aggregation:
         mean = self._mean.combine() if self._mean else self._masked_mean
         if mean is not None:
             before = server if self._products is None else self._products.of(server)
-            server, moments = self.optimizer.step(before, self.method.aggregate(before, mean), moments)
+            server, moments = self._stepped(before, self.method.aggregate(before, mean), moments)
         answered = len(self.replies)
         if (not answered and not self.nobody_drawn) or not all_finite(server):
             return None
@@ -140,6 +140,16 @@ class Aggregation:
         average = self._averaged(server)
         median = median_of(self.replies.reported) if answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._confirmed(), self._state.unused))
+
+    def _stepped(self, before: Tree, proposed: Tree, moments: Tree) -> tuple[Tree, Tree]:
+        """The step of the server's optimiser. A model that goes on from another one moves from there, with that one's moments."""
+        if self.optimizer.idle:
+            return proposed, moments
+        old = self.method.rearranged(before, before, proposed)
+        for name in ("first", "second"):
+            if moments.get(name):
+                moments = moments | {name: self.method.rearranged(branch(moments, name), before, proposed)}
+        return self.optimizer.step(old, proposed, moments)
 
     def _confirmed(self) -> float:
         """Which part of differences between losses counts in the next round."""

@@ -17,9 +17,7 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
     """One line per setting that has no effect with this method and model."""
     found = config.without_effect()
     served = leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1]
-    if config.server_optimizer != "none" and not method.aggregates:
-        found.append(f"server_optimizer is {config.server_optimizer}, but {method.name} averages no updates: it has no effect")
-    found += aggregator_without_effect(config, method) + privacy.notes(config, state.settings["federation"]["clients"])
+    found += server_without_effect(config, method) + privacy.notes(config, state.settings["federation"]["clients"])
     if config.serve == "mixture" and method.mixture(take(state.own, slice(1))) is not None:
         found.append(f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect")
     elif config.serve == "mixture" and served == 1:
@@ -42,11 +40,13 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
     return found
 
 
-def aggregator_without_effect(config: TrainConfig, method: Method) -> list[str]:
-    """One line per setting of the server's mean, for a method that computes no such mean."""
+def server_without_effect(config: TrainConfig, method: Method) -> list[str]:
+    """One line per setting of the server's mean and step, for a method that computes no such mean or takes no such step."""
+    step = config.server_optimizer != "none" and method.not_optimised
+    lines = [f"server_optimizer is {config.server_optimizer}, but {method.name} {step}: it has no effect"] if step else []
     found = [] if config.aggregator == "mean" or method.averages else [f"aggregator is {config.aggregator}"]
     found += ["average of adapters is product"] if products.wanted(config) and not method.aggregates else []
-    return [f"{setting}, but {method.name} averages no updates: it has no effect" for setting in found]
+    return lines + [f"{setting}, but {method.name} averages no updates: it has no effect" for setting in found]
 
 
 def about_losses(config: TrainConfig, method: Method, part: TrainedPart) -> list[str]:
