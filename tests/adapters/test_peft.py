@@ -95,11 +95,22 @@ def test_adapters_are_loaded_by_peft(ours: bool, head: bool, tmp_path: Path) -> 
     routes = json.loads((folder / "routes.json").read_text())
     assert routes == {str(i): f"adapter-{k}" for i, k in enumerate(run.choice.tolist())}
     readme = (folder / "README.md").read_text()
-    assert ("which vLLM does not take" in readme) == head
-    assert ("vllm serve tiny-bert" in readme) == (not head)
+    assert "vllm serve tiny-bert --enable-lora" in readme  # a head called classifier is taken as well
+    assert ("modules_to_save" in readme, export.read_card(folder)["adapters"]["head"]) == (False, "classifier" if head else None)
     read = export.read(folder, bert if ours else peft_model)
     for found, model in zip(read.models, run.models, strict=True):
         assert torch.equal(found(x), model(x))
     if not ours:
         with pytest.raises(ValueError, match="is an adapter of peft's: give a function that returns the same PeftModel"):
             export.read(folder, bert)
+
+
+def test_adapters_that_vllm_refuses_say_so(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=RANK, target_modules=["query"], rank_pattern={"query": 3}, use_dora=True)
+    run = train(peft.get_peft_model(bert(), config), rounds=1)
+    folder = export.write_adapters(run, tmp_path / "adapters", base="tiny-bert")
+    assert export.read_card(folder)["adapters"]["rank"] == 3
+    readme = (folder / "README.md").read_text()
+    assert "vLLM does not take these adapters: use\\_dora is set." in readme
+    assert "vllm serve" not in readme

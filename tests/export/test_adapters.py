@@ -15,7 +15,6 @@ from torch import nn
 import fedfew
 from fedfew import export
 from fedfew.adapters import LoRA
-from fedfew.export.adapter_card import serving
 from tests.helpers import call, refused
 from tests.methods.small import CLASSES, FEATURES, federation, mlp, train
 
@@ -64,7 +63,8 @@ def test_adapters_come_back_in_the_base_model(lora: LoRA, tmp_path: Path) -> Non
     layers = ["0"] if lora.train_head else ["0", "2"]
     assert (config["peft_type"], config["r"], config["lora_alpha"], config["target_modules"]) == ("LORA", 2, 16.0, layers)
     assert config["modules_to_save"] == (None if head is None else ["2"])
-    assert found.card["adapters"] | {"base_sha256": ""} == {"base": "base-of-mine", "base_sha256": "", "rank": 2, "head": head}
+    about = found.card["adapters"]
+    assert (about["base"], about["rank"], about["head"]) == ("base-of-mine", 2, head)
 
 
 def test_another_base_model_is_refused(tmp_path: Path) -> None:
@@ -108,7 +108,13 @@ def test_select_has_the_same_figures_as_on_whole_models() -> None:
     np.savez("mine.npz", x=x.numpy(), y=y.numpy())
     own = ["--model", "tests.export.test_adapters:base"]
     call("export", "run", "-o", "whole", *own)
-    assert "2 adapters" in call("export", "run", "-o", "adapters", "--peft", "base-of-mine", *own).stdout
+    printed = call("export", "run", "-o", "adapters", "--peft", "base-of-mine", *own).stdout
+    assert "2 adapters" in printed
+    reason = (
+        "vLLM does not take these adapters: the base model is not one of transformers; the head 2 was trained (modules_to_save)"
+    )
+    assert reason in printed
+    assert "not take these adapters: the base model is not one of transformers" in Path("adapters/README.md").read_text()
     documents = [
         json.loads(call("select", folder, "--data", "mine.npz", *own, "--adapt-epochs", "2", "--json").stdout)
         for folder in ("whole", "adapters")
@@ -166,17 +172,3 @@ def test_runs_without_adapters_or_with_models_of_the_clients_own_are_refused(tmp
         export.write_adapters(train(fedfew.FedAvg(), rounds=1), tmp_path / "a")
     with pytest.raises(ValueError, match="clients of ditto use models of their own, so there are no routes"):
         export.write_adapters(train(fedfew.Ditto(), rounds=1, adapters=LoRA()), tmp_path / "a")
-
-
-@pytest.mark.parametrize(("rank", "flag"), [(1, 8), (8, 8), (9, 16), (300, 320), (513, None), (None, None)])
-def test_the_command_for_vllm_has_a_rank_that_it_takes(rank: int | None, flag: int | None) -> None:
-    about = {"base": "name of mine", "base_sha256": "", "rank": rank, "head": None}
-    card = {"adapters": about, "models": [{"file": f"adapter-{k}/x"} for k in range(3)], "of_single_clients": []}
-    text = serving(card)
-    names = " ".join(f"adapter-{k}=./adapter-{k}" for k in range(3))
-    command = f"vllm serve 'name of mine' --enable-lora --max-loras 3 --max-lora-rank {flag} --lora-modules {names}\n"
-    assert (command in text) == (flag is not None)
-    assert ("vllm" in text) == (flag is not None)
-    with_head = serving(card | {"adapters": about | {"head": "head"}})
-    assert "which vLLM does not take" in with_head
-    assert "vllm serve" not in with_head

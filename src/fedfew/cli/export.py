@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fedfew.cli import errors, flags, runfolder
 from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
@@ -82,6 +83,8 @@ def export(
     console = Console(highlight=False, soft_wrap=True)
     what = "models" if peft is None else "adapters"
     console.print(f"{len(models)} {what}, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
+    if reason := exports.read_card(place).get("adapters", {}).get("not_on_vllm"):
+        console.print(f"vLLM does not take these adapters: {escape(reason)}.")
     if found := exports.read_card(place).get("distilled"):
         accuracies = f"{found['accuracy']:.1%}, that of the mixtures {found['mixture_accuracy']:.1%}"
         console.print(f"One model per client, distilled from its mixture: mean test accuracy {accuracies}.")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedfew.export import vllm
 from fedfew.util.printable import for_markdown
-
-VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank may be; the adapters' rank must not be above it
 
 
 def serving(card: Mapping[str, Any]) -> str:
@@ -26,15 +23,11 @@ from peft import PeftModel
 module = PeftModel.from_pretrained(base_model, "{names[0]}")
 ```
 """
-    if about["head"] is not None:
-        head = "The adapters contain a trained head (`modules_to_save`), which vLLM does not take: train with"
-        return f"{text}{head} `LoRA(train_head=False)` for it.\n"
-    largest = next((rank for rank in VLLM_RANKS if rank >= (about["rank"] or math.inf)), None)
-    if largest is None:
-        return text
-    base, modules = shlex.quote(about["base"]), " ".join(f"{name}=./{name}" for name in names)
-    return f"""{text}A server of all of them, where vLLM knows the base model:
+    if about["not_on_vllm"] is not None:
+        return f"{text}vLLM does not take these adapters: {for_markdown(about['not_on_vllm'])}.\n"
+    mixed = " It answers with one adapter per request and computes no mixture." if "mixture" in card["of_single_clients"] else ""
+    return f"""{text}A server of all of them, if vLLM has LoRA for the base model. A request names its adapter as `model`.{mixed}
 ```bash
-vllm serve {base} --enable-lora --max-loras {len(names)} --max-lora-rank {largest} --lora-modules {modules}
+{vllm.command(about["base"], names, about["rank"])}
 ```
 """

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedfew.adapters import LoRA, TrainedPart
 from fedfew.adapters.frozen import head_of
 from fedfew.adapters.lora import AdaptedLayer
+from fedfew.export import vllm
 from fedfew.export.adapter_file import PREFIX
 from fedfew.export.folder import WholeModels, write_as
 from fedfew.models.state import frozen_hash
@@ -59,11 +60,24 @@ class PeftFolders(WholeModels):
         return f"adapter-{k}/adapter_model.safetensors"
 
     def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
-        rank, head = (None, None) if self.lora is None else (self.lora.rank, _trained_head(modules[0], self.lora))
-        if self.lora is None:
-            config: Any = next(iter(modules[0].peft_config.values()))  # type: ignore[operator]  # a dict of peft's
-            rank, head = getattr(config, "r", None), (config.modules_to_save or [None])[0]
-        return {"adapters": {"base": self.base, "base_sha256": frozen_hash(modules[0]), "rank": rank, "head": head}}
+        config = self._config(modules[0])
+        kind = getattr(getattr(modules[0], "config", None), "model_type", None)  # of transformers
+        return {
+            "adapters": {
+                "base": self.base,
+                "base_sha256": frozen_hash(modules[0]),
+                "rank": vllm.largest_rank(config),
+                "head": (config.get("modules_to_save") or [None])[0],
+                "not_on_vllm": vllm.refusal(config, kind),
+            }
+        }
+
+    def _config(self, module: nn.Module) -> dict[str, Any]:
+        """What adapter_config.json holds."""
+        if self.lora is not None:
+            return _config(module, self.lora, self.base)
+        config: Any = next(iter(module.peft_config.values()))  # type: ignore[operator]  # a dict of peft's
+        return {name: getattr(value, "value", value) for name, value in config.to_dict().items()}  # some are enumerations
 
     def write(self, place: Path, k: int, module: nn.Module, card: Mapping[str, Any]) -> None:
         folder = (place / self.file(k)).parent
@@ -87,17 +101,13 @@ def _trained_head(module: nn.Module, lora: LoRA) -> str | None:
     return head if head is not None and any(p.requires_grad for p in module.get_submodule(head).parameters()) else None
 
 
-def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, AdaptedLayer)}
-    tensors = {}
-    for name, layer in layers.items():
-        for factor in ("lora_A", "lora_B"):
-            tensors[f"{PREFIX}{name}.{factor}.weight"] = getattr(layer, factor).weight.detach().cpu().contiguous().clone()
-    head = _trained_head(module, lora)
-    if head is not None:
-        for name, value in module.get_submodule(head).state_dict().items():
-            tensors[f"{PREFIX}{head}.{name}"] = value.detach().cpu().contiguous().clone()
-    config: dict[str, Any] = {
+def _layers(module: nn.Module) -> dict[str, AdaptedLayer]:
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, AdaptedLayer)}
+
+
+def _config(module: nn.Module, lora: LoRA, base: str) -> dict[str, Any]:
+    layers, head = _layers(module), _trained_head(module, lora)
+    return {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
         "r": lora.rank,
@@ -109,6 +119,17 @@ def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
         "fan_in_fan_out": any(layer.transposed for layer in layers.values()),
         "inference_mode": True,
     }
+
+
+def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
+    tensors = {}
+    for name, layer in _layers(module).items():
+        for factor in ("lora_A", "lora_B"):
+            tensors[f"{PREFIX}{name}.{factor}.weight"] = getattr(layer, factor).weight.detach().cpu().contiguous().clone()
+    head = _trained_head(module, lora)
+    if head is not None:
+        for name, value in module.get_submodule(head).state_dict().items():
+            tensors[f"{PREFIX}{head}.{name}"] = value.detach().cpu().contiguous().clone()
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (folder / "adapter_config.json").write_text(json.dumps(_config(module, lora, base), indent=1) + "\n", encoding="utf-8")
