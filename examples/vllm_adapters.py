@@ -80,7 +80,8 @@ def prepare(task: str, rounds: int = 8) -> None:
     federation = fedfew.data.load(texts, tokenizer=str(FOLDER / "base"), max_length=LENGTH, task=None if classify else task)
     method = fedfew.FedFew(models=2, loss_at="received")
     settings = {"rounds": rounds, "lr": 0.1 if classify else 0.3, "batch_size": 8, "device": "cpu"}
-    run = fedfew.train(federation, base_model(), method, adapters=LoRA(rank=8, train_head=classify), **settings)
+    lora = LoRA(rank=8, targets=["*_proj"], train_head=classify)  # every layer but the last
+    run = fedfew.train(federation, base_model(), method, adapters=lora, **settings)
     fedfew.export.write_adapters(run, FOLDER / "adapters", base="../base")
     print(f"adapters of clients: {run.choice.tolist()}; see {FOLDER / 'adapters' / 'README.md'}")
 

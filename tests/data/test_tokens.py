@@ -201,6 +201,26 @@ def test_a_folder_with_tokenizer_json_alone_needs_no_transformers(tmp_path: Path
         Tokens.of(tmp_path / "own")
 
 
+def test_without_a_padding_token_the_end_of_text_pads_and_a_note_says_so(tmp_path: Path) -> None:
+    """As the tokenisers of Llama 2 and GPT-2, which have none."""
+    bare = Tokenizer(WordLevel({"?": 0, "</s>": 1, "goal": 2, "match": 3}, unk_token="?"))
+    bare.pre_tokenizer = Whitespace()
+    bare.add_special_tokens(["</s>"])
+    file = folder_of(bare, tmp_path / "bare") / "tokenizer.json"
+    found = data.load(by_split(CLIENTS), tokenizer=file, max_length=3)  # the file itself is as good as its folder
+    assert found.preprocessing is not None
+    assert found.preprocessing.apply(["goal match"]).tolist() == [[2, 3, 1]]
+    assert found.padding == 1
+    assert found.about["tokens"]["name"] == "tokenizer.json"
+    assert any(
+        note.startswith("texts are padded with </s>, the tokenizer's token for the end of a text")
+        for note in found.about["notes"]
+    )
+    for given in (tmp_path / "bare", Fast(bare, pad_token_id=None)):
+        assert Tokens.of(given, 3) == replace(Tokens.of(file, 3), name="bare" if isinstance(given, Path) else "")
+    assert Tokens.of(made(), 5).notes == []
+
+
 @pytest.mark.parametrize(
     ("name", "offline", "message"),
     [

@@ -76,6 +76,11 @@ def test_files_of_the_users_own(tmp_path):
 
 def test_a_tokeniser_must_be_a_folder_or_on_the_hub(tmp_path):
     (tmp_path / "tokenizer").mkdir()
-    assert missing("digits", tokenizer=str(tmp_path / "tokenizer")) == {}
+    (tmp_path / "tokenizer.json").touch()
+    assert (
+        missing("digits", tokenizer=str(tmp_path / "tokenizer"))
+        == missing("digits", tokenizer=str(tmp_path / "tokenizer.json"))
+        == {}
+    )
     found = missing("digits", tokenizer="someone/some-model")
     assert "as a name on the hub it cannot be had: the hub does not answer from here" in found["digits"]

@@ -13,6 +13,8 @@ class Texts(Group):
     """The tokeniser of texts; settings of the data, on one machine and on a network."""
 
     tokenizer: str = setting(
-        "", "Tokeniser of Hugging Face's for texts: its folder, or its name on the hub (docs/adapters.md).", panel=DATA
+        "",
+        "Tokeniser of Hugging Face's for texts: its folder, tokenizer.json, or a name on the hub (docs/adapters.md).",
+        panel=DATA,
     )
     max_length: int = setting(200, "With a tokenizer: texts are truncated to so many tokens.", allowed=AT_LEAST_ONE, panel=DATA)

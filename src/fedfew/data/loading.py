@@ -80,7 +80,7 @@ def load(
     task: what the labels are: "classification", "regression" (numbers) or "multi-label" (0 or 1 per label). If not given, numbers
         that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels, all else are classes.
         With a tokenizer also "language-modelling": targets are the tokens of the texts; labels only serve the partition.
-    tokenizer: for texts and models of Hugging Face: a fast tokenizer of transformers, its folder, or its name on the hub. Texts
+    tokenizer: for texts and models of Hugging Face: a fast tokenizer, its folder or file, or its name on the hub. Texts
         become its token ids, padded to the right and truncated to max_length (200). Padding is hidden from the model, see
         docs/adapters.md.
     """
@@ -137,6 +137,7 @@ def load(
         "notes": [
             *(notes.about_clients(len(cuts), str(spec)) if drawn and not spec.column else []),
             *read.notes,
+            *([] if tokens is None else tokens.notes),
             *chosen,
             *notes.about_data(read, units, group, splits, scale),
             *defaults.notes(read),

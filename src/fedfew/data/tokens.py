@@ -20,6 +20,7 @@ from fedfew.tasks import IGNORED
 
 FILE = "tokenizer.json"
 PADDING_NAMES = ("[PAD]", "<pad>", "<|pad|>")
+END_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>")  # of the end of a text: pads where there is no padding token
 MISSING = 'tokenizer needs the packages transformers and tokenizers: pip install "fedfew[adapters]"'
 BATCH = 1000  # texts encoded at once
 
@@ -37,11 +38,11 @@ class Tokens:
 
     @classmethod
     def of(cls, tokenizer: Any, max_length: int | None = None) -> Tokens:
-        """tokenizer: one of transformers, or the folder that its ``save_pretrained`` wrote, or its name on the hub."""
+        """tokenizer: one of transformers, the folder that its ``save_pretrained`` wrote, tokenizer.json, or a name on the hub."""
         length, name = text.LENGTH if max_length is None else max_length, ""
         if isinstance(tokenizer, (str, Path)):
             folder = Path(tokenizer).expanduser()
-            name = folder.resolve().name if folder.is_dir() else str(tokenizer)
+            name = folder.resolve().name if folder.exists() else str(tokenizer)
             tokenizer = named_tokenizer(str(tokenizer))
         backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
         if not hasattr(backend, "to_str"):
@@ -50,6 +51,8 @@ class Tokens:
                 f"hub, not {type(tokenizer).__name__}"
             )
         padding = _padding(backend) if backend is tokenizer else tokenizer.pad_token_id
+        if padding is None:
+            padding = _first(backend, END_NAMES)
         if padding is None:
             where = f" ({name})" if name else ""
             raise ValueError(
@@ -78,6 +81,14 @@ class Tokens:
             "size": self.size,
             "max_length": self.length,
         }
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the padding."""
+        special = {row["id"]: row["content"] for row in json.loads(self.tokenizer).get("added_tokens", ())}
+        if (name := special.get(self.padding)) not in END_NAMES:
+            return []
+        return [f"texts are padded with {name}, the tokenizer's token for the end of a text: models neither see nor learn it"]
 
     def targets(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """What a language model is to predict for these texts: the tokens themselves, and −100 at padding."""
@@ -109,15 +120,19 @@ def _padding(backend: Any) -> int | None:
     """Of a tokeniser without transformers' settings: the token that it pads with, or one of a usual name."""
     if backend.padding is not None:
         return int(backend.padding["pad_id"])
-    return next((found for name in PADDING_NAMES if (found := backend.token_to_id(name)) is not None), None)
+    return _first(backend, PADDING_NAMES)
+
+
+def _first(backend: Any, names: Sequence[str]) -> int | None:
+    return next((found for name in names if (found := backend.token_to_id(name)) is not None), None)
 
 
 def named_tokenizer(name: str) -> Any:
-    """The tokeniser in a folder, or on the hub: one of transformers or, of a folder with tokenizer.json alone, of tokenizers."""
+    """The tokeniser in a folder, or on the hub: one of transformers or, of tokenizer.json alone, of tokenizers."""
     folder = Path(name).expanduser()
-    alone = folder / FILE
+    alone = folder if folder.is_file() else folder / FILE
     try:
-        if folder.is_dir() and alone.is_file() and not (folder / "tokenizer_config.json").is_file():
+        if alone.is_file() and not (folder / "tokenizer_config.json").is_file():
             from tokenizers import Tokenizer
 
             return Tokenizer.from_file(str(alone))

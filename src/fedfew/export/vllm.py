@@ -1,7 +1,7 @@
 """What vLLM takes of adapters, and the command line that serves them.
 
-The conditions are those of vLLM 0.32 (``vllm/lora/peft_helper.py``, ``vllm/config/lora.py``). ``examples/vllm_adapters.py`` compares
-its server with peft.
+The conditions are those of vLLM 0.32 (``vllm/lora/peft_helper.py``, ``vllm/config/lora.py``).
+``examples/vllm_adapters.py`` compares its server with peft.
 """
 
 from __future__ import annotations

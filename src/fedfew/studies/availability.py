@@ -35,7 +35,7 @@ def _check(settings: Settings) -> None:
     from fedfew.data.tokens import not_on_hub
 
     dataset, data_dir = settings.dataset, settings.data_dir
-    if settings.tokenizer and not Path(settings.tokenizer).expanduser().is_dir() and (why := not_on_hub(settings.tokenizer)):
+    if settings.tokenizer and not Path(settings.tokenizer).expanduser().exists() and (why := not_on_hub(settings.tokenizer)):
         raise DataError(f"tokenizer: {why}")
     if dataset == "digits" or is_prepared(dataset):
         if dataset != "digits" and not Path(dataset).expanduser().is_file():
