@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -144,3 +145,26 @@ def test_workers_pool_channels_last_unless_indices_are_asked_for():
     engine = Threaded(modules, LocalTraining(lr=0.1, batch_size=5), seed=3)
     assert [type(layer) for layer in engine._workers[0].module] == [ChannelsLastPool, nn.MaxPool2d]
     assert [type(layer) for layer in modules] == [nn.MaxPool2d, nn.MaxPool2d]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_users_model_stays_as_it_was(fails):
+    """Layers are replaced in copies alone, also where training stops with an error."""
+
+    def stop(progress):
+        if fails:
+            raise ValueError("no further")
+
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(196, 3)
+    )
+    model.eval()
+    types, state = [type(layer) for layer in model], {name: t.clone() for name, t in model.state_dict().items()}
+    for given in (model, lambda: model):
+        with pytest.raises(ValueError, match="no further") if fails else nullcontext():
+            fedfew.train(DATA, given, rounds=1, engine="threaded", batch_size=5, lr=0.1, on_round=stop, device="cpu")
+        assert [type(layer) for layer in model] == types
+        assert model[1].inplace
+        assert not any(layer.training for layer in model.modules())
+        assert all(torch.equal(state[name], t) for name, t in model.state_dict().items())
+        assert not any(p.grad is not None or not p.requires_grad for p in model.parameters())

@@ -40,12 +40,22 @@ def keyed(key: Tensor) -> Iterator[None]:
         _running.key = before
 
 
+_library = torch.library.Library("fedfew", "FRAGMENT")
+_library.define("lots(Tensor(a) words) -> Tensor(a)")  # TorchScript's interpreter does not know views of another type
+
+
+@torch.library.impl(_library, "lots", "CompositeExplicitAutograd")
+def _lots(words: Tensor) -> Tensor:
+    return words.view(torch.int16)
+
+
 class _Lots(torch.autograd.Function):
     """The bits of words [*R, n] as lots [*R, 4n]. PyTorch 2.11's vmap cannot see numbers as others of a smaller type."""
 
     @staticmethod
     def forward(words: Tensor) -> Tensor:
-        return words.view(torch.int16)
+        lots: Tensor = torch.ops.fedfew.lots.default(words)
+        return lots
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -25,7 +27,20 @@ from fedfew.local import LocalEpochs, Loss, Objective, Projection, Through
 from fedfew.stack import Tree, leaves, named_leaves, stack, tree_map
 
 
-class _Descent:
+@dataclass(frozen=True)
+class Drawn:
+    """What is drawn for one step of one replica."""
+
+    share: Tensor | None = None  # λ of mixup
+    importance: Tensor | None = None  # what each sample's loss is multiplied by
+    key: Tensor | None = None  # of dropout
+
+
+Step = Callable[[Tensor, Tensor, Drawn, float], Tensor]
+"""step(inputs, labels, drawn, lr) → the loss reported; moves the replica in place."""
+
+
+class Descent:
     """``torch.optim.SGD``, ``Adam`` or ``AdamW`` by the function that it calls itself: the class loads PyTorch's compiler, which
     takes a second that a site on a network would spend on every message."""
 
@@ -40,6 +55,7 @@ class _Descent:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
+        """Move the parameters by their gradients, ``.grad``."""
         if self._training.clip_gradient:
             clip_grad_norm_(self._parameters, self._training.clip_gradient)
         moved = [(i, parameter, parameter.grad) for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
@@ -143,10 +159,8 @@ class Sequential(Engine):
         project: Projection | None,
     ) -> Tensor:
         """Train one replica in place; the mean loss reported over the last epoch."""
-        context, terms = client_terms(context)
-        trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
+        step_of = self._steps(params, objective, context, project)
         settings = self.training
-        descent = _Descent(trained, settings)
         rows = samples.rows(i)
         mean_loss = torch.zeros((), device=rows.device)
         for epoch in epochs:
@@ -157,25 +171,40 @@ class Sequential(Engine):
                     first = step * settings.batch_size
                     inputs = augmented(inputs, settings.augment, epoch.augment, first, black(samples))
                 inputs = self._laid_out(inputs)
-
-                importance = None
-                if epoch.importance is not None:
-                    importance = epoch.importance[step * settings.batch_size :][: len(batch)]
-                loss = self._loss(terms, inputs, labels, None if epoch.mixup is None else epoch.mixup[step], importance)
-
-                descent.forget()
-                if epoch.dropout is None:
-                    minimised, reported = objective(loss, params, context)
-                else:
-                    with keyed(random_streams.count(epoch.dropout, step)):
-                        minimised, reported = objective(loss, params, context)
-                minimised.backward()
-                descent.step(epoch.lr)
-                if project is not None:
-                    with torch.no_grad():
-                        project(params)
-                mean_loss = mean_loss + reported.detach() * (len(batch) / len(rows))
+                drawn = Drawn(
+                    None if epoch.mixup is None else epoch.mixup[step],
+                    None if epoch.importance is None else epoch.importance[step * settings.batch_size :][: len(batch)],
+                    None if epoch.dropout is None else random_streams.count(epoch.dropout, step),
+                )
+                reported = step_of(inputs, labels, drawn, epoch.lr)
+                mean_loss = mean_loss + reported * (len(batch) / len(rows))
         return mean_loss
+
+    def _steps(self, params: Tree, objective: Objective, context: Tree, project: Projection | None) -> Step:
+        """Steps of training one replica in place."""
+        trained = [t.requires_grad_() for path, t in named_leaves(params) if self.trainable(path)]
+        descent = Descent(trained, self.training)
+
+        def step(inputs: Tensor, labels: Tensor, drawn: Drawn, lr: float) -> Tensor:
+            descent.forget()
+            minimised, reported = self.minimised(params, objective, context, inputs, labels, drawn)
+            minimised.backward()
+            descent.step(lr)
+            if project is not None:
+                with torch.no_grad():
+                    project(params)
+            return reported.detach()
+
+        return step
+
+    def minimised(
+        self, params: Tree, objective: Objective, context: Tree, inputs: Tensor, labels: Tensor, drawn: Drawn
+    ) -> tuple[Tensor, Tensor]:
+        """What the objective makes of a batch: what is minimised, and the loss reported."""
+        own, terms = client_terms(context)
+        loss = self._loss(terms, inputs, labels, drawn.share, drawn.importance)
+        with nullcontext() if drawn.key is None else keyed(drawn.key):
+            return objective(loss, params, own)
 
     def _loss(
         self, terms: ClientTerms, inputs: Tensor, labels: Tensor, share: Tensor | None, importance: Tensor | None = None

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from fedfew.config import LocalTraining
 from fedfew.engines.freed_memory import keep_freed
-from fedfew.engines.sequential import Sequential, Work, together
+from fedfew.engines.recorded_steps import RecordedSteps
+from fedfew.engines.sequential import Sequential, Step, Work, together
 from fedfew.federation import Samples
+from fedfew.local import Objective, Projection
 from fedfew.stack import Tree, leaves, tree_map
 
 
@@ -58,9 +60,13 @@ class _Worker(Sequential):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
+        self._recorded = RecordedSteps(self)
         for layer in self.module.modules():
             if type(layer) is nn.MaxPool2d and not layer.return_indices:
                 layer.__class__ = ChannelsLastPool
+
+    def _steps(self, params: Tree, objective: Objective, context: Tree, project: Projection | None) -> Step:
+        return self._recorded.of(params, objective, context, project)
 
     def _laid_out(self, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x

@@ -66,3 +66,16 @@ def test_what_was_written_into_an_argument_is_the_callers():
     a = A.clone()
     replay(a)
     assert torch.equal(a, A + 1)
+
+
+def test_what_lies_otherwise_in_memory_is_not_written_over():
+    """A product lies like its first factor; written over the second it would lie otherwise, and could not be viewed like this."""
+    a = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b.exp()).permute(0, 2, 3, 1).view(-1)
+
+    replay, called = rewritten(function, a, torch.randn(2, 3, 4, 5))
+    assert "mul" in called
+    b = torch.randn(2, 3, 4, 5)
+    assert torch.equal(replay(a, b), function(a, b))

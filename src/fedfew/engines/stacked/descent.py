@@ -36,6 +36,9 @@ def descending(recording: Recording, parameters: list[int], lr: float) -> Record
 
 def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float) -> bool:
     """Move the parameter without its gradient, if the gradient is of a kind that allows it and nothing else uses it."""
+    if gradient.target is aten.mm.default and not gradient.users:
+        graph.call_function(aten.addmm_.default, (parameter, *gradient.args), {"alpha": -lr})
+        return True
     turned = gradient.target is aten.transpose.int and gradient.args[1:] == (1, 2)
     source: Any = gradient.args[0] if turned or gradient.target is aten.view.default else gradient
     if gradient.users or (source is not gradient and set(source.users) != {gradient}):

@@ -11,7 +11,7 @@ from fedfew.engines.stacked.graph import Graph, Node
 aten = torch.ops.aten
 
 FRESH = {  # operations that return new memory, and never a view of an argument
-    *(aten.baddbmm.default, aten.bmm.default, aten.mm.default, aten.addmm.default),
+    *(aten.baddbmm.default, aten.bmm.default, aten.mm.default, aten.addmm.default, aten.convolution.default),
     *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default),
     *(aten.exp.default, aten.log.default, aten.relu.default, aten.threshold_backward.default),
     *(aten.amax.default, aten.sum.dim_IntList, aten.gather.default, aten.scatter_add.default, aten.index_select.default),
@@ -58,8 +58,8 @@ def _scattered_into_zeros(total: Node, place: dict[Node, int]) -> bool:
 
 
 def _free(value: Any, user: Node, place: dict[Node, int]) -> bool:
-    """Is the memory of this of no use after its user, which returns the same shape and type?"""
-    if not isinstance(value, Node) or value.meta.get("like") != user.meta.get("like"):
+    """Is the memory of this of no use after its user, which returns the same shape, type and layout?"""
+    if not isinstance(value, Node) or any(value.meta.get(of) != user.meta.get(of) for of in ("like", "stride")):
         return False
     reader = user
     while True:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,14 +20,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedfew.engines.stacked.graph import Graph, Node, replaced
 
-READS_A_NUMBER = torch.ops.aten._local_scalar_dense.default
+NEEDS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # .item(); nonzero, a choice by a mask
+
+
+class NotRecordableError(RuntimeError):
+    """What a function does depends on more than its arguments' shapes."""
 
 
 def record(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> tuple[Graph, dict[str, Tensor]]:
     """Run the function, and return what it did, below vmap and autograd, as a graph of the same arguments.
 
     Tensors that it takes from elsewhere become constants, which are returned by name. A node's ``meta["like"]`` is the shape and
-    type of its tensor.
+    type of its tensor, ``meta["stride"]`` how it lies in memory.
     """
     recorder, outer = Recorder(tensors), Recorder.current()
     _running.recorder = recorder
@@ -39,6 +44,27 @@ def record(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> tuple[G
 
 
 _running = threading.local()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Within: nothing is recorded."""
+    recorder = Recorder.current()
+    if recorder is None:
+        yield
+        return
+    recorder.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        recorder.__enter__()
+
+
+def _mask_free(func: Any, args: tuple[Any, ...]) -> bool:
+    """Is this a choice by positions? By a mask, the number of chosen ones depends on its values."""
+    if func is not torch.ops.aten.index.Tensor:
+        return False
+    return not any(at is not None and at.dtype in (torch.bool, torch.uint8) for at in args[1])
 
 
 class Recorder(TorchDispatchMode):
@@ -64,8 +90,8 @@ class Recorder(TorchDispatchMode):
             self._put(tensor, self._graph.placeholder(f"given_{at}"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        if func is READS_A_NUMBER:
-            raise RuntimeError("a step must not depend on the value of a number on the device (.item(), if tensor: …)")
+        if any(tag in func.tags for tag in NEEDS_VALUES) and not _mask_free(func, args):
+            raise NotRecordableError(f"a step must not depend on the values in a tensor (.item(), if tensor: …), as {func} does")
         result = func(*args, **(kwargs or {}))
         node = self._graph.call_function(func, self._arguments(args), self._arguments(kwargs or {}))
         if isinstance(result, Tensor):
@@ -80,11 +106,8 @@ class Recorder(TorchDispatchMode):
         self, graph: Graph, constants: dict[str, Tensor], replay: Callable[..., Any], tensors: tuple[Tensor, ...]
     ) -> Any:
         """``replay(*tensors)``, which does what this graph says: its nodes are copied rather than recorded a second time."""
-        self.__exit__(None, None, None)
-        try:
+        with paused():
             result = replay(*tensors)
-        finally:
-            self.__enter__()
         given, copies = iter(tensors), dict[Node, Any]()
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -102,7 +125,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _put(self, tensor: Tensor, node: Node) -> None:
-        node.meta["like"] = (tensor.shape, tensor.dtype)
+        node.meta["like"], node.meta["stride"] = (tensor.shape, tensor.dtype), tensor.stride()
         self._nodes[tensor] = node
 
     def _arguments(self, value: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedfew.engines.stacked.graph import Graph, Node, as_function
 from fedfew.engines.stacked.in_place import write_in_place
-from fedfew.engines.stacked.recording import Recorder, record
+from fedfew.engines.stacked.recording import Recorder, paused, record
 from fedfew.engines.stacked.script import scripted
 from fedfew.util.interrupts import held_back
 
@@ -90,14 +90,17 @@ def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
 
 def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recording:
     """A recording made without a trace: what the function writes into its arguments is undone, as the replay will write it."""
-    before = [(t, t._version, t.clone()) for t in tensors]
-    with held_back():  # in the midst of PyTorch's own bookkeeping an interrupt may be lost
-        graph, constants = record(function, tensors)
-    for tensor, version, value in before:
-        if tensor._version != version or (
-            tensor.is_contiguous() and not torch.equal(tensor, value)
-        ):  # _foreach_… count no version
-            tensor.copy_(value)
+    with paused():  # a longer recording takes the replay instead
+        before = [(t, t._version, t.clone()) for t in tensors]
+        try:
+            with held_back():  # in the midst of PyTorch's own bookkeeping an interrupt may be lost
+                graph, constants = record(function, tensors)
+        finally:
+            for tensor, version, value in before:
+                if tensor._version != version or (
+                    tensor.is_contiguous() and not torch.equal(tensor, value)
+                ):  # _foreach_… count no version
+                    tensor.copy_(value)
     _simplify(graph)
     return Recording(graph, constants)
 
@@ -135,6 +138,9 @@ def _same_as(node: Node, writes: bool) -> Node | None:
         return None if writes else _times_one(node.args[0], node.args[1], node)
     if node.target is torch.ops.aten.where.self:
         return None if writes else _either_way(node)
+    if node.target is torch.ops.aten.t.default and node.args[0].target is torch.ops.aten.t.default:
+        turned: Node = node.args[0].args[0]
+        return turned
     return node.args[0] if _does_nothing(node, writes) else None
 
 
