@@ -1,6 +1,6 @@
 """Steps of one replica, recorded once per shape and then replayed.
 
-For a small CNN a fifth of a step's processor time goes into module calls, autograd's bookkeeping and fresh memory. Threads also
+For a small CNN a sixth of a step's processor time goes into module calls, autograd's bookkeeping and fresh memory. Threads also
 wait for each other there: Python runs one at a time. A replay is one call of PyTorch's interpreter, in which plain SGD adds the
 gradient of a linear layer to its weights without writing it out (:mod:`fedfew.engines.stacked.descent`). A module whose work
 depends on the values that it computes cannot be recorded; its steps are taken one operation after the other.
