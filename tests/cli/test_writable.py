@@ -36,10 +36,10 @@ def test_it_is_refused_at_once(command: list[str], here: Path, monkeypatch: pyte
     (here / "note.txt").write_text("a file, not a folder")
     (here / "folder.png").mkdir()
     for name in (
-        "fedfew.cli.run.make_federation",
-        "fedfew.data.load",
-        "fedfew.bench.measure.measure",
-        "fedfew.training.api.train",
+        "cli.run.make_federation",
+        "data.load",
+        "bench.measure.measure",
+        "training.api.train",
     ):
         monkeypatch.setattr(f"fedfew.{name}", lambda *_, **__: pytest.fail("it went on"))
     before = sorted(here.rglob("*"))
