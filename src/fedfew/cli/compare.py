@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, recipe, runfolder
-from fedfew.cli.run import both, load_data, train_in
+from fedfew.cli.run import both, fitted, load_data, train_in
 from fedfew.training import progress
 from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.own_method import import_method, is_own
@@ -98,6 +98,7 @@ def compare(
     check_writable(place, folder=True)
     console = Console(stderr=json)
     federation = load_data(any_one, console)
+    contenders = {label: fitted(settings, federation, console) for label, settings in contenders.items()}
     costs = {label: _cost(settings, federation) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
     console.print(f"{len(contenders)} methods × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,8 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, recipe, runfiles, runfolder
-from fedfew.training import progress
-from fedfew.training.from_settings import make_federation, training_arguments
+from fedfew.training import default_k, progress
+from fedfew.training.from_settings import make_federation, make_method, training_arguments
 from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import read_file, resolve
 from fedfew.training.settings import Settings
@@ -83,6 +84,7 @@ def run(
         console = Console(stderr=json, quiet=not first)
         tracker = tracking.open(*tools, folder=place, warn=lambda text: note(console, text))  # a missing package, too
         federation = load_data(settings, console)
+        settings = fitted(settings, federation, console)
         heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]" + (f"\n{about}" if about else "")
         with tracker, progress.display(console) as display:
             finished = train_in(
@@ -137,6 +139,15 @@ def load_data(settings: Settings, console: Console) -> Federation:
     for text in notes:
         note(console, text)
     return federation
+
+
+def fitted(settings: Settings, federation: Federation, console: Console) -> Settings:
+    """The settings with fewer models than the method's default, where there are fewer clients; a note says so."""
+    method, fewer = default_k.fitting(make_method(settings), settings.method_settings, len(federation))
+    if not fewer:
+        return settings
+    note(console, fewer)
+    return replace(settings, method_settings=settings.method_settings | {"models": method.settings()["models"]})
 
 
 def note(console: Console, text: str) -> None:

@@ -19,6 +19,7 @@ from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
 from fedfew.training import (
     batch_norm_policy,
+    default_k,
     distributed,
     model_check,
     notes,
@@ -67,8 +68,10 @@ class Setup:
         if not isinstance(chosen, Method):
             given = f"the class {chosen.__name__}" if isinstance(chosen, type) else repr(chosen)
             raise TypeError(f"method must be a name or a method with its settings, such as FedFew(models=4), not {given}")
+        chosen, fewer = default_k.fitting(chosen, (), len(federation)) if isinstance(method, str) else (chosen, "")
         task_settings.check(config, criterion, chosen)
         model, lines = model_check.fitting(model, federation, chosen)
+        lines += [fewer] if fewer else []
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
         _check(config, chosen, factory, federation, part)
         lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part)]
