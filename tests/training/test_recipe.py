@@ -308,7 +308,13 @@ def test_chunks_do_not_matter_with_the_recipe():
     assert_same(tensors(train(FedFew(), data, **STRONG)), tensors(train(FedFew(), data, chunk=2, **STRONG)), 1e-5)
 
 
-def test_settings_without_effect_are_said():
+def test_settings_of_the_recipe_without_effect_are_one_line():
+    events = []
+    train(LocalOnly(), on_round=lambda progress: events.extend(progress.events), recipe="strong")
+    assert events == ["recipe strong: server_optimizer, serve, smoothing_end, check_share have no effect with local"]
+
+
+def test_settings_without_effect_are_reported():
     events = []
     train(LocalOnly(), on_round=lambda progress: events.extend(progress.events), **STRONG)
     assert any("server_optimizer is momentum, but local averages no updates" in event for event in events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedfew.adapters import TrainedPart
-from fedfew.config import TrainConfig
+from fedfew.config import STRONG, TrainConfig
 from fedfew.engines import Engine
 from fedfew.methods import FedBN, FedFew, Method
 from fedfew.stack import leaves, take
@@ -14,25 +14,18 @@ from fedfew.training.checkpoint import State
 
 
 def without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:
-    """One line per setting that has no effect with this method and model."""
-    found = config.without_effect()
+    """One line per setting that has no effect with this method and model; one line for those of the recipe "strong"."""
     served = leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1]
-    found += server_without_effect(config, method) + privacy.notes(config, state.settings["federation"]["clients"])
-    if config.serve == "mixture" and method.mixture(take(state.own, slice(1))) is not None:
-        found.append(f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect")
-    elif config.serve == "mixture" and served == 1:
-        found.append(f"serve is mixture, but {method.name} serves each client a single model: it has no effect")
-    if config.smoothing_end != 1 and method.smoothed(0.5) == method:
-        found.append(f"smoothing_end is {config.smoothing_end:g}, but {method.name} has no smoothing: it has no effect")
-    if config.check_share and not method.checks_losses:
-        found.append(
-            f"check_share is {config.check_share:g}, but {method.name} as it is set does not weigh several whole models by their "
-            "losses: it has no effect"
-        )
-    elif config.check_share and config.dp_noise:
-        found.append(
-            f"check_share is {config.check_share:g}, but dp_noise is set, and clients' losses are private: it has no effect"
-        )
+    learned = method.mixture(take(state.own, slice(1))) is not None
+    idle = _idle_of_recipe(config, method, single=served == 1 and not learned)
+    if len(idle) > 1 and all(getattr(config, name) == value for name, value in STRONG.items() if name != "label_prior"):
+        found = [f"recipe strong: {', '.join(idle)} have no effect with {method.name}"]
+    else:
+        found = [f"{name} is {_shown(getattr(config, name))}, but {why}: it has no effect" for name, why in idle.items()]
+    if config.serve == "mixture" and learned:
+        found = [f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect", *found]
+    found = [*config.without_effect(), *_mean_without_effect(config, method), *found]
+    found += privacy.notes(config, state.settings["federation"]["clients"])
     if config.restart_unused and not restart.applies(method, state.server, served):
         found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
     if isinstance(method, FedBN) and not state.own:
@@ -40,13 +33,37 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
     return found
 
 
+def _idle_of_recipe(config: TrainConfig, method: Method, single: bool) -> dict[str, str]:
+    """Which settings of the recipe "strong" are set without effect, and why; single: each client is served one model."""
+    found = {}
+    if config.server_optimizer != "none" and method.not_optimised:
+        found["server_optimizer"] = f"{method.name} {method.not_optimised}"
+    if config.serve == "mixture" and single:
+        found["serve"] = f"{method.name} serves each client a single model"
+    if config.smoothing_end != 1 and method.smoothed(0.5) == method:
+        found["smoothing_end"] = f"{method.name} has no smoothing"
+    if config.check_share and not method.checks_losses:
+        found["check_share"] = f"{method.name} as it is set does not weigh several whole models by their losses"
+    elif config.check_share and config.dp_noise:
+        found["check_share"] = "dp_noise is set, and clients' losses are private"
+    return found
+
+
+def _shown(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
 def server_without_effect(config: TrainConfig, method: Method) -> list[str]:
     """One line per setting of the server's mean and step, for a method that computes no such mean or takes no such step."""
     step = config.server_optimizer != "none" and method.not_optimised
     lines = [f"server_optimizer is {config.server_optimizer}, but {method.name} {step}: it has no effect"] if step else []
+    return lines + _mean_without_effect(config, method)
+
+
+def _mean_without_effect(config: TrainConfig, method: Method) -> list[str]:
     found = [] if config.aggregator == "mean" or method.averages else [f"aggregator is {config.aggregator}"]
     found += ["average of adapters is product"] if products.wanted(config) and not method.aggregates else []
-    return lines + [f"{setting}, but {method.name} averages no updates: it has no effect" for setting in found]
+    return [f"{setting}, but {method.name} averages no updates: it has no effect" for setting in found]
 
 
 def about_losses(config: TrainConfig, method: Method, part: TrainedPart) -> list[str]:

@@ -32,8 +32,8 @@ METHODS = {
     "local": {},
 }
 OTHERS = {"fedem": {"models": 2}, "perfedavg": {}, "knnper": {}, "fednova": {}}  # weigh samples, ask for gradients, features
-# fp32: on a GPU the default is TF32, with products of 11 significant bits in the kernels that use it. Which kernel is chosen depends
-# on the number of products in a batch, so a run in a pack would differ from the run alone by 1e-5. A CPU computes in fp32 always.
+# fp32: on a GPU the default is TF32, whose products have 11 significant bits. Which kernel is chosen, and whether it uses TF32,
+# depends on the batch size, so a run in a pack would differ from the run alone by 1e-5. A CPU always computes in fp32.
 SETTINGS = {"rounds": 3, "lr": 0.1, "batch_size": 8, "engine": "stacked", "precision": "fp32"}
 
 
