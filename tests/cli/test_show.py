@@ -28,6 +28,16 @@ def test_show(finished: Path) -> None:
     assert document["settings"]["method"]["models"] == 2
 
 
+def test_settings_that_are_as_by_default_are_not_listed() -> None:
+    data = fedfew.data.digits(clients=4)
+    fedfew.train(data, rounds=1, folder="run", temperature=0.25)
+    out = call("show", "run").stdout
+    assert "temperature 0.25" in out
+    assert "optimizer sgd" in out  # as by default, but listed in any case
+    assert "label_smoothing" not in out
+    assert json.loads(call("show", "run", "--json").stdout)["settings"]["label_smoothing"] == 0
+
+
 def test_final_scores_are_kept_with_their_round(finished: Path) -> None:
     expected = evaluate(fedfew.load(finished), fedfew.data.digits(4))
     document = json.loads(call("show", str(finished), "--json").stdout)

@@ -107,3 +107,7 @@ def test_a_trial_takes_time():
 def test_unknown_engine():
     with pytest.raises(ValueError, match="engine must be auto, stacked, threaded or sequential"):
         make("turbo", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
+
+
+def test_times_are_in_ordinary_units():
+    assert [choice._time(seconds) for seconds in (0.00246, 0.9994, 1.81)] == ["2.46 ms", "999 ms", "1.81 s"]

@@ -159,7 +159,7 @@ MISTAKES = {
     "impossible setting": ({"rows": {"R": {"method": {"name": "fedfew", "mu": -1}}}}, "rows → R: fedfew: mu must be"),
     "unknown model": (
         {"rows": {"R": {"method": "fedavg", "model": "cmm"}}},
-        "rows → R: there is no model 'cmm' (there is: linear",
+        "rows → R: there is no model 'cmm' (there are: linear",
     ),
     "model not importable": ({"base": {"model": "nowhere:net"}}, "base: model is 'nowhere:net', but the module nowhere cannot"),
     "rounds zero": ({"base": {"rounds": 0}}, "base: rounds must be ≥ 1, not 0"),

@@ -145,7 +145,7 @@ def parse(specs: str) -> dict[str, dict[str, Any]]:
         else:
             pieces.append(piece)
     if not pieces:
-        raise ValueError(f"--methods names no method; there is: {', '.join(METHODS)}")
+        raise ValueError(f"--methods names no method; there are: {', '.join(METHODS)}")
     if len(set(pieces)) < len(pieces):
         raise ValueError(f"--methods names a method twice with the same settings: {specs}")
     return {piece: _mapping(piece) for piece in pieces}

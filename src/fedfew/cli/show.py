@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, runfolder
+from fedfew.config import TrainConfig
 from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
@@ -21,12 +23,12 @@ OwnModel = Annotated[
     str | None,
     typer.Option(help="module:factory, for a run made with a module of your own; it is imported.", show_default=False),
 ]
-
-
 OwnMethod = Annotated[
     str | None,
     typer.Option("--method", help="module:Class, for a run made with a method of your own; it is imported.", show_default=False),
 ]
+
+MAIN = ("lr", "batch_size", "local_epochs", "optimizer", "seed", "engine")  # settings that are shown in any case
 
 
 def add_to(app: typer.Typer) -> None:
@@ -111,8 +113,10 @@ def _settings(run: Run) -> Table:
     data = run.settings["federation"]
     grid.add_row("data", f"{_plain(data['name'])}: {data['clients']} clients, {outputs_in_words(run.settings)}")
     grid.add_row("round", f"{run.round} of {run.settings['rounds']}")
+    defaults = {f.name: f.default for f in fields(TrainConfig)}
     rest = {name: value for name, value in run.settings.items() if name not in ("method", "federation", "rounds")}
-    grid.add_row("settings", _listed(rest))
+    shown = {name: value for name, value in rest.items() if name in MAIN or name not in defaults or value != defaults[name]}
+    grid.add_row("settings", f"{_listed(shown)}; all others as by default (--json lists them)")
     if method:
         grid.add_row("of the method", _listed(method))
     return grid

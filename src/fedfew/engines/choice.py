@@ -92,9 +92,13 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
             seconds[name], spent = min(took, seconds.get(name, math.inf)), spent + took
     least = min(seconds.values())
     name = next(name for name in PREFERRED if seconds.get(name, math.inf) <= ALIKE * least)
-    times = ", ".join(f"{other} {1000 * s:.3g} ms" for other, s in sorted(seconds.items(), key=lambda item: item[1]))
+    times = ", ".join(f"{other} {_time(s)}" for other, s in sorted(seconds.items(), key=lambda item: item[1]))
     found = "the fastest" if seconds[name] == least else f"within {ALIKE - 1:.0%} of the fastest"
     return name, f"{found} in a trial with {few} clients ({times}){refused}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 TRIAL_SECONDS = 0.1  # of sequential work that all are tried on: many clients where steps are short, two where they are long

@@ -11,4 +11,4 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> ValueError:
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
-    return ValueError(f"there is no {kind} {word!r}{meant} (there is: {', '.join(known) or 'none'})")
+    return ValueError(f"there is no {kind} {word!r}{meant} (there are: {', '.join(known) or 'none'})")
