@@ -39,7 +39,7 @@ class FedAMP(Method):
     name: ClassVar[str] = "fedamp"
     family: ClassVar[Family] = "one model per client"
     summary: ClassVar[str] = "clients with similar models attract each other"
-    when: ClassVar[str] = "groups of clients, their number unknown; the server may keep one model per client"
+    when: ClassVar[str] = "groups of unknown number, clients with enough data for own models; the server keeps one per client"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
 

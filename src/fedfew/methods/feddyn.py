@@ -30,7 +30,7 @@ class FedDyn(WithVariates):
     name: ClassVar[str] = "feddyn"
     family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg with a regulariser per client that makes the clients' minima agree"
-    when: ClassVar[str] = "one model, many local steps, clients that differ; faster than FedAvg where it is stable"
+    when: ClassVar[str] = "one model, many local steps, clients that differ; instead of a server optimiser, not with one"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with its regulariser"
 

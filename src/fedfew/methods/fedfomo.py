@@ -32,7 +32,7 @@ class FedFomo(Method):
     name: ClassVar[str] = "fedfomo"
     family: ClassVar[Family] = "one model per client"
     summary: ClassVar[str] = "each client moves its model towards those of others that do better on its held-out data"
-    when: ClassVar[str] = "groups of clients, few clients in all (each receives many models), which may see each other's models"
+    when: ClassVar[str] = "groups of few clients with samples to spare; each receives many models, and others see its own"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
     notes: ClassVar[frozenset[str]] = frozenset({"sent", "affinity"})

@@ -27,7 +27,7 @@ class FedGroup(PlacedOnce):
     name: ClassVar[str] = "fedgroup"
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K groups, made once by the directions of the clients' first updates"
-    when: ClassVar[str] = "clear groups that do not change, their number known, and the server may see single updates"
+    when: ClassVar[str] = "clear groups without label skew, known in number, that stay; the server may see single updates"
     notes: ClassVar[frozenset[str]] = PlacedOnce.notes | {"directions"}
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:

@@ -38,7 +38,7 @@ class FedMGDA(FedAvg):
     name: ClassVar[str] = "fedmgda"
     family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg whose clients' weights make the step one that is good for all of them"
-    when: ClassVar[str] = "one model, no client may lose by a round, and the server may see single updates"
+    when: ClassVar[str] = "one model, the worst client matters, no client may lose by a round; the server may see single updates"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs"
 

@@ -40,7 +40,7 @@ class FedPAC(Method):
     family: ClassVar[Family] = "personal parts"
     needs_classes: ClassVar[bool] = True
     summary: ClassVar[str] = "class-wise aligned features, and a head per client combined from all heads by the server"
-    when: ClassVar[str] = "label skew with clients that resemble each other; class means of features may leave the client"
+    when: ClassVar[str] = "clients differ in inputs and labels but resemble each other; class means of features may leave them"
     served: ClassVar[str] = "the body as received with the head that the server combined for the client"
     adapted: ClassVar[str] = "the same after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"heads", "centroids", "sent"})

@@ -25,7 +25,7 @@ class FedPer(PersonalParts):
 
     name: ClassVar[str] = "fedper"
     summary: ClassVar[str] = "one shared body, the last layers per client, trained together"
-    when: ClassVar[str] = "label skew, and local work must cost no more than FedAvg's; the simplest method with personal parts"
+    when: ClassVar[str] = "label skew without the client's label prior, and local work must cost no more than FedAvg's"
     served: ClassVar[str] = "the base layers as received with the client's own last layers"
     adapted: ClassVar[str] = "the same after the client's local epochs"
 

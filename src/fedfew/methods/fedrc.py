@@ -30,7 +30,7 @@ class FedRC(FedEM):
     family: ClassVar[Family] = "few models"
     needs_classes: ClassVar[bool] = True
     summary: ClassVar[str] = "K models, mixed per client; clusters by what labels mean, not by which labels are common"
-    when: ClassVar[str] = "the same input has different labels at different clients, and label frequencies differ too"
+    when: ClassVar[str] = "groups that differ in what labels mean or in their inputs, and label frequencies differ too"
     served: ClassVar[str] = "the mixture of the K server models by the client's learned weights ω"
     adapted: ClassVar[str] = "the mixture, by the client's new weights ω, of its K locally trained copies"
     notes: ClassVar[frozenset[str]] = frozenset({"classes"})

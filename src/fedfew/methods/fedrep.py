@@ -32,7 +32,7 @@ class FedRep(Method):
     name: ClassVar[str] = "fedrep"
     family: ClassVar[Family] = "personal parts"
     summary: ClassVar[str] = "one shared body, one head per client, trained one after the other"
-    when: ClassVar[str] = "label skew: each client has few classes; messages are smaller than a model"
+    when: ClassVar[str] = "label skew without the client's label prior, few classes per client; messages below a model's size"
     served: ClassVar[str] = "the body as received with the client's own head"
     adapted: ClassVar[str] = "the client's own head and the body, both after its local epochs"
 

@@ -34,7 +34,7 @@ class FedSoft(Method):
     name: ClassVar[str] = "fedsoft"
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K centres; each client trains one model of its own near those that fit its samples"
-    when: ClassVar[str] = "clients mix a few kinds of data, and only one model may be trained and sent"
+    when: ClassVar[str] = "clients mix a few kinds of data, have enough for a model of their own, and train and send only one"
     served: ClassVar[str] = "the client's own model, held near the K centres"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
     notes: ClassVar[frozenset[str]] = frozenset({"models", "sum", "total"})

@@ -25,7 +25,7 @@ class LGFedAvg(PersonalParts):
 
     name: ClassVar[str] = "lgfedavg"
     summary: ClassVar[str] = "one representation per client, the last layers shared"
-    when: ClassVar[str] = "clients' inputs differ (sensors, rotations), labels mean the same; messages must be small"
+    when: ClassVar[str] = "much data per client, inputs that differ (sensors, rotations), the same labels, small messages"
     served: ClassVar[str] = "the client's own representation with the last layers as received"
     adapted: ClassVar[str] = "the same after the client's local epochs"
 

@@ -40,7 +40,7 @@ class PACFL(PlacedOnce):
     name: ClassVar[str] = "pacfl"
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K clusters, made once by the angles between the subspaces of the clients' data"
-    when: ClassVar[str] = "groups that differ in their inputs, and a few singular vectors of the data may leave the client"
+    when: ClassVar[str] = "groups by inputs, not by label frequencies, and singular vectors of the data may leave the client"
     notes: ClassVar[frozenset[str]] = PlacedOnce.notes | {"subspaces"}
 
     def check(self) -> None:

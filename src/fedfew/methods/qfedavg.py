@@ -29,7 +29,7 @@ class QFedAvg(FedAvg):
     name: ClassVar[str] = "qfedavg"
     family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg in which clients with a high loss count for more"
-    when: ClassVar[str] = "one model, and the worst client matters"
+    when: ClassVar[str] = "one model whose loss should be more alike over clients, at some cost of the mean"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs"
 
