@@ -1,6 +1,8 @@
 """STCH-Set against autograd, exact arithmetic in high precision, its bound, its limits and its symmetries."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,8 +167,8 @@ def test_bad_mu_is_named(function, mu):
         ((torch.tensor([[1.0, float("nan")]]), 1.0), ValueError, "some are NaN or -inf"),
         ((torch.tensor([[1.0, float("-inf")]]), 1.0), ValueError, "some are NaN or -inf"),
         ((torch.full((1, 2), float("inf")), 1.0), ValueError, "losses of client 0 are all infinite"),
-        ((torch.ones(3, 2, dtype=torch.int64), 1.0), TypeError, "losses must be a floating"),
-        (([[1.0]], 1.0), TypeError, "losses must be a floating"),
+        ((torch.ones(3, 2, dtype=torch.int64), 1.0), TypeError, "losses must be a floating-point.*not torch.int64"),
+        (([[1.0]], 1.0), TypeError, "losses must be a floating.*not list: torch.as_tensor makes one"),
         ((GOOD, 1.0, torch.ones(2)), ValueError, "preference must be one number or one per client"),
         ((GOOD, 1.0, torch.tensor([1.0, -1.0, 1.0])), ValueError, "preference must be ≥ 0"),
         ((GOOD, 1.0, None, torch.ones(3, 2)), ValueError, "ideal must be one number or one per client"),
@@ -204,3 +206,23 @@ def test_half_precision_losses_have_the_weights_of_single_ones(dtype, mu):
         assert half.dtype == dtype
         torch.testing.assert_close(half, single.to(dtype))
     assert stch_set(losses, mu).dtype == dtype
+
+
+def test_the_page_runs_and_its_figures_are_right(capsys):
+    page = Path(__file__).parents[1] / "docs" / "scalarization.md"
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    names = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    # By symmetry a solution is (t, t), with losses 2t² and, twice, (1 − t)² + t²; the derivative of g by t is 0.
+    t, mu = 0.4374, 0.1
+    corner, others = math.exp(2 * t**2 / mu), 2 * math.exp(((1 - t) ** 2 + t**2) / mu)
+    assert (corner * 4 * t + others * (4 * t - 2)) / (corner + others) == pytest.approx(0, abs=1e-3)
+    assert names["solutions"].tolist() == [pytest.approx([t, t], abs=2e-3), pytest.approx([9 - t, 9 - t], abs=2e-3)]
+    sums = [math.exp(-a / 0.5) + math.exp(-b / 0.5) for a, b in names["measured"].tolist()]
+    alpha = [1 / s / sum(1 / s for s in sums) for s in sums]
+    assert names["alpha"].tolist() == pytest.approx(alpha)
+    printed = capsys.readouterr().out
+    assert f"[{' '.join(f'{round(a, 2):<4}' for a in alpha).rstrip()}]" in printed
+    assert ", ".join(f"{round(a, 2)}" for a in alpha) in page.read_text()

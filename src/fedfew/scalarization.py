@@ -6,8 +6,8 @@ For a matrix of losses ``L[i, k]`` (objective or client i under solution or mode
     STCH-Set  g = μ log Σ_i (Σ_k exp(−λ_i (L[i, k] − z*_i) / μ))⁻¹                    (paper, Eq. 7)
 
 and they are never far apart:  −μ log M ≤ TCH-Set − STCH-Set ≤ μ log K. Client weights p_i may stand in the place of the ones in
-the sum over clients. The gradient of STCH-Set is ``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` says which model fits a client, ``α``
-which client is served worst.
+the sum over clients. The gradient of STCH-Set is ``∂g/∂L[i, k] = λ_i α_i w[i, k]``: ``w`` is large for the model that fits a
+client, ``α`` for the client that is served worst.
 
 Everything is computed in log space after subtracting the row's or column's extreme value, *before* dividing by μ: no overflow,
 and no digits lost, for μ from 1e-6 to 1e6. Half-precision losses are computed with in float32.
@@ -109,7 +109,8 @@ def _soft_max(values: Tensor, mu: float) -> Tensor:
 def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor | float | None) -> Tensor:
     """λ_i (L[i, k] − z*_i), checked."""
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
-        raise TypeError("losses must be a floating-point torch.Tensor of shape [M, K]")
+        given = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
+        raise TypeError(f"losses must be a floating-point torch.Tensor of shape [M, K], not {given}: torch.as_tensor makes one")
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}")
     usable = None
