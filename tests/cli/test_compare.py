@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fedfew
 from fedfew.cli import compare
-from fedfew.methods import METHODS
-from tests.cli.small import PNG, SMALL
+from fedfew.evaluation import costs
+from fedfew.methods import METHODS, Method
+from tests.cli.small import PNG, SMALL, TINY
 from tests.helpers import call, refused
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -94,3 +96,22 @@ def test_specs_of_methods() -> None:
 )
 def test_mistakes_in_a_comparison(words: list[str], answer: str) -> None:
     assert answer in refused("compare", *words)
+
+
+def test_a_method_whose_costs_cannot_be_counted_is_trained_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = costs.cost
+
+    def fails(method: Method, *others: Any) -> costs.Cost:
+        if method.name == "local":
+            raise ZeroDivisionError("no such cost")
+        return counted(method, *others)
+
+    monkeypatch.setattr(costs, "cost", fails)
+    with pytest.warns(UserWarning, match="the costs of a round could not be counted: ZeroDivisionError: no such cost"):
+        result = call("compare", *TINY, "--methods", "local,fedavg", "--folder", "c", "--json")
+    assert "note: the costs of local could not be counted: ZeroDivisionError: no such cost" in result.stderr
+    found = json.loads(result.stdout)["methods"]
+    assert found["local"]["costs"] is None
+    assert found["fedavg"]["costs"]["gradient_passes"] == 1
+    assert not list(Path("c").glob("local-*/costs.json"))
+    assert len(list(Path("c").glob("fedavg-*/costs.json"))) == 1

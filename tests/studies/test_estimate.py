@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from fedfew import methods
-from fedfew.studies import estimate
+from fedfew.evaluation import costs
+from fedfew.studies import estimate, execution
 from fedfew.studies.folder import RunFolder
+from fedfew.studies.options import Options
 from fedfew.training.settings import Settings
 from tests.studies.small import made, study
 
@@ -20,7 +22,13 @@ DIGITS = 1797
 
 @pytest.mark.parametrize(
     ("method", "settings", "gradient", "choices"),
-    [("fedavg", {}, 1, 1), ("local", {}, 1, 1), ("fedfew", {"models": 4}, 4, 4), ("ditto", {}, 2, 1)],
+    [
+        ("fedavg", {}, 1, 1),
+        ("local", {}, 1, 1),
+        ("fedfew", {"models": 4}, 4, 4),
+        ("ditto", {}, 2, 1),
+        ("fedbabu", {}, 1 + 10, 1),  # it fine-tunes in every round
+    ],
 )
 def test_work_of_a_round(method, settings, gradient, choices):
     train, test = 0.75 * DIGITS, 0.25 * DIGITS
@@ -92,6 +100,29 @@ def test_runs_of_packs_take_the_speed_of_such_runs(tmp_path: Path):
     found = estimate.estimate(tmp_path, runs, packed={"b"})
     assert found.seconds["b"] == found.seconds["a"]
     assert found.how.endswith("2 from the speed of similar runs in this folder, 1 as if made alone, though packs take less time")
+
+
+@pytest.mark.parametrize("broken", ["cost", "steps"])
+def test_a_run_that_cannot_be_estimated_is_made_nevertheless(broken, tmp_path: Path, monkeypatch):
+    """One method's cost raises an error, whatever that is, or no step can be timed."""
+    found = study(base={"rounds": 1})
+
+    def fails(method, *args, **kwargs):
+        if broken == "steps" or method.name == "fedfew":
+            raise ZeroDivisionError("no such cost")
+        return cost(method, *args, **kwargs)
+
+    cost = costs.cost
+    monkeypatch.setattr(*((costs, "cost", fails) if broken == "cost" else (estimate, "_timed", fails)))
+    estimate._passes.cache_clear()
+    prepared = execution.prepare(found, Options(), tmp_path, workers=1)
+    assert [value is None for value in prepared.estimate.seconds.values()] == [broken == "steps", True]
+    assert prepared.estimate.total(1) is None
+    which = "fedavg: ZeroDivisionError: no such cost; fedfew: " if broken == "steps" else "fedfew: "
+    assert f"without an estimate, {which}ZeroDivisionError: no such cost" in prepared.estimate.how
+    assert "unknown" not in prepared.estimate.how
+    assert [prepared._job(key, cell).seconds for key, cell in prepared.new.items()][1] == 1.0
+    estimate._passes.cache_clear()
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ import pytest
 
 from fedfew.studies import execution
 from fedfew.studies import worker as module
+from fedfew.studies.folder import RunFolder
 from fedfew.studies.worker import Worker
 from fedfew.training.settings import Settings
 from tests.data import layouts
-from tests.studies.small import study
+from tests.studies.small import made, study
 from tests.studies.test_runner import run_study
 
 
@@ -79,6 +80,17 @@ def test_only_a_worker_whose_runner_has_died_limits_the_time_of_its_round(last, 
     assert [messages.get(), messages.get()] == [{"key": "abc"}, None]
 
 
+def test_a_run_whose_costs_cannot_be_counted_is_kept(tmp_path, monkeypatch):
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("no such cost")
+
+    monkeypatch.setattr("fedfew.evaluation.costs.cost", fails)
+    (cell,) = made(study(base={"rounds": 1}, rows={"R": {"method": "fedavg"}}), tmp_path)
+    run = RunFolder.of(tmp_path, cell.key).result["run"]
+    assert run["cost"] is None
+    assert "the costs of a round could not be counted: ZeroDivisionError: no such cost" in run["notes"]
+
+
 HANGS = """
 import sys, threading
 import fedfew.studies.worker as worker
@@ -122,11 +134,11 @@ def test_a_worker_decodes_many_images(tmp_path, monkeypatch):
     files = [layouts.picture(value, (4, 4)) for value in range(8)]
     columns = {"image": layouts.images([files[i % 8] for i in range(10_240)]), "label": [i % 2 for i in range(10_240)]}
     data = layouts.write(tmp_path / "pictures.parquet", columns, {"label": ["a", "b"]})
-    made = study(
+    found = study(
         columns={"iid": {"dataset": str(data), "partition": "iid"}},
         rows={"FedAvg": {"method": "fedavg"}},
         base={"rounds": 1, "sample": None},
     )
-    prepared, report, heard = run_study(made, tmp_path / "study")
+    prepared, report, heard = run_study(found, tmp_path / "study")
     assert (len(report.done), report.failed, heard.count("done")) == (1, {}, 1)
     assert "decoded in threads" not in (prepared.folder / execution.LOG).read_text()

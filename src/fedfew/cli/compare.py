@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, recipe, runfolder
-from fedfew.cli.run import both, fitted, load_data, train_in
+from fedfew.cli.run import both, fitted, load_data, note, train_in
 from fedfew.training import progress
 from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.own_method import import_method, is_own
@@ -99,7 +99,7 @@ def compare(
     console = Console(stderr=json)
     federation = load_data(any_one, console)
     contenders = {label: fitted(settings, federation, console) for label, settings in contenders.items()}
-    costs = {label: _cost(settings, federation) for label, settings in contenders.items()}
+    costs = {label: _cost(label, settings, federation, console) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
     console.print(f"{len(contenders)} methods × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True)
     if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
@@ -112,7 +112,9 @@ def compare(
     if json:
         tables.print_json({"folder": str(place), "plot": str(picture), "methods": _as_values(runs, costs)})
         return
-    console.print(tables.comparison(runs, title), tables.costs(costs))
+    console.print(
+        tables.comparison(runs, title), tables.costs({label: counted for label, counted in costs.items() if counted is not None})
+    )
     console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
 
 
@@ -164,12 +166,19 @@ def _mapping(spec: str) -> dict[str, Any]:
     return mapping
 
 
-def _cost(settings: Settings, federation: Federation) -> Cost:
+def _cost(label: str, settings: Settings, federation: Federation, console: Console) -> Cost | None:
+    """The cost of a round; None, and a note, where it cannot be counted. ValueError: the method would not train, either."""
     from fedfew.adapters import TrainedPart
     from fedfew.evaluation.costs import cost
 
     method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
-    return cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
+    try:
+        return cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
+    except ValueError:
+        raise
+    except Exception as error:
+        note(console, f"the costs of {label} could not be counted: {type(error).__name__}: {error}")
+        return None
 
 
 def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool) -> None:
@@ -215,7 +224,7 @@ def _worst(run: Run) -> dict[str, Any]:
     return {"worst_client": found} if run.data.client_names else {}
 
 
-def _as_values(runs: dict[str, list[Run]], costs: dict[str, Cost]) -> dict[str, Any]:
+def _as_values(runs: dict[str, list[Run]], costs: dict[str, Cost | None]) -> dict[str, Any]:
     from fedfew.report import across_seeds, score_values, seconds
 
     return {
@@ -223,7 +232,7 @@ def _as_values(runs: dict[str, list[Run]], costs: dict[str, Cost]) -> dict[str, 
             "across_seeds": {score: asdict(values) for score, values in across_seeds(row).items()},
             "seeds": {run.settings["seed"]: score_values(run) | _worst(run) | {"seconds": seconds(run)} for run in row},
             "settings": row[0].settings,
-            "costs": asdict(costs[label]),
+            "costs": None if (counted := costs[label]) is None else asdict(counted),
         }
         for label, row in runs.items()
     }

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import time
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,15 @@ def write_labels(folder: Path, federation: Federation) -> None:
 
 
 def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
-    """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory."""
+    """What a round costs, from the arguments of :func:`fedfew.train`; left out where counting would take much memory, and with a
+    warning where it fails."""
+    try:
+        _write_costs(folder, arguments, federation)
+    except Exception as error:  # a run shall not end because of what only its report shows
+        warnings.warn(f"the costs of a round could not be counted: {type(error).__name__}: {error}", stacklevel=2)
+
+
+def _write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
     from fedfew import models
     from fedfew.adapters import TrainedPart
     from fedfew.evaluation.costs import cost

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.studies.folder import DamagedFileError, RunFolder
+from fedfew.studies.folder import RunFolder
 from fedfew.studies.store import readable_result
 from fedfew.training.from_settings import make_method
 from fedfew.training.own_method import is_own
@@ -43,6 +43,7 @@ class Estimate:
     from_runs: int  # of how many runs the speed is known from finished ones
     from_steps: int  # and of how many from timed steps
     as_if_alone: int = 0  # runs of packs, which share a stack, estimated by the speed of runs made alone
+    impossible: tuple[str, ...] = ()  # for each run whose estimate raised an error: the method, and the error
 
     def total(self, workers: int) -> float | None:
         """Seconds of all runs on so many workers; None where nothing is known of one."""
@@ -58,7 +59,9 @@ class Estimate:
             parts.append(f"{self.from_runs} from the speed of similar runs in this folder")
         if self.from_steps:
             parts.append(f"{self.from_steps} from training steps timed just now")
-        if unknown := len(self.seconds) - self.from_runs - self.from_steps:
+        if self.impossible:
+            parts.append(f"{len(self.impossible)} without an estimate, {'; '.join(dict.fromkeys(self.impossible))}")
+        if unknown := len(self.seconds) - self.from_runs - self.from_steps - len(self.impossible):
             parts.append(f"{unknown} unknown, since your own data are unknown before they are read")
         if self.as_if_alone:
             parts.append(f"{self.as_if_alone} as if made alone, though packs take less time")
@@ -66,25 +69,31 @@ class Estimate:
 
 
 def estimate(root: Path, runs: dict[str, Settings], workers: int = 1, packed: Collection[str] = ()) -> Estimate:
-    """An estimate for these runs, by key. packed: the keys of runs that will share a stack with others."""
+    """An estimate for these runs, by key. packed: the keys of runs that will share a stack with others.
+
+    A run that cannot be estimated, for whatever reason, has none: no study is stopped by that.
+    """
     from fedfew.studies.workers import threads
 
     alone, in_packs = _measured(root, packed=False), _measured(root, packed=True)
     seconds: dict[str, float | None] = {}
+    impossible: list[str] = []
     from_runs = from_steps = as_if_alone = 0
     for key, settings in runs.items():
-        kind = _kind(settings)
-        measured = in_packs if key in packed and kind in in_packs else alone
-        if kind in measured:
-            rate, from_runs = measured[kind], from_runs + 1
-        elif (timed := _timed(kind, threads(workers))) is not None:
-            rate, from_steps = timed, from_steps + 1
-        else:
-            seconds[key] = None
+        seconds[key] = None
+        try:
+            kind, passes = _kind(settings), settings.rounds * work(settings)
+            measured = in_packs if key in packed and kind in in_packs else alone
+            rate = measured[kind] if kind in measured else _timed(kind, threads(workers))
+        except Exception as error:
+            impossible.append(f"{settings.method}: {type(error).__name__}: {error}")
             continue
+        if rate is None:
+            continue
+        from_runs, from_steps = from_runs + (kind in measured), from_steps + (kind not in measured)
         as_if_alone += key in packed and measured is alone
-        seconds[key] = settings.rounds * work(settings) * rate + (0 if kind in measured else BEFORE_AND_AFTER)
-    return Estimate(seconds, from_runs, from_steps, as_if_alone)
+        seconds[key] = passes * rate + (0 if kind in measured else BEFORE_AND_AFTER)
+    return Estimate(seconds, from_runs, from_steps, as_if_alone, tuple(impossible))
 
 
 def format_duration(seconds: float) -> str:
@@ -170,13 +179,14 @@ def _measured(root: Path, packed: bool) -> dict[Kind, float]:
     for path in sorted(root.glob("runs/*/result.json")):
         try:
             row = (readable_result(RunFolder(path.parent)) or {}).get("run", {})
-        except DamagedFileError:
-            continue
-        if row.get("seconds") and row.get("rounds") and packed == ((row.get("packed") or 1) > 1):
+            if not (row.get("seconds") and row.get("rounds") and packed == ((row.get("packed") or 1) > 1)):
+                continue
             settings = _settings_of(row)
-            device = "cpu" if row["device"] == "cpu" else "cuda"
-            kind = settings.dataset, settings.model, settings.batch_size, device
-            rates.setdefault(kind, []).append(row["seconds"] / row["rounds"] / work(settings))
+            rate = row["seconds"] / row["rounds"] / work(settings)
+        except Exception:  # a damaged file, or a run whose work cannot be counted: it says nothing of the speed
+            continue
+        kind = settings.dataset, settings.model, settings.batch_size, "cpu" if row["device"] == "cpu" else "cuda"
+        rates.setdefault(kind, []).append(rate)
     return {kind: statistics.median(values) for kind, values in rates.items()}
 
 

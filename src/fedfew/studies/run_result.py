@@ -23,7 +23,7 @@ OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_me
 
 
 def run_result(
-    run: Run, federation: Federation, settings: Settings, cost: Cost, about: dict[str, Any], notes: Sequence[str] = ()
+    run: Run, federation: Federation, settings: Settings, cost: Cost | None, about: dict[str, Any], notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """All three, as plain values. about: what the runner knows (code, started, seconds)."""
     from fedfew.evaluation.metrics import evaluate
@@ -46,7 +46,7 @@ def _run(
     run: Run,
     federation: Federation,
     settings: Settings,
-    cost: Cost,
+    cost: Cost | None,
     scores: dict[str, Any],
     last: dict[str, Any],
     notes: Sequence[str],
@@ -83,7 +83,7 @@ def _run(
         "macro_f1": _mean(scores["macro_f1"]),
         "auc": _mean(scores["auc"]),
         **{name: last[name] for name in ("g", "entropy", "largest", "alpha_cv", "models_in_use", "bytes_up", "bytes_down")},
-        "cost": json.dumps(asdict(cost)),
+        "cost": None if cost is None else json.dumps(asdict(cost)),
         "notes": "; ".join([*notes, *of_all_clients]) or None,
     }
 

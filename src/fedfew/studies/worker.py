@@ -140,7 +140,11 @@ class Worker:
             "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
         }
         method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
-        spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
+        spent = None
+        try:
+            spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
+        except Exception as error:  # the run is made; only this column of a table is missing
+            notes = [*notes, f"the costs of a round could not be counted: {error_text(error)}"]
         here = federation.to(device, stream=too_large([federation.train, federation.test], device))
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
