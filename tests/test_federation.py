@@ -189,7 +189,7 @@ def test_a_summary_instead_of_samples():
         [client(), (secret, np.zeros(5))], [client()] * 2, client_names=["<b>Basel</b>", "Bern"], name="care"
     )
     assert repr(federation) == (
-        "<Federation 'care': 2 clients, 1 classes, samples 3 float32; train 9 (4 to 5 per client), test 8 (4 to 4 per client)>"
+        "<Federation 'care': 2 clients, 1 classes, samples 3 float32; train 9 (4 to 5 per client), test 8 (4 per client)>"
     )
     html = federation._repr_html_()
     assert "<td>&lt;b&gt;Basel&lt;/b&gt;</td><td>4</td><td>4</td>" in html

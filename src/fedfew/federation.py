@@ -219,9 +219,7 @@ class Federation:
         """A summary without any sample."""
         shape = "×".join(map(str, self.shape)) or "1"
         kind = str(self.train.x.dtype).removeprefix("torch.")
-        sizes = ", ".join(
-            f"{name} {sum(counts):,} ({min(counts):,} to {max(counts):,} per client)" for name, counts in self._counts().items()
-        )
+        sizes = ", ".join(f"{name} {sum(counts):,} ({_range(counts)} per client)" for name, counts in self._counts().items())
         return f"<Federation {self.name!r}: {len(self)} clients, {self.what}, samples {shape} {kind}; {sizes}>"
 
     @property
@@ -280,3 +278,9 @@ class Federation:
         for tensor in (self.ids, *(t for s in splits for t in (s.x, s.y, s.start, s.count))):
             digest.update(tensor.cpu().contiguous().numpy().data)  # no copy: memory-mapped samples may not fit
         return digest.hexdigest()
+
+
+def _range(counts: Sequence[int]) -> str:
+    """4, or 4 to 5."""
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -76,7 +76,7 @@ class Workload:
             return models.build(self.model, self.shape, self.classes, self.vocabulary)
 
     def describe(self) -> dict[str, Any]:
-        """What tells one measured figure from another."""
+        """What distinguishes one measured figure from another."""
         sizes = self.sizes()
         return {
             "name": self.name,

@@ -70,7 +70,7 @@ def _by(processes: list[DecodingProcess], function: Callable[[DecodingProcess, i
     with ThreadPoolExecutor(len(processes)) as pool:
         try:
             yield from pool.map(work, items)
-        except BaseException:  # an error, Ctrl-C, or nobody wants the rest: the threads shall not wait for it
+        except BaseException:  # an error, Ctrl-C, or the rest is not needed: the threads must not wait for it
             for process in processes:
                 process.kill()
             raise

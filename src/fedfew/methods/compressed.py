@@ -30,7 +30,7 @@ class WithCompression(Wrapper):
     """A method whose clients send their updates compressed (:mod:`fedfew.methods.compression`); all else is as the method says.
 
     With feedback for methods whose updates look like what they send out: FedFew, FedAvg, FedProx, not IFCA. It is no method by
-    itself; on a network the same is had by ``compression = "int8"``.
+    itself; on a network the setting ``compression = "int8"`` does the same.
     """
 
     way: compression.Way

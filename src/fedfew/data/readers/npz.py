@@ -120,7 +120,7 @@ def as_chosen(x: NDArray[Any], choice: ColumnChoice, default: Literal["features"
     """Whole numbers (not bytes) as float32 if they are features, unchanged if they are token ids."""
     wanted = choice.input or default
     if wanted not in ("features", "tokens"):
-        raise DataError(f'input={wanted!r}: arrays have no columns; "features" or "tokens" tells how whole numbers are read')
+        raise DataError(f'input={wanted!r}: arrays have no columns; "features" or "tokens" determines how whole numbers are read')
     return x.astype(np.float32) if wanted == "features" and x.dtype.kind in "iu" and x.dtype != np.uint8 else x
 
 

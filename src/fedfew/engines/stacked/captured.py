@@ -3,7 +3,7 @@
 A step of training is a hundred small kernels; started one by one from Python they would keep the GPU waiting. Here a step is
 captured once for each number of clients that are still in their epoch, and then a round is a row of replays: what changes from
 step to step (which samples, which keys) lies in buffers on the device, and the number of the step is counted there too, so the
-host neither waits for the device nor tells it anything. The first time a step is recorded and run, which compiles and warms up
+host neither waits for the device nor sends it anything. The first time a step is recorded and run, which compiles and warms up
 what it needs; the second time it is captured too.
 """
 

@@ -1,4 +1,4 @@
-"""All statements put to the test, told as a table, a picture and a file."""
+"""The tests of all statements, as a table, a picture and a file."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def forward(
 
 @triton.jit
 def unpool(g, source, out, OH, OW, CH, CW, per_pixel, per_filter, total, N: tl.constexpr, BLOCK: tl.constexpr):
-    """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g (laid out as told) and where its pixels came from."""
+    """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g (with these strides) and where its pixels came from."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < total
     n, pixel = at % N, at // N

@@ -94,7 +94,7 @@ function showRuns(doc) {
   const body = bodyOf("runs");
   byId("runs").hidden = !doc.runs.length;
   if (!doc.runs.length) return;
-  const told = el("p", { class: "note", role: "status", id: "runs-count" });
+  const count = el("p", { class: "note", role: "status", id: "runs-count" });
   const holder = el("div", {});
   const score = (run, name) => (known(run[`${name}_mean`]) ? `${percent(run[`${name}_mean`])} ± ${(100 * (run[`${name}_std`] || 0)).toFixed(1)}` : "–");
   const STATES = { done: "✓ done", failed: "✗ failed", missing: "– not run" };
@@ -104,14 +104,14 @@ function showRuns(doc) {
       && words.every((word) => `${run.row} ${run.point} ${run.column} ${run.key} ${run.error} seed ${run.seed}`.toLowerCase().includes(word));
     const found = doc.runs.filter(fits);
     const shown = found.slice(0, 500);
-    told.textContent = `${many(found.length, "run")} of ${grouped(doc.summary.runs)}` + (shown.length < found.length ? `, of which the first ${shown.length} are listed.` : ".");
+    count.textContent = `${many(found.length, "run")} of ${grouped(doc.summary.runs)}` + (shown.length < found.length ? `, of which the first ${shown.length} are listed.` : ".");
     holder.replaceChildren(table(["method", "column", "point", "protocol", "seed", "status", "served", "adapted", "worst served", "Jain", "time"],
       shown.map((run) => [run.row, run.column, run.point || "–", run.protocol, String(run.seed), [STATES[run.status] || run.status, run.error ? el("small", { class: "why" }, run.error) : null],
         score(run, "served"), score(run, "adapted"), percent(run.served_min), plain(run.served_jain, 4), duration(run.seconds)]), "runs"));
   };
   const options = (name) => [["", "all"], ...distinct(doc.runs, name).map((value) => [value, value])];
   body.replaceChildren(el("div", { class: "controls" }, choice("runs-protocol", "Protocol", options("protocol"), draw), choice("runs-column", "Column", options("column"), draw),
-    choice("runs-status", "Status", options("status"), draw), el("label", {}, "Words ", el("input", { type: "search", id: "runs-words", oninput: draw }))), told, holder);
+    choice("runs-status", "Status", options("status"), draw), el("label", {}, "Words ", el("input", { type: "search", id: "runs-words", oninput: draw }))), count, holder);
   draw();
 }
 

@@ -11,7 +11,7 @@ function showWeights(doc) {
 function slider(doc) {
   const last = doc.rounds.length - 1;
   const range = el("input", { type: "range", id: "round", min: 0, max: last, step: 1, "aria-label": "Round" });
-  const told = el("output", { for: "round", id: "round-label" });
+  const label = el("output", { for: "round", id: "round-label" });
   const play = el("button", { type: "button", id: "play" });
   const stop = () => {
     clearInterval(view.playing);
@@ -22,7 +22,7 @@ function slider(doc) {
     const at = position(doc);
     range.value = at;
     range.setAttribute("aria-valuetext", `round ${doc.rounds[at]}`);
-    told.textContent = `round ${grouped(doc.rounds[at])} of ${grouped(doc.run.rounds)}`;
+    label.textContent = `round ${grouped(doc.rounds[at])} of ${grouped(doc.run.rounds)}`;
     play.textContent = view.playing ? "❚❚ Pause" : "▶ Play";
   };
   range.addEventListener("input", () => lookAt(doc, Number(range.value)));
@@ -38,7 +38,7 @@ function slider(doc) {
   });
   on("round", show);
   show();
-  return el("div", { class: "controls" }, play, range, told);
+  return el("div", { class: "controls" }, play, range, label);
 }
 
 function oneRound(doc) {
