@@ -33,7 +33,7 @@ def test_sites_train_by_the_recipe_of_the_run(share, tmp_path):
 
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_sites_keep_the_samples_apart_that_clients_of_a_simulation_do(aggregation, tmp_path):
-    settings = {"rounds": 4, "check_share": 0.4, "label_prior": "client", "seed": 2}
+    settings = {"rounds": 4, "check_share": 0.4, "smoothing_spread": 1.0, "smoothing_end": 0.5, "label_prior": "client", "seed": 2}
     network = fake_network(tmp_path)
     run = server_loop(tmp_path, network, method="fedfew:models=2,mu=0.02", aggregation=aggregation, **settings).run()
     kept = {"batch_size": SETTINGS["batch_size"], "lr": SETTINGS["lr"], "engine": "sequential"}

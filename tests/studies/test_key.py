@@ -70,6 +70,7 @@ OTHERWISE = {
     "temperature": 1.0,
     "smoothing_end": 0.25,
     "check_share": 0.05,
+    "smoothing_spread": 1.0,
     "restart_unused": 10,
     "participation": 0.5,
     "aggregator": "median",

@@ -340,9 +340,9 @@ def test_gradient_helper_is_the_plain_one():
 
 def test_the_strong_recipe_is_its_settings():
     data = skewed()
+    of_fedfew = {"smoothing_end": 0.25, "check_share": 0.05, "smoothing_spread": 1.0}
     by_name, spelled_out = (
-        train(FedFew(), data, **more)
-        for more in ({"recipe": "strong"}, STRONG | {"server_average": 0.9, "smoothing_end": 0.25, "check_share": 0.05})
+        train(FedFew(), data, **more) for more in ({"recipe": "strong"}, STRONG | {"server_average": 0.9} | of_fedfew)
     )
     assert_same(tensors(by_name), tensors(spelled_out))
     assert train(FedFew(), data, recipe="strong", serve="best").settings["serve"] == "best"

@@ -67,9 +67,12 @@ def test_which_ones_depends_on_the_seed_and_the_client_alone():
     assert torch.equal(twice.of(0)[0], data.train.x.flip(0)[twice.row.new_tensor([137]) - twice.row[twice.rows(0)]])
 
 
-def test_engines_agree():
-    stacked, *others = (tensors(train(FEW, memorised(), **CHECKED, engine=e)) for e in ("stacked", "sequential", "threaded"))
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_engines_agree(spread):
+    few, settings = FedFew(models=2, mu=0.2 if spread else 0.02), CHECKED | {"smoothing_spread": spread}
+    stacked, *others = (tensors(train(few, memorised(), **settings, engine=e)) for e in ("stacked", "sequential", "threaded"))
     assert 0 <= stacked["history/confirmed"].min() < 1
+    assert (stacked["history/confirmed"].max() > 1) == (spread > 0)
     for found in others:
         assert_same(found, stacked, 1e-4)
 
@@ -85,6 +88,30 @@ def test_weights_of_every_round_are_those_of_what_counts():
     line = next(event for event in run.state.events if event.startswith("training losses mislead"))
     number = next(t for t, part in enumerate(parts, 1) if part < 0.5)
     assert line == round_events.once(round_events.not_confirmed(parts[number - 1], number), [])[0]
+
+
+def test_a_spread_changes_the_weights_and_falls_with_the_smoothing(monkeypatch):
+    few, settings = FedFew(models=2, mu=0.2, weigh_samples=False, most_share=1.0), CHECKED | {"rounds": 8, "smoothing_end": 0.25}
+    passed: list[float] = []
+    real = FedFew.confirmed
+    monkeypatch.setattr(FedFew, "confirmed", lambda self, *rest: passed.append(rest[-1]) or real(self, *rest))
+    run = train(few, federation(LARGE), **settings, smoothing_spread=0.8)
+    assert passed == pytest.approx([0.8] * 6 + [0.4, 0.2])
+    parts = [1.0, *run.history.confirmed.tolist()]
+    assert max(parts) > 1.5
+    for t, mu in enumerate([0.2] * 6 + [0.1, 0.05]):
+        w = scalarization.weights(counted(torch.from_numpy(run.history.losses[t]).double(), parts[t]), mu)[1]
+        torch.testing.assert_close(torch.from_numpy(run.history.w[t]).double(), w, rtol=2e-4, atol=1e-6)
+    assert differ(tensors(run), tensors(train(few, federation(LARGE), **settings)))
+
+
+def test_a_spread_without_checked_losses_has_no_effect_and_a_line_says_so():
+    events: list[str] = []
+    found = train(FedFew(), smoothing_spread=0.8, on_round=lambda progress: events.extend(progress.events))
+    assert_same(tensors(found), tensors(train(FedFew())))
+    assert "smoothing_spread is 0.8, but no losses are checked (check_share): it has no effect" in events
+    with pytest.raises(ValueError, match="smoothing_spread must be a finite number ≥ 0, not -1"):
+        TrainConfig(smoothing_spread=-1)
 
 
 def test_the_share_changes_the_models_but_not_a_method_that_does_not_check():
@@ -109,14 +136,15 @@ def test_with_differential_privacy_it_has_no_effect():
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path):
-    whole = train(FEW, memorised(), **CHECKED)
-    assert whole.history.confirmed[3] < 1
+    settings = CHECKED | {"smoothing_spread": 0.05, "smoothing_end": 0.5}
+    whole = train(FEW, memorised(), **settings)
+    assert whole.history.confirmed[3] != 1
 
     def stop(progress):
         return "stop" if progress.round == 4 else None
 
-    train(FEW, memorised(), on_round=stop, folder=tmp_path, **CHECKED)
-    assert_same(tensors(train(FEW, memorised(), folder=tmp_path, resume=True, **CHECKED)), tensors(whole))
+    train(FEW, memorised(), on_round=stop, folder=tmp_path, **settings)
+    assert_same(tensors(train(FEW, memorised(), folder=tmp_path, resume=True, **settings)), tensors(whole))
 
 
 def test_runs_in_a_pack_are_as_alone():

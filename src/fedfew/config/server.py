@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fedfew.config.group import TRAINING, Group
-from fedfew.util.validated import BELOW_ONE, POSITIVE, SHARE, ZERO_OR_MORE, one_of, setting
+from fedfew.util.validated import BELOW_ONE, NOT_NEGATIVE, POSITIVE, SHARE, ZERO_OR_MORE, one_of, setting
 
 ServerOptimizerName = Literal["none", "momentum", "adam", "yogi", "adagrad"]
 Serve = Literal["best", "mixture"]
@@ -54,6 +54,13 @@ class Server(Group):
         "Share of each client's training samples (of n at most √n) that are never trained on: FedFew counts differences between "
         "training losses as far as the losses there confirm them. 0: it counts all.",
         allowed=BELOW_ONE,
+        panel=TRAINING,
+    )
+    smoothing_spread: float = setting(
+        0.0,
+        "With check_share: FedFew's μ between the models of a client is at most this many times the spread of their losses, so "
+        "that nearly equal models specialise, too. 0: μ alone.",
+        allowed=NOT_NEGATIVE,
         panel=TRAINING,
     )
     restart_unused: int = setting(

@@ -124,9 +124,9 @@ class FedFew(Method):
     def checks_losses(self) -> bool:
         return self.models > 1 and self.share == "none"
 
-    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor) -> float:
+    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor, spread: float = 0.0) -> float:
         times_share = self.weigh_samples and not self.scale_free  # on average 1 / number of clients
-        return confirmation.confirmed(losses, unseen, share, self.mu * len(losses) if times_share else self.mu)
+        return confirmation.confirmed(losses, unseen, share, self.mu * len(losses) if times_share else self.mu, spread)
 
     def loss_bound(self, median: float) -> float:
         """With a cap on shares, α_i is at most 10 times that of a client with the median loss, but for sample counts."""

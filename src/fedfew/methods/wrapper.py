@@ -52,8 +52,8 @@ class Wrapper(Method):
     def checks_losses(self) -> bool:
         return self.method.checks_losses
 
-    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor) -> float:
-        return self.method.confirmed(losses, unseen, share)
+    def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor, spread: float = 0.0) -> float:
+        return self.method.confirmed(losses, unseen, share, spread)
 
     def loss_bound(self, median: float) -> float:
         return self.method.loss_bound(median)

@@ -14,7 +14,7 @@ OWN = {
     *("seed", "data_seed", "partition", "clients", "method", "method_settings", "rounds", "participation"),
     *("aggregator", "trim", "assumed_attackers", "norm_bound", "attack", "attackers", "dp_noise", "dp_clip", "dp_delta"),
     *("server_optimizer", "server_lr", "server_momentum", "server_average", "serve", "temperature", "smoothing_end"),
-    *("check_share", "restart_unused", "early_stopping", "keep", "best_by", "score_every", "checkpoint_every", "chunk", "recipe"),
+    *("check_share", "smoothing_spread", "restart_unused", "early_stopping", "keep", "best_by", "score_every", "checkpoint_every", "chunk", "recipe"),
 }
 
 

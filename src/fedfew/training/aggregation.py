@@ -152,11 +152,13 @@ class Aggregation:
         return self.optimizer.step(old, proposed, moments)
 
     def _confirmed(self) -> float:
-        """Which part of differences between losses counts in the next round."""
+        """By how much differences between losses are multiplied in the next round."""
         unseen, answered = self.replies.unseen, self.replies.answered
         if unseen is None:
             return self.weights.confirmed
-        return self.method.confirmed(self.replies.reported, unseen[answered], self.share[answered])
+        config = self.optimizer.config
+        spread = config.smoothing_spread * config.smoothing_of(self._state.round + 1)  # it falls as the method's μ does
+        return self.method.confirmed(self.replies.reported, unseen[answered], self.share[answered], spread)
 
     def _averaged(self, server: Tree) -> Tree:
         """The average of the server's models over rounds, where that is what is served."""

@@ -49,7 +49,7 @@ class State:
     mixture: Tensor | None = None  # [M, S]: the weights of these models, where clients use a mixture
     left_out: int = 0  # clients left out since the last scored round
     median_loss: float | None = None  # over clients, of the least loss that each reported in the last round; None: not known
-    confirmed: float = 1.0  # which part of differences between losses counts in the next round (fedfew.methods.confirmation)
+    confirmed: float = 1.0  # what differences between losses are multiplied by in the next round (fedfew.methods.confirmation)
     unused: tuple[int, ...] = ()  # rounds for which no client has used each model, if counted
     moments: Tree = field(default_factory=dict)  # of the server optimiser
     average: Tree = field(default_factory=dict)  # of the server's states over rounds, where that is what is served

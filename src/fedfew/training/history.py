@@ -32,7 +32,7 @@ class History:
     bytes_up, _down     [S]          bytes sent to the server, and to the clients, in this round
     left_out            [S]          clients left out since the last scored round because their numbers were not finite
     epsilon             [S]          ε of differential privacy so far, where dp_noise is set
-    confirmed           [S]          which part of differences between losses counts in the next round (with check_share)
+    confirmed           [S]          what differences between losses are multiplied by in the next round (with check_share)
     alpha, w, g         …            the method's own, here FedFew's: [S, M], [S, M, K], [S]
     ==================  ===========  ====================================================================================
     """

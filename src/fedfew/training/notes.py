@@ -9,7 +9,7 @@ from fedfew.config import STRONG, TrainConfig
 from fedfew.engines import Engine
 from fedfew.methods import FedBN, FedFew, Method
 from fedfew.stack import leaves, take
-from fedfew.training import privacy, products, restart
+from fedfew.training import privacy, products, restart, unseen
 from fedfew.training.checkpoint import State
 
 
@@ -46,6 +46,8 @@ def _idle_of_recipe(config: TrainConfig, method: Method, single: bool) -> dict[s
         found["check_share"] = f"{method.name} as it is set does not weigh several whole models by their losses"
     elif config.check_share and config.dp_noise:
         found["check_share"] = "dp_noise is set, and clients' losses are private"
+    if config.smoothing_spread and unseen.share(config, method) == 0:
+        found["smoothing_spread"] = "no losses are checked (check_share)"
     return found
 
 

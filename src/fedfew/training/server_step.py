@@ -16,7 +16,7 @@ class ServerStep:
     moments: Tree
     average: Tree
     median_loss: float | None  # over clients, of the least loss that each reported
-    confirmed: float = 1.0  # which part of differences between losses counts in the next round
+    confirmed: float = 1.0  # by how much differences between losses are multiplied in the next round
     unused: tuple[int, ...] = ()  # rounds for which no client has used each model, if counted
 
     @classmethod
