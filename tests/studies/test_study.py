@@ -153,6 +153,7 @@ def test_the_catalogue_holds_the_papers_tables_and_figures():
         "leaderboard-methods",
         "leaderboard-wide",
         "little-data",
+        "short-runs",
         "tuned",
         "quick",
         "quick-k",

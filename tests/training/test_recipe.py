@@ -311,7 +311,9 @@ def test_chunks_do_not_matter_with_the_recipe():
 def test_settings_of_the_recipe_without_effect_are_one_line():
     events = []
     train(LocalOnly(), on_round=lambda progress: events.extend(progress.events), recipe="strong")
-    assert events == ["recipe strong: server_optimizer, serve, smoothing_end, check_share have no effect with local"]
+    assert events == [
+        "recipe strong: server_optimizer, serve, smoothing_end, check_share, smoothing_spread have no effect with local"
+    ]
 
 
 def test_settings_without_effect_are_reported():

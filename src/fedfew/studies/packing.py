@@ -13,8 +13,9 @@ ON_A_GPU = 10  # runs of a pack, unless given
 OWN = {
     *("seed", "data_seed", "partition", "clients", "method", "method_settings", "rounds", "participation"),
     *("aggregator", "trim", "assumed_attackers", "norm_bound", "attack", "attackers", "dp_noise", "dp_clip", "dp_delta"),
-    *("server_optimizer", "server_lr", "server_momentum", "server_average", "serve", "temperature", "smoothing_end"),
-    *("check_share", "smoothing_spread", "restart_unused", "early_stopping", "keep", "best_by", "score_every", "checkpoint_every", "chunk", "recipe"),
+    *("server_optimizer", "server_lr", "server_momentum", "server_average", "serve", "temperature"),
+    *("smoothing_end", "check_share", "smoothing_spread", "restart_unused"),
+    *("early_stopping", "keep", "best_by", "score_every", "checkpoint_every", "chunk", "recipe"),
 }
 
 
