@@ -14,12 +14,12 @@ import typer
 import fedfew
 from fedfew.cli import run, runfiles
 from fedfew.federation import Samples
-from fedfew.report.page import pack
 from fedfew.training import run_files
 from fedfew.training.from_settings import make_federation
 from fedfew.training.on_round import Progress
 from fedfew.training.resolve import resolve
 from tests.helpers import call, federation, linear
+from tests.report.unpacked import unpacked
 
 SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--models", "2"]
 
@@ -48,7 +48,7 @@ def test_a_run_becomes_one_file(folder: Path, here: Path) -> None:
     document = data_of(here / "pages" / "mine.html")
     assert document["run"]["folder"] == "mine"
     assert document["absent"] == {}  # label counts and costs are in the folder
-    batches = np.ceil(pack.unpacked(document["clients"]["train"]) / 10)
+    batches = np.ceil(unpacked(document["clients"]["train"]) / 10)
     assert document["costs"]["steps"] == pytest.approx(2 * batches.mean())  # both models, one epoch
     assert "macro_f1" in document["final"]
     assert document["labels"]["classes"] == list("0123456789")
@@ -187,5 +187,5 @@ def test_a_run_that_ends_early_says_so(here: Path, wrong: BaseException) -> None
 def test_packed_arrays_of_a_real_run_are_its_history(folder: Path, here: Path) -> None:
     call("report", str(folder), "-o", "mine.html")
     document, history = data_of(here / "mine.html"), fedfew.load(folder).history
-    assert pack.unpacked(document["maps"]["served"]) == pytest.approx(history.served_accuracy, abs=1e-4)
-    assert pack.unpacked(document["maps"]["alpha"]) == pytest.approx(history.alpha)
+    assert unpacked(document["maps"]["served"]) == pytest.approx(history.served_accuracy, abs=1e-4)
+    assert unpacked(document["maps"]["alpha"]) == pytest.approx(history.alpha)

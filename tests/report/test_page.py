@@ -25,6 +25,7 @@ from fedfew.training.confusion import Confusion
 from fedfew.training.history import History
 from tests.helpers import federation
 from tests.report.synthetic import Synthetic
+from tests.report.unpacked import unpacked
 
 NAN = float("nan")
 ASSETS = Path(fedfew.__file__).parent / "report" / "page" / "assets"
@@ -93,9 +94,9 @@ def test_curves_are_summaries_over_the_clients_that_have_a_score() -> None:
 
 def test_changes_of_model_are_counted_for_clients_and_for_rounds() -> None:
     document = made()
-    assert pack.unpacked(document["clients"]["switches"]).tolist() == [0, 2, 0, 0]
+    assert unpacked(document["clients"]["switches"]).tolist() == [0, 2, 0, 0]
     assert document["curves"]["switches"] == [0, 1, 1]
-    assert pack.unpacked(document["maps"]["choice"]).tolist() == [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
+    assert unpacked(document["maps"]["choice"]).tolist() == [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
 
 
 def test_a_client_that_was_not_scored_has_kept_its_model() -> None:
@@ -105,8 +106,8 @@ def test_a_client_that_was_not_scored_has_kept_its_model() -> None:
     state.history = History.from_arrays(columns)
     document = of_run(InMemory(state))
     assert document["curves"]["models_in_use"] == [2, 2, 2]
-    assert pack.unpacked(document["clients"]["switches"]).tolist() == [0, 1, 0, 0]
-    assert np.isnan(pack.unpacked(document["maps"]["choice"])[1]).tolist() == [False, True, True, False]
+    assert unpacked(document["clients"]["switches"]).tolist() == [0, 1, 0, 0]
+    assert np.isnan(unpacked(document["maps"]["choice"])[1]).tolist() == [False, True, True, False]
 
 
 def test_switches_between_drawn_rounds_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +119,12 @@ def test_switches_between_drawn_rounds_count(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_weights_come_as_they_are_and_absent_clients_have_none() -> None:
     maps = made()["maps"]
-    alpha, w = pack.unpacked(maps["alpha"]), pack.unpacked(maps["w"])
+    alpha, w = unpacked(maps["alpha"]), unpacked(maps["w"])
     assert alpha[1] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert np.isnan(alpha[2]).tolist() == [False, False, False, True]
     assert w[2, :3] == pytest.approx(np.array([[1, 0], [0.75, 0.25], [0, 1]]), abs=0.002)
     assert np.isnan(w[2, 3]).all()
-    assert pack.unpacked(made()["clients"]["w"])[1] == pytest.approx([0.75, 0.25])
+    assert unpacked(made()["clients"]["w"])[1] == pytest.approx([0.75, 0.25])
 
 
 def test_rows_are_ordered_by_model_then_group_then_accuracy() -> None:
@@ -131,7 +132,7 @@ def test_rows_are_ordered_by_model_then_group_then_accuracy() -> None:
     grouped = made(SideFiles(about={"groups": [0, 1, 1, 0]}))
     assert grouped["rows"]["order"] == [0, 1, 3, 2]
     assert grouped["groups"] == ["0", "1"]
-    assert pack.unpacked(grouped["clients"]["group"]).tolist() == [0, 1, 1, 0]
+    assert unpacked(grouped["clients"]["group"]).tolist() == [0, 1, 1, 0]
 
 
 def test_what_lies_beside_is_shown() -> None:
@@ -140,13 +141,13 @@ def test_what_lies_beside_is_shown() -> None:
     final = {"macro_f1": [0.5, 0.25, None, 0.75], "auc": [None] * 4}
     confusion = Confusion.of([([0], [0])] * 4, 3)
     document = made(SideFiles("mine", about, counts, final, {"checkpoint_every": 7}, {"bytes_up": 5, "steps": 2.5}, confusion))
-    shares = pack.unpacked(document["labels"]["clients"])
+    shares = unpacked(document["labels"]["clients"])
     assert shares == pytest.approx(np.array([[0.25, 0.25, 0.5], [1, 0, 0], [0, 0, 0], [0, 0.75, 0.25]]), abs=0.002)
-    assert pack.unpacked(document["labels"]["all"]) == pytest.approx([5 / 12, 4 / 12, 3 / 12])
+    assert unpacked(document["labels"]["all"]) == pytest.approx([5 / 12, 4 / 12, 3 / 12])
     assert document["labels"]["classes"] == ["a", "b", "c"]
     assert document["final"]["macro_f1"]["mean"] == 0.5
     assert document["final"]["auc"]["mean"] is None
-    assert pack.unpacked(document["clients"]["train"]).tolist() == [4, 4, 0, 4]
+    assert unpacked(document["clients"]["train"]).tolist() == [4, 4, 0, 4]
     assert document["run"]["checkpoint_every"] == 7
     assert document["costs"] == {"bytes_up": 5, "steps": 2.5}
     assert document["absent"] == {}
@@ -156,13 +157,13 @@ def test_predictions_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([0, 0, 1], [0, 2, 1]), ([2], [2]), ([1], [0]), ([1], [1])]
     shown = made(SideFiles(confusion=Confusion.of(pairs, 3)))["confusion"]
     assert shown["classes"] == ["0", "1", "2"]
-    assert pack.unpacked(shown["all"]).tolist() == [[1, 0, 1], [1, 2, 0], [0, 0, 1]]
-    assert [pack.unpacked(shown[name]).tolist() for name in ("samples", "predicted", "right")] == [
+    assert unpacked(shown["all"]).tolist() == [[1, 0, 1], [1, 2, 0], [0, 0, 1]]
+    assert [unpacked(shown[name]).tolist() for name in ("samples", "predicted", "right")] == [
         [2, 3, 1],
         [2, 2, 2],
         [1, 2, 1],
     ]
-    assert pack.unpacked(shown["entries"])[0].tolist() == [0, 0, 0, 1]
+    assert unpacked(shown["entries"])[0].tolist() == [0, 0, 0, 1]
     assert made()["absent"]["classes"].startswith("Predictions per class were not counted")
     monkeypatch.setattr("fedfew.report.page.classes.MOST_ENTRIES", 3)
     assert "entries" not in made(SideFiles(confusion=Confusion.of(pairs, 3)))["confusion"]
@@ -245,15 +246,15 @@ def test_only_the_newest_events_are_listed() -> None:
 
 
 def test_packed_numbers_come_back() -> None:
-    assert pack.unpacked(pack.fractions([0, 0.12345, 1, NAN]))[:3] == pytest.approx([0, 0.1234, 1], abs=1e-4)
-    assert np.isnan(pack.unpacked(pack.fractions([NAN]))[0])
-    assert pack.unpacked(pack.shares([0.5])) == pytest.approx([0.5], abs=0.002)
+    assert unpacked(pack.fractions([0, 0.12345, 1, NAN]))[:3] == pytest.approx([0, 0.1234, 1], abs=1e-4)
+    assert np.isnan(unpacked(pack.fractions([NAN]))[0])
+    assert unpacked(pack.shares([0.5])) == pytest.approx([0.5], abs=0.002)
     for largest, kind in ((254, "u1"), (255, "u2"), (65535, "u4")):
         packed = pack.whole([0, largest, -1])
         assert packed["type"] == kind
-        assert pack.unpacked(packed)[:2].tolist() == [0, largest]
-        assert np.isnan(pack.unpacked(packed)[2])
-    assert pack.unpacked(pack.floats([[1e-20], [NAN]]))[0] == pytest.approx(1e-20)
+        assert unpacked(packed)[:2].tolist() == [0, largest]
+        assert np.isnan(unpacked(packed)[2])
+    assert unpacked(pack.floats([[1e-20], [NAN]]))[0] == pytest.approx(1e-20)
 
 
 def test_rounds_are_thinned_evenly_and_the_last_is_kept() -> None:
@@ -297,7 +298,7 @@ def test_rare_classes_are_shown_as_one_where_there_are_too_many(monkeypatch: pyt
     counts = np.array([[5, 1, 0, 4], [5, 0, 1, 3], [2, 0, 0, 2], [1, 0, 0, 0]])
     found = labels.distribution(counts, ["a", "b", "c", "d"], binning.arranged(np.zeros(4, int), np.zeros(4, int), np.zeros(4)))
     assert found["classes"] == ["a", "d", "2 others"]
-    assert pack.unpacked(found["clients"])[0] == pytest.approx([0.5, 0.4, 0.1], abs=0.002)
+    assert unpacked(found["clients"])[0] == pytest.approx([0.5, 0.4, 0.1], abs=0.002)
     assert found["rows"] is None
 
 

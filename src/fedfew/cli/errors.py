@@ -27,10 +27,6 @@ def show_tracebacks(wanted: bool) -> None:
     _tracebacks = wanted
 
 
-def tracebacks_wanted() -> bool:
-    return _tracebacks
-
-
 def readable(command: Command) -> Command:
     """A command whose errors can be read by people."""
 

@@ -104,9 +104,7 @@ def load(
     _check_read(read, defaults.name, tokens, language, stratify)
     drawn = spec is None and defaults.keep_split
     spec, clients, chosen = _chosen_partition(spec, clients, read, defaults, language)
-    if group is None and not stratify:
-        group = defaults.group
-    group = None if group == "none" else group
+    group = _chosen_group(group, stratify, defaults)
     units = _groups(read, group)
     splits = read.splits if test_share is None and defaults.keep_split else None
     parts = spec.partition(
@@ -134,15 +132,10 @@ def load(
         "columns": read.details.get("columns"),
         "tokens": None if tokens is None else tokens.about,
         "skipped": skipped,
-        "notes": [
-            *(notes.about_clients(len(cuts), str(spec)) if drawn and not spec.column else []),
-            *read.notes,
-            *([] if tokens is None else tokens.notes),
-            *chosen,
-            *notes.about_data(read, units, group, splits, scale),
-            *defaults.notes(read),
-        ],
     }
+    lines = notes.about_clients(len(cuts), str(spec)) if drawn and not spec.column else []
+    lines = [*lines, *read.notes, *([] if tokens is None else tokens.notes), *chosen]
+    about["notes"] = [*lines, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)]
     federation = assemble(
         read,
         cuts,
@@ -251,6 +244,13 @@ def _check_read(data: DecodedData, name: str, tokens: Tokens | None, language: b
         raise ValueError(f"stratify is for classes, but the task is {data.task}")
     if not language and len(np.unique(data.y, axis=0)) < 2:
         raise DataError(f"all {len(data)} rows of {name} have the same label, two or more are needed (label=… names a column)")
+
+
+def _chosen_group(group: str | None, stratify: bool, defaults: reading.Defaults) -> str | None:
+    """The column to group by, the data set's own where none is given; None: no grouping."""
+    if group is None and not stratify:
+        group = defaults.group
+    return None if group == "none" else group
 
 
 def _groups(data: DecodedData, group: str | None) -> Indices | None:

@@ -36,13 +36,6 @@ def floats(values: ArrayLike) -> Packed:
     return _packed(np.asarray(values, dtype="<f4"), 1)
 
 
-def unpacked(packed: Packed) -> NDArray[np.float64]:
-    """What was packed, NaN where there is no value."""
-    codes = np.frombuffer(base64.b64decode(packed["data"]), f"<{packed['type']}").reshape(packed["shape"])
-    values = codes.astype(np.float64) * packed["scale"]
-    return values if packed["type"] == "f4" else np.where(codes == np.iinfo(codes.dtype).max, np.nan, values)
-
-
 def _coded(values: ArrayLike, kind: str, scale: float) -> Packed:
     array = np.asarray(values, dtype=np.float64)
     none = np.iinfo(kind).max
