@@ -90,42 +90,10 @@ class RoundLoop:
     def _round(self, number: int, scored: bool) -> float:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
         begin = self.engine.clock()
-        method, server, train = self.method.smoothed(self.config.smoothing_of(number)), self.state.server, self.federation.train
-        private = self.config.dp_noise > 0
-        draw = privacy.drawn if private else random_streams.participants
-        present = draw(self.engine.seed, number, self.federation.ids, self.config.participation)
-        counts = train.count.cpu()
-        share = torch.zeros(len(self.federation), dtype=torch.float64)  # weights are exp(share · loss / μ): digits count
-        share[present] = counts[present].double() / counts[present].sum()
-        noise = privacy.counted_noise(self.engine.seed, number) if private else None
-        collected = Aggregation(method, self.state, share, self.optimizer, noise)
-        new: list[tuple[Tensor, Tree]] = []
-        scoring = 0.0
-        for clients in chunks(self.group.share(present, counts[present]), self.chunk):
-            received = method.dispatch(server, clients)
-            local = Local(
-                self.engine,
-                train.take(clients),
-                self.federation.ids[clients],
-                number,
-                share[clients].to(train.y.device),
-            )
-            outcome = method.client(received, self._own(clients), local)
-            collected.replies.bytes_down += bytes_each(received) * len(clients)
-            good, outcome = usable(outcome)
-            clients = clients[good]
-            if len(clients) == 0:
-                continue
-            if scored:
-                before = self.engine.clock()
-                scores = self._serving.score(outcome.adapted, clients, self.federation.test, outcome.mixture)
-                collected.replies.adapted.put(clients, scores)
-                scoring += self.engine.clock() - before
-            collected.add(clients, outcome.reply)
-            new.append((clients, outcome.own))
-            del outcome  # or this chunk's models would stay in memory until the next one's are trained
+        present, collected = self._begun(number)
+        new, scoring = self._local_work(collected, present, number, scored)
         if self.group.size > 1:
-            new = collected.join(self.group, new, train.y.device)
+            new = collected.join(self.group, new, self.federation.train.y.device)
         step = collected.result()
         if step is None:
             raise self._diverged(number)
@@ -147,6 +115,44 @@ class RoundLoop:
                     if self.config.keep == "best" and self._is_best():
                         self.state.remember_as_best()
         return collected.loss
+
+    def _begun(self, number: int) -> tuple[Tensor, Aggregation]:
+        """The clients drawn for the round, and what collects their replies."""
+        private, counts = self.config.dp_noise > 0, self.federation.train.count.cpu()
+        draw = privacy.drawn if private else random_streams.participants
+        present = draw(self.engine.seed, number, self.federation.ids, self.config.participation)
+        share = torch.zeros(len(self.federation), dtype=torch.float64)  # weights are exp(share · loss / μ): digits count
+        share[present] = counts[present].double() / counts[present].sum()
+        noise = privacy.counted_noise(self.engine.seed, number) if private else None
+        method = self.method.smoothed(self.config.smoothing_of(number))
+        return present, Aggregation(method, self.state, share, self.optimizer, noise)
+
+    def _local_work(
+        self, collected: Aggregation, present: Tensor, number: int, scored: bool
+    ) -> tuple[list[tuple[Tensor, Tree]], float]:
+        """Train this process's clients and collect their replies; returns their new private states, and seconds of scoring."""
+        method, train = collected.method, self.federation.train
+        new: list[tuple[Tensor, Tree]] = []
+        scoring = 0.0
+        for clients in chunks(self.group.share(present, train.count.cpu()[present]), self.chunk):
+            received = method.dispatch(self.state.server, clients)
+            share = collected.share[clients].to(train.y.device)
+            local = Local(self.engine, train.take(clients), self.federation.ids[clients], number, share)
+            outcome = method.client(received, self._own(clients), local)
+            collected.replies.bytes_down += bytes_each(received) * len(clients)
+            good, outcome = usable(outcome)
+            clients = clients[good]
+            if len(clients) == 0:
+                continue
+            if scored:
+                before = self.engine.clock()
+                scores = self._serving.score(outcome.adapted, clients, self.federation.test, outcome.mixture)
+                collected.replies.adapted.put(clients, scores)
+                scoring += self.engine.clock() - before
+            collected.add(clients, outcome.reply)
+            new.append((clients, outcome.own))
+            del outcome  # or this chunk's models would stay in memory until the next one's are trained
+        return new, scoring
 
     def _own(self, clients: Tensor) -> Tree:
         return take(self.state.own, clients.to(self.federation.train.y.device))
