@@ -5,17 +5,91 @@ work on the machine affects the ratio little. The first call, which imports and 
 
     python benchmarks/end_to_end.py --rounds 100 --repeats 3
     python benchmarks/end_to_end.py --append benchmarks/history.jsonl --note "what changed"
+    python benchmarks/end_to_end.py --parts    # where a round of the stacked engine goes
 """
 
 import argparse
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import fedfew
 from fedfew.bench import history
+from fedfew.engines.base import Engine
+from fedfew.engines.stacked import traced
+from fedfew.engines.stacked.engine import Stacked
+from fedfew.training import api, checkpoint, loop, round_record, serving
+from fedfew.training.aggregation import Aggregation
+
+PARTS: list[tuple[Any, str, str]] = [
+    (traced, "recorded", "recording steps and scores"),
+    (traced, "_replay", "recording steps and scores"),
+    (Stacked, "_train", "training: around the replay"),
+    (Stacked, "_scores", "scores: around the replays"),
+    (serving, "score", "scores: around the replays"),
+    (Engine, "pass_of", "orders of samples"),
+    (Aggregation, "add", "weights and weighted mean"),
+    (Aggregation, "result", "weights and weighted mean"),
+    (Aggregation, "events", "history and lines about the round"),
+    (round_record, "record", "history and lines about the round"),
+    (checkpoint, "write", "checkpoints"),
+    (loop.RoundLoop, "_round", "rest of the round"),
+    (api, "train", "before and after the rounds"),
+]
+
+
+class Parts:
+    """CPU seconds of the parts of a run, each without the parts called within it."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._within: list[float] = []
+
+    def timed(self, function: Any, part: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin = time.process_time()
+            self._within.append(0.0)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.process_time() - begin
+                self.seconds[part] += took - self._within.pop()
+                if self._within:
+                    self._within[-1] += took
+
+        return call
+
+    def install(self) -> None:
+        for owner, name, part in PARTS:
+            setattr(owner, name, self.timed(getattr(owner, name), part))
+        scripted = traced.scripted
+
+        def named(graph: Any, constants: Any) -> Any:
+            program = scripted(graph, constants)
+            trains = any("baddbmm_" in str(node.target) for node in graph.nodes)
+            return program and self.timed(program, "training: the replay" if trains else "scores: the replays")
+
+        traced.scripted = named
+
+
+def print_parts(data: fedfew.Federation, rounds: int, repeats: int) -> None:
+    parts = Parts()
+    parts.install()
+    best: dict[str, float] = {}
+    for _ in range(repeats):
+        parts.seconds.clear()
+        with tempfile.TemporaryDirectory() as folder:
+            api.train(data, "mlp", "fedfew", rounds=rounds, lr=0.1, batch_size=10, engine="stacked", folder=folder)
+        if not best or sum(parts.seconds.values()) < sum(best.values()):
+            best = dict(parts.seconds)
+    whole = sum(best.values())
+    for part, seconds in sorted(best.items(), key=lambda item: -item[1]):
+        print(f"{part}: {1000 * seconds / rounds:.2f} ms of CPU time per round, {100 * seconds / whole:.0f} %")
+    print(f"together: {1000 * whole / rounds:.2f} ms")
 
 
 def seconds_per_round(data: fedfew.Federation, engine: str, rounds: int) -> float:
@@ -31,11 +105,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--append", type=Path, help="append a line with the figures to this history")
     parser.add_argument("--note", default="", help="what changed, for that line")
+    parser.add_argument("--parts", action="store_true", help="print where a round of the stacked engine goes instead")
     given = parser.parse_args()
     torch.set_num_threads(1)
     data = fedfew.data.load("digits", clients=20)
     rounds = {"stacked": given.rounds, "sequential": max(1, given.rounds // 30)}
     seconds_per_round(data, "stacked", 2)
+    if given.parts:
+        print_parts(data, given.rounds, given.repeats)
+        return
     least = dict.fromkeys(rounds, float("inf"))
     for _ in range(given.repeats):
         for engine, number in rounds.items():
