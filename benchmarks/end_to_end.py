@@ -66,14 +66,15 @@ class Parts:
     def install(self) -> None:
         for owner, name, part in PARTS:
             setattr(owner, name, self.timed(getattr(owner, name), part))
-        scripted = traced.scripted
+        module: dict[str, Any] = vars(traced)
+        scripted = module["scripted"]
 
         def named(graph: Any, constants: Any) -> Any:
             program = scripted(graph, constants)
             trains = any("baddbmm_" in str(node.target) for node in graph.nodes)
             return program and self.timed(program, "training: the replay" if trains else "scores: the replays")
 
-        traced.scripted = named
+        module["scripted"] = named
 
 
 def print_parts(data: fedfew.Federation, rounds: int, repeats: int) -> None:
