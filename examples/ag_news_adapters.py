@@ -1,7 +1,7 @@
 """A small transformer, pretrained on half of AG News, and few LoRA adapters for clients that have the other half.
 
     pip install wordllama
-    python examples/ag_news_adapters.py                    # pretrains: studies/ag-news-half/, a minute or two on one core
+    python -m examples.ag_news_adapters                    # pretrains: studies/ag-news-half/, a minute or two on one core
     fedfew study run results/adapters/adapters.yaml        # results/adapters/README.md
 
 The token embeddings start from wordllama (MIT licence), made from the embeddings of large language models. They come with
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from examples.transformer import Block
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -25,35 +26,20 @@ TOKENS, WORDS, WIDTH, HEADS, BLOCKS, CLASSES = 24, 10_000, 64, 4, 2, 4
 PAD, UNKNOWN = 0, 2  # of fedfew's own tokens
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, tokens: Tensor, padding: Tensor) -> Tensor:
-        x = self.before(tokens)
-        q, k, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
-        scores = q @ k.mT / q.shape[-1] ** 0.5 - 1e4 * padding[:, None, None]
-        tokens = tokens + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-        return tokens + self.narrow(torch.relu(self.wide(self.between(tokens))))
-
-
 class Encoder(nn.Module):
     """Token ids [N, TOKENS] → logits: the mean over tokens that are no padding, and a head."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(WORDS, WIDTH), nn.Parameter(0.1 * torch.randn(TOKENS, WIDTH))
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.blocks = nn.ModuleList(Block(WIDTH, HEADS) for _ in range(BLOCKS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, ids: Tensor) -> Tensor:
         padding = (ids == PAD).float()
         tokens = self.embed(ids) + self.place
         for block in self.blocks:
-            tokens = block(tokens, padding)
+            tokens = block(tokens, padding[:, None, None])
         there = (1 - padding)[..., None]
         logits: Tensor = self.head(self.norm((tokens * there).sum(1) / there.sum(1)))
         return logits
@@ -63,7 +49,7 @@ def model() -> nn.Module:
     """The pretrained transformer with a new head, different for each of K models."""
     weights = FOLDER / "base.safetensors"
     if not weights.exists():
-        raise ValueError(f"{weights} is not there: run python examples/ag_news_adapters.py first")
+        raise ValueError(f"{weights} is not there: run python -m examples.ag_news_adapters first")
     module = Encoder()
     module.load_state_dict(load_file(weights))
     module.head = nn.Linear(WIDTH, CLASSES)

@@ -1,13 +1,14 @@
 """A small language model, pretrained on half of AG News, and few LoRA adapters for clients that write in different styles.
 
-    python examples/ag_news_styles.py                            # studies/ag-news-styles/: half a minute on one core
+    python -m examples.ag_news_styles                            # studies/ag-news-styles/: half a minute on one core
     fedfew study run results/adapters/styles-rewritten.yaml      # results/adapters/README.md
     fedfew study run results/adapters/styles-topics.yaml
 
 The tokeniser (byte-pair encoding, 600 pieces) and the model come from one half of AG News, the clients' texts from the other.
 There are two kinds of style, four styles each:
 
-- topics: a client writes about one of the four topics of AG News, in its own words.
+- topics: a client writes about one of the four topics of AG News, in its own words. In topics-more.jsonl clients have three times
+  as many texts. topics-tuning.jsonl has as many again, of other texts, for the choice of learning rates.
 - rewritten: a client writes about all topics, and its texts are changed by a fixed rule: not at all; the words in reversed
   order; every vowel replaced by the next one, as in a dialect; every letter replaced by another one, as in another language.
 """
@@ -21,29 +22,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from examples.transformer import Block
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 FOLDER = Path(__file__).parent.parent / "studies" / "ag-news-styles"
 TOKENS, PIECES, WIDTH, HEADS, BLOCKS = 16, 600, 32, 4, 2
-CLIENTS, STYLES, EACH = 12, 4, 60  # clients of each kind, their styles, texts per client
+CLIENTS, STYLES, EACH, MORE = 12, 4, 60, 180  # clients of each kind, their styles, texts per client
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-APART = 0.02  # standard deviation of what is added to the heads of K models
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, tokens: Tensor, later: Tensor) -> Tensor:
-        x = self.before(tokens)
-        q, k, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
-        scores = q @ k.mT / q.shape[-1] ** 0.5 - 1e4 * later
-        tokens = tokens + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-        return tokens + self.narrow(torch.relu(self.wide(self.between(tokens))))
+APART, CLOSE = 0.02, 0.005  # standard deviations of what is added to the heads of K models
 
 
 class LanguageModel(nn.Module):
@@ -52,7 +39,7 @@ class LanguageModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(PIECES, WIDTH), nn.Parameter(0.1 * torch.randn(TOKENS, WIDTH))
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.blocks = nn.ModuleList(Block(WIDTH, HEADS) for _ in range(BLOCKS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, PIECES)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -64,19 +51,24 @@ class LanguageModel(nn.Module):
         return logits
 
 
-def model() -> nn.Module:
+def model(apart: float = APART) -> nn.Module:
     """The pretrained language model, its head changed a little, differently for each of K models.
 
     Adapters start at zero: with equal heads all models would be equal, and all clients of IFCA would choose the first for good.
     """
     weights = FOLDER / "base.safetensors"
     if not weights.exists():
-        raise ValueError(f"{weights} is not there: run python examples/ag_news_styles.py first")
+        raise ValueError(f"{weights} is not there: run python -m examples.ag_news_styles first")
     module = LanguageModel()
     module.load_state_dict(load_file(weights))
     with torch.no_grad():
-        module.head.weight += APART * torch.randn(PIECES, WIDTH)
+        module.head.weight += apart * torch.randn(PIECES, WIDTH)
     return module
+
+
+def close_model() -> nn.Module:
+    """With a head so little changed that the perplexity is that of the pretrained model."""
+    return model(CLOSE)
 
 
 def reversed_words(text: str) -> str:
@@ -121,16 +113,32 @@ def trained_tokenizer(texts: Sequence[str]) -> str:
 
 
 def write_clients(private: Sequence[tuple[str, int]]) -> None:
-    """One file per kind of style. Client c has style c mod STYLES; no text is used twice within a kind."""
+    """One file per kind of style. Client c has style c mod STYLES; no text is used twice within a kind, or for tuning."""
+    write("topics", own_topics(private), EACH)
+    write("rewritten", rewritten(private), EACH)
+    for_topics = own_topics(private)
+    write("topics-more", for_topics, MORE)
+    write("topics-tuning", for_topics, MORE)
+
+
+def own_topics(private: Sequence[tuple[str, int]]) -> Callable[[int], str]:
+    """A function that returns the next text about a topic."""
     topics = [iter([text for text, topic in private if topic == style]) for style in range(STYLES)]
+    return lambda style: next(topics[style])
+
+
+def rewritten(private: Sequence[tuple[str, int]]) -> Callable[[int], str]:
     mixed = iter([text for text, _ in private])
-    for kind in ("topics", "rewritten"):
-        with open(FOLDER / f"{kind}.jsonl", "w", encoding="utf-8") as file:
-            for client in range(CLIENTS):
-                style = client % STYLES
-                for _ in range(EACH):
-                    text = next(topics[style]) if kind == "topics" else RULES[style](next(mixed))
-                    file.write(json.dumps({"text": text, "client": f"style {style}, client {client // STYLES}"}) + "\n")
+    return lambda style: RULES[style](next(mixed))
+
+
+def write(kind: str, next_text: Callable[[int], str], each: int) -> None:
+    with open(FOLDER / f"{kind}.jsonl", "w", encoding="utf-8") as file:
+        for client in range(CLIENTS):
+            style = client % STYLES
+            for _ in range(each):
+                row = {"text": next_text(style), "client": f"style {style}, client {client // STYLES}"}
+                file.write(json.dumps(row) + "\n")
 
 
 def perplexity(module: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -141,7 +149,6 @@ def perplexity(module: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def main(epochs: int = 3, texts: int | None = None) -> dict[str, list[float]]:
     """Pretrain, write the clients' texts, and return the base model's perplexity on them, by kind and style."""
-    import fedfew
     from fedfew.data.tokens import Tokens
 
     torch.set_num_threads(1)
@@ -166,15 +173,27 @@ def main(epochs: int = 3, texts: int | None = None) -> dict[str, list[float]]:
         print(f"epoch {epoch + 1}: loss {total / len(x):.3f}, {time.perf_counter() - begin:.0f} s", flush=True)
     save_file({name: t.contiguous() for name, t in module.state_dict().items()}, FOLDER / "base.safetensors")
     print(f"{sum(p.numel() for p in module.parameters()):,} parameters")
-    found = {}
-    for kind in ("topics", "rewritten"):
-        settings = {"client": "client", "tokenizer": folder, "max_length": TOKENS, "task": "language-modelling"}
-        data = fedfew.data.load(FOLDER / f"{kind}.jsonl", test_share=0.6, **settings)
-        each = [[i for i, name in enumerate(data.client_names) if name.startswith(f"style {s},")] for s in range(STYLES)]
-        parts = [[data.test.of(i) for i in clients] for clients in each]
-        found[kind] = [perplexity(module, *(torch.cat(part).long() for part in zip(*pairs, strict=True))) for pairs in parts]
-        print(f"{kind}: perplexity of the base model by style {', '.join(f'{p:.1f}' for p in found[kind])}")
-    return found
+    return {
+        kind: report(module, kind, folder, share) for kind, share in (("topics", 0.6), ("rewritten", 0.6), ("topics-more", 1 / 3))
+    }
+
+
+def report(module: nn.Module, kind: str, tokenizer: str, test_share: float, seeds: int = 3) -> list[float]:
+    """The pretrained model's perplexity on each client's test texts as in the studies: mean by style, over clients and seeds."""
+    import fedfew
+
+    settings = {"client": "client", "tokenizer": tokenizer, "max_length": TOKENS, "task": "language-modelling"}
+    found = torch.empty(seeds, CLIENTS)
+    for seed in range(seeds):
+        data = fedfew.data.load(FOLDER / f"{kind}.jsonl", test_share=test_share, seed=seed, **settings)
+        for i in range(CLIENTS):
+            found[seed, i] = perplexity(module, *(part.long() for part in data.test.of(i)))
+    styles = [int(name[len("style ")]) for name in data.client_names]
+    means = [float(found[:, [i for i in range(CLIENTS) if styles[i] == style]].mean()) for style in range(STYLES)]
+    mean, worst = found.mean(1), found.amax(1).mean()
+    text = f"{mean.mean():.1f} (±{mean.std():.1f}), worst client {worst:.1f}, by style {', '.join(f'{p:.1f}' for p in means)}"
+    print(f"{kind}: perplexity of the base model {text}", flush=True)
+    return means
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def test_padding_has_no_effect() -> None:
 
 def test_the_model_without_its_weights_says_how_to_make_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ag_news_adapters, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match=r"run python examples/ag_news_adapters\.py first"):
+    with pytest.raises(ValueError, match=r"run python -m examples\.ag_news_adapters first"):
         ag_news_adapters.model()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples.ag_news_styles import CLIENTS, EACH, PIECES, TOKENS, LanguageModel
+from examples.ag_news_styles import CLIENTS, EACH, MORE, PIECES, TOKENS, LanguageModel
 
 from examples import ag_news_styles
 from fedfew.studies.plan import cells
@@ -38,25 +38,28 @@ def test_rules_by_hand() -> None:
 
 def test_every_client_has_one_style_and_no_text_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ag_news_styles, "FOLDER", tmp_path)
-    private = [(f"t{i}", i % 4) for i in range(CLIENTS * EACH)]
+    private = [(f"t{i}", i % 4) for i in range(2 * CLIENTS * MORE)]
     marked = tuple((lambda text, style=style: f"{style} {text}") for style in range(4))
     monkeypatch.setattr(ag_news_styles, "RULES", marked)
     ag_news_styles.write_clients(private)
-    for kind in ("topics", "rewritten"):
+    used = {}
+    for kind, each in (("topics", EACH), ("rewritten", EACH), ("topics-more", MORE), ("topics-tuning", MORE)):
         rows = [json.loads(line) for line in (tmp_path / f"{kind}.jsonl").read_text().splitlines()]
-        assert len({row["text"].split()[-1] for row in rows}) == len(rows) == CLIENTS * EACH
+        used[kind] = {row["text"].split()[-1] for row in rows}
+        assert len(used[kind]) == len(rows) == CLIENTS * each
         for row in rows:
             style = int(row["client"][len("style ")])
-            assert (int(row["text"][1:]) % 4 if kind == "topics" else int(row["text"].split()[0])) == style
+            assert (int(row["text"].split()[0]) if kind == "rewritten" else int(row["text"][1:]) % 4) == style
+    assert not used["topics-tuning"] & used["topics-more"]
 
 
 def test_the_model_without_its_weights_says_how_to_make_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ag_news_styles, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match=r"run python examples/ag_news_styles\.py first"):
+    with pytest.raises(ValueError, match=r"run python -m examples\.ag_news_styles first"):
         ag_news_styles.model()
 
 
-@pytest.mark.parametrize("kind", ["rewritten", "topics"])
+@pytest.mark.parametrize("kind", ["rewritten", "topics", "topics-more"])
 def test_the_studies_have_three_seeds_of_four_methods(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[2]
     monkeypatch.chdir(root)
