@@ -196,5 +196,23 @@ def report(module: nn.Module, kind: str, tokenizer: str, test_share: float, seed
     return means
 
 
+def known_topics(seed: int) -> list[float]:
+    """The perplexity of each client if topics were known: FedAvg-LoRA among the clients of each, otherwise as in the study."""
+    import fedfew
+
+    settings = {"client": "client", "tokenizer": str(FOLDER / "tokenizer"), "max_length": TOKENS, "task": "language-modelling"}
+    data = fedfew.data.load(FOLDER / "topics-more.jsonl", test_share=1 / 3, seed=seed, **settings)
+    found = [0.0] * CLIENTS
+    for style in range(STYLES):
+        own = [i for i, name in enumerate(data.client_names) if name.startswith(f"style {style},")]
+        train, test = ([part.of(i) for i in own] for part in (data.train, data.test))
+        group = fedfew.Federation.from_arrays(train, test, classes=PIECES, task="language-modelling")
+        training = {"rounds": 10, "score_every": 10, "batch_size": 8, "lr": 0.03, "seed": seed, "device": "cpu"}
+        run = fedfew.train(group, close_model, fedfew.FedAvg(), adapters="lora:rank=4", engine="stacked", **training)
+        for i, value in zip(own, run.perplexity().tolist(), strict=True):
+            found[i] = value
+    return found
+
+
 if __name__ == "__main__":
     main()
