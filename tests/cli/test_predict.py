@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +42,13 @@ def rows(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("source", ["run", "export"])
 def test_every_row_is_answered_by_its_client(place: Path, source: str) -> None:
-    call("predict", str(place / source), "--data", str(place / "new.csv"), "--proba", "-o", "out.csv")
+    line = call("predict", str(place / source), "--data", str(place / "new.csv"), "--proba", "-o", "out.csv").stderr
     found, frame = rows(Path("out.csv").read_text()), pd.read_csv(place / "new.csv")
     expected = fedfew.load(place / "run").predict_proba(frame, client=frame["hospital"])
     assert [row["prediction"] for row in found] == [hospitals.CLASSES[i] for i in expected.argmax(1)]
     assert [row["row"] for row in found] == [str(i + 1) for i in range(12)]
+    counts = Counter(row["prediction"] for row in found)
+    assert all(f"{name}: {count}" in line for name, count in counts.items())
     probabilities = [[float(row[f"probability of {name}"]) for name in hospitals.CLASSES] for row in found]
     np.testing.assert_allclose(probabilities, expected, rtol=1e-5)
     assert [row["client"] for row in found[:3]] == ["'=Basel", r"[bold]Bern\x1b[31m", "$Chur_$"]

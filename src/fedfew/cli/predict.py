@@ -118,7 +118,7 @@ def _chosen_by_labels(found: Predictor, labels: Path, label: str | None) -> Pred
 
 def _counts(predicted: Sequence[str]) -> str:
     """How often each of the ten most frequent classes was predicted."""
-    return ", ".join(f"{count} {printable(name)}" for name, count in Counter(predicted).most_common(10))
+    return ", ".join(f"{printable(name)}: {count}" for name, count in Counter(predicted).most_common(10))
 
 
 def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]:
