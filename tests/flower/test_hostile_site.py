@@ -110,8 +110,10 @@ def test_a_robust_rule_is_the_same_as_in_the_simulator(rule, tmp_path):
 
 
 def test_a_rule_without_effect_is_logged(tmp_path):
-    run = server_loop(tmp_path, fake_network(tmp_path), aggregator="median", method="local", rounds=1).run()
+    settings = {"aggregator": "median", "server_optimizer": "momentum", "method": "local", "rounds": 1}
+    run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
     assert "aggregator is median, but local averages no updates: it has no effect" in run.state.events
+    assert "server_optimizer is momentum, but local averages no updates: it has no effect" in run.state.events
 
 
 def test_with_masks_it_is_capped_too(tmp_path):
