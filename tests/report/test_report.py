@@ -142,3 +142,10 @@ def test_of_many_classes_the_most_frequent_errors_are_listed() -> None:
         ["15", "2"],
         ["75.0", "28.6"],
     ]
+
+
+def test_a_score_that_no_client_has_is_a_dash_everywhere() -> None:
+    """AUC needs test samples of two classes."""
+    run = fedfew.train(federation((9, 8)), "linear", "fedavg", rounds=1, engine="sequential")
+    table = tables.run_summary(run, {"auc": [None, None]})
+    assert [list(column.cells)[-1] for column in table.columns] == ["served AUC", "–", "–", "–", "–"]

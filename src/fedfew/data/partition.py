@@ -30,7 +30,8 @@ def dirichlet(labels: Indices, clients: int, alpha: float, rng: np.random.Genera
             return whole
     raise ValueError(
         f"{DRAWS} draws of Dirichlet({alpha:g}) all left some of {clients} clients with fewer than {at_least} samples: "
-        "raise alpha or take fewer clients"
+        f"raise alpha (partition dirichlet:{2 * alpha:g}), take fewer clients (clients=…), or divide the rows evenly "
+        "(partition iid)"
     )
 
 

@@ -57,6 +57,10 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
     return table
 
 
+def _index(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
 def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     """A run's scores over clients; ``final`` are those of the served models that were computed once, when the run ended."""
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
@@ -86,13 +90,13 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
     for name, summary in scores.items():
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"
-        table.add_row(name, plus_minus(summary.mean, summary.std), worst, percent(summary.worst_tenth), f"{summary.jain:.3f}")
+        table.add_row(name, plus_minus(summary.mean, summary.std), worst, percent(summary.worst_tenth), _index(summary.jain))
     for name, numbers in final.items():
         if name in ERRORS:
             errors = np.array(numbers, dtype=float)
             summary = summarise(errors, higher_is_better=False)
             worst = f"{summary.max:.4g}{_in_brackets(worst_client(run, -errors))}"
-            cells = (f"{summary.mean:.4g} ± {summary.std:.4g}", worst, f"{summary.worst_tenth:.4g}", f"{summary.jain:.3f}")
+            cells = (f"{summary.mean:.4g} ± {summary.std:.4g}", worst, f"{summary.worst_tenth:.4g}", _index(summary.jain))
             table.add_row(f"served {ERRORS[name]}", *cells)
     return table
 
