@@ -134,12 +134,12 @@ class _Counted(nn.Module):
 def test_work_is_that_of_a_real_engine(method, federation, monkeypatch):
     steps = 0
 
-    def step(self, lr, real=sequential._Descent.step):
+    def step(self, lr, real=sequential.Descent.step):
         nonlocal steps
         steps += 1
         return real(self, lr)
 
-    monkeypatch.setattr(sequential._Descent, "step", step)
+    monkeypatch.setattr(sequential.Descent, "step", step)
     monkeypatch.setattr(_Counted, "rows", {})
     chosen = method()
     everyone = torch.arange(len(COUNTS))
