@@ -77,3 +77,8 @@ def test_what_is_imported_exists() -> None:
 
 def test_there_are_commands_to_check() -> None:
     assert len(commands(ROOT / "docs" / "quickstart.md")) >= 8
+
+
+def test_the_number_of_methods_is_right() -> None:
+    ours = [cls for cls in METHODS.values() if cls.__module__.startswith("fedfew.methods.")]  # other tests may register more
+    assert f"{len(ours) - 1} other methods" in (ROOT / "README.md").read_text(encoding="utf-8")
