@@ -139,6 +139,19 @@ def test_texts_and_images(tmp_path: Path) -> None:
     assert sorted(p.tobytes() for p in pixels) == sorted(p.tobytes() for p in stored)
 
 
+def test_a_new_image_of_another_size_is_named(tmp_path: Path) -> None:
+    layouts.image_folder(tmp_path / "train", classes=2, each=4)
+    preprocessing = load(tmp_path / "train", clients=2, partition="iid").preprocessing
+    assert isinstance(preprocessing, ImagePreprocessing)
+    (tmp_path / "new.png").write_bytes(layouts.picture(3, (20, 30)))
+    with pytest.raises(DataError, match=r"new\.png: the image is 20×30 pixels, but the models were trained on 16×16: resize it"):
+        preprocessing.apply([tmp_path / "new.png"])
+    with pytest.raises(DataError, match=r"^the image is 20×30 pixels"):
+        preprocessing.apply([layouts.picture(3, (20, 30))])
+    (tmp_path / "new.png").write_bytes(layouts.picture(3, (16, 16)))
+    assert preprocessing.apply([tmp_path / "new.png"]).shape[2:] == (16, 16)
+
+
 def test_sixteen_bit_images_later(tmp_path: Path) -> None:
     from tests.data.test_images import in_folder, sixteen_bit
 

@@ -173,10 +173,13 @@ class ImagePreprocessing:
 
     def apply(self, raw: Sequence[Any], client: str | int | None = None) -> NDArray[np.uint8]:
         """Bytes [N, C, H, W] of image files, encoded images, PIL images or arrays of bytes; the same for all clients."""
-        return np.stack([self._one(_encoded(item)) for item in raw])
+        return np.stack([self._one(item) for item in raw])
 
-    def _one(self, contents: bytes) -> NDArray[np.uint8]:
-        return decode_alone(contents, self.size, resize=self.resized, depth=self.depth)
+    def _one(self, item: Any) -> NDArray[np.uint8]:
+        try:
+            return decode_alone(_encoded(item), self.size, resize=self.resized, depth=self.depth)
+        except DataError as error:
+            raise DataError(f"{item}: {error}" if isinstance(item, (str, Path)) else str(error)) from None
 
 
 def _encoded(item: Any) -> bytes:

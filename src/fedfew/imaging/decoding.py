@@ -92,6 +92,11 @@ def decode_image(image: Image.Image, size: Size, *, resize: bool) -> NDArray[np.
 def decode_alone(contents: bytes, size: Size, *, resize: bool, depth: int) -> NDArray[np.uint8]:
     """One image file as bytes [C, H, W], scaled as the set that it was trained with."""
     with open_image(contents) as image:
+        if not resize and image.size != size[:0:-1]:
+            raise DataError(
+                f"the image is {image.size[0]}×{image.size[1]} pixels, but the models were trained on {size[2]}×{size[1]}: "
+                "resize it; models trained with size=… take images of any size"
+            )
         if not is_deep(image):
             return decode_image(image, size, resize=resize)
         values = deep_values(image, size, resize=resize)
