@@ -36,7 +36,7 @@ class ByPosition(Normalised):
         return super().forward(x)[:, torch.tensor([1, 2, 0])]
 
 
-def train(cls, module, objective=cross_entropy, epochs=2, **training):
+def train(cls, module, objective=cross_entropy, epochs=1, **training):
     engine = cls(module(), LocalTraining(**({"lr": 0.05, "batch_size": 5} | training)), seed=3)
     return engine, engine.train(LocalEpochs(replicas(module, len(DATA)), DATA.train, DATA.ids, 1, objective, {}, epochs))
 
@@ -55,7 +55,7 @@ def test_steps_are_those_of_plain_training(module, training):
 
 
 def test_a_step_is_recorded_once_per_shape():
-    """Of four clients × two models × two epochs; batches of 5 and of what is left: 3, 2, 2 and 2."""
+    """Of four clients × two models; batches of 5 and of what is left: 3, 2, 2 and 2."""
     called = []
 
     def counting(loss, params, context):
