@@ -311,9 +311,7 @@ def test_chunks_do_not_matter_with_the_recipe():
 def test_settings_of_the_recipe_without_effect_are_one_line():
     events = []
     train(LocalOnly(), on_round=lambda progress: events.extend(progress.events), recipe="strong")
-    assert events == [
-        "recipe strong: server_optimizer, serve, smoothing_end, check_share, smoothing_spread have no effect with local"
-    ]
+    assert events == ["recipe strong: server_optimizer, serve, smoothing_end, check_share have no effect with local"]
 
 
 def test_settings_without_effect_are_reported():
@@ -342,7 +340,7 @@ def test_gradient_helper_is_the_plain_one():
 
 def test_the_strong_recipe_is_its_settings():
     data = skewed()
-    of_fedfew = {"smoothing_end": 0.25, "check_share": 0.05, "smoothing_spread": 1.0}
+    of_fedfew = {"smoothing_end": 0.25, "check_share": 0.05}
     by_name, spelled_out = (
         train(FedFew(), data, **more) for more in ({"recipe": "strong"}, STRONG | {"server_average": 0.9} | of_fedfew)
     )

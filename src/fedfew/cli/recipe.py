@@ -70,7 +70,6 @@ def in_words(settings: Settings) -> list[str]:
         "mixture of the models": settings.serve == "mixture",
         f"FedFew's μ falling to {settings.smoothing_end:g} of itself": settings.smoothing_end < 1,
         f"FedFew's losses checked on {100 * settings.check_share:g} % of the training samples": settings.check_share > 0,
-        f"FedFew's μ at most {settings.smoothing_spread:g} times the spread of losses": settings.smoothing_spread > 0,
         f"{settings.augment} augmentation": settings.augment != "none",
     }
     return [part for part, in_effect in parts.items() if in_effect]

@@ -12,7 +12,6 @@ STRONG: dict[str, Any] = {
     "serve": "mixture",
     "smoothing_end": 0.25,
     "check_share": 0.05,
-    "smoothing_spread": 1.0,
 }
 """What recipe="strong" sets, besides crop-flip augmentation for colour images."""
 

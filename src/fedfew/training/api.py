@@ -67,8 +67,8 @@ def train(
     method: a name, or a method with its settings, e.g. ``FedFew(models=4, mu=0.1)``.
     config: training settings to start from; the keywords listed below change single ones. ``adapters`` may be a
         ``fedfew.adapters.LoRA(rank=8, …)``, and ``loss`` a function.
-    recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end, check_share, smoothing_spread
-        and, for colour images, augment, where they are not given (docs/recipe.md).
+    recipe: "strong" sets label_prior, server_optimizer, server_average, serve, smoothing_end, check_share and, for colour
+        images, augment, where they are not given (docs/recipe.md).
     folder: where checkpoints go, every ``checkpoint_every`` rounds; with ``resume`` a run that was stopped there is continued,
         with the same result as without the stop (to the last bit on a CPU).
     start: a finished run to continue (``rounds`` is then the total), if method, model and number of clients are the same; with
