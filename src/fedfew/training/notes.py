@@ -26,6 +26,8 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
         found = [f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect", *found]
     found = [*config.without_effect(), *_mean_without_effect(config, method), *found]
     found += privacy.notes(config, state.settings["federation"]["clients"])
+    if config.smoothing_spread and unseen.share(config, method) == 0:
+        found.append(f"smoothing_spread is {config.smoothing_spread:g}, but no losses are checked (check_share): it has no effect")
     if config.restart_unused and not restart.applies(method, state.server, served):
         found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
     if isinstance(method, FedBN) and not state.own:
@@ -46,8 +48,6 @@ def _idle_of_recipe(config: TrainConfig, method: Method, single: bool) -> dict[s
         found["check_share"] = f"{method.name} as it is set does not weigh several whole models by their losses"
     elif config.check_share and config.dp_noise:
         found["check_share"] = "dp_noise is set, and clients' losses are private"
-    if config.smoothing_spread and unseen.share(config, method) == 0:
-        found["smoothing_spread"] = "no losses are checked (check_share)"
     return found
 
 
