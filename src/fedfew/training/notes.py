@@ -27,7 +27,8 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
     found = [*config.without_effect(), *_mean_without_effect(config, method), *found]
     found += privacy.notes(config, state.settings["federation"]["clients"])
     if config.smoothing_spread and unseen.share(config, method) == 0:
-        found.append(f"smoothing_spread is {config.smoothing_spread:g}, but no losses are checked (check_share): it has no effect")
+        spread = config.smoothing_spread
+        found.append(f"smoothing_spread is {spread:g}, but no losses are checked (check_share): it has no effect")
     if config.restart_unused and not restart.applies(method, state.server, served):
         found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
     if isinstance(method, FedBN) and not state.own:
