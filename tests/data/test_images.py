@@ -170,6 +170,23 @@ def test_a_process_that_dies_is_an_error_that_names_the_rows(monkeypatch: pytest
     assert all(process.process.poll() is not None for process in started)
 
 
+@pytest.mark.usefixtures("in_two_processes")
+def test_a_process_that_ends_by_itself_is_an_error_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PROGRAM", "import sys; print('R', end='', flush=True); sys.stdin.buffer.read(1); sys.exit(3)")
+    monkeypatch.setattr(process, "PATIENCE", None)  # however long it takes to end
+    with pytest.raises(DataError, match=r"a process that decodes images has ended early \(exit code 3\)"):
+        decoded(many())
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PROGRAM", "import time; print('R', end='', flush=True); time.sleep(3600)")
+    monkeypatch.setattr(process, "PATIENCE", 0)
+    started = DecodingProcess()
+    assert started.wait_until_ready()
+    started.close()
+    assert started.process.returncode == -9
+
+
 def fails(*_: Any, **__: Any) -> None:
     raise OSError("no more processes")
 

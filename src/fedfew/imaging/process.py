@@ -67,18 +67,21 @@ class DecodingProcess:
         """Let it end."""
         with suppress(OSError):  # it may have ended within a message
             self._input.close()
+        self._wait()
+        self._output.close()
+
+    def _wait(self) -> None:
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._output.close()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
 
     def _exit_reason(self) -> str:
-        self.kill()  # unless it has ended: what it writes from now on belongs to no message
+        self._wait()
         code = self.process.returncode
         if code >= 0:
             return f"exit code {code}"
