@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from fedfew.methods import Method
+if TYPE_CHECKING:
+    from fedfew.methods import Method
 
 
 def fitting(method: Method, stated: Collection[str], clients: int) -> tuple[Method, str]:
