@@ -111,6 +111,7 @@ def test_what_an_import_names() -> None:
     assert imported(ast.parse(source)) == {"fedfew.stack", "fedfew.data", "fedfew", "fedfew.local"}
 
 
+@pytest.mark.slow
 def test_methods_load_no_engine() -> None:
     program = "import sys, fedfew.methods; print(*[name for name in sys.modules if name.startswith('fedfew.engines')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -42,6 +42,7 @@ def used() -> nn.Module:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_the_outcome_is_that_of_the_head_within_a_frozen_body_in_evaluation_mode(engine: str) -> None:
     base = used()

@@ -30,6 +30,7 @@ def test_stated_peaks_by_the_cards_name(name: str, peak: float, monkeypatch: pyt
     assert machine.peak_tflops(torch.device("cuda"), "fp32") == (peak, "stated")
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_cpu_is_measured() -> None:
     peak, source = machine.peak_tflops(CPU, "fp32")
     assert source == "measured"

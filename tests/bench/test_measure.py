@@ -26,6 +26,7 @@ def no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "of_a_process", lambda workload, variant: 123)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_second_process")
 def test_figures_fit_together() -> None:
     told: list[str] = []

@@ -50,6 +50,7 @@ def test_one_document_with_the_machine_described(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "kept.jsonl").read_text()) == document
 
 
+@pytest.mark.slow
 def test_a_table_of_eighty_columns(tmp_path: Path) -> None:
     output = call("digits-mlp", "--quick", "--device", "cpu", "--repeats", "2", "--clients", "3", "--append", "kept.jsonl").stdout
     assert "digits-mlp on cpu: 3 clients × 2 models, 60 samples (20 each)" in " ".join(output.split())

@@ -16,6 +16,7 @@ from tests.helpers import call, refused
 pytestmark = pytest.mark.usefixtures("here")
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_of_an_expected_error_too() -> None:
     command = [*PROGRAM, "--debug", "data", "show", "nope"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)

@@ -168,6 +168,7 @@ def test_progress_is_written_once_a_second_and_at_the_end(tmp_path: Path, monkey
     assert (run_files.progress(tmp_path)["state"], run_files.progress(tmp_path)["why"]) == ("stopped", "by Ctrl-C")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [KeyboardInterrupt(), RuntimeError("no disk")], ids=["ctrl-c", "error"])
 def test_a_run_that_ends_early_says_so(here: Path, wrong: BaseException) -> None:
     settings = resolve({"rounds": 3, "clients": 4, "engine": "stacked", "device": "cpu", "checkpoint_every": 1}, {})

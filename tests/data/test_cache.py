@@ -91,6 +91,7 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache.folder() == tmp_path / ".cache" / "fedfew"
 
 
+@pytest.mark.slow
 def test_ten_thousand_real_images_from_the_cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = shared / "cifar10" / "test-00000-of-00001.parquet"
     first = load(path, clients=10, partition="dirichlet:0.5")

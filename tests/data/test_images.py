@@ -73,6 +73,7 @@ def test_large_images_are_decoded_in_threads(tmp_path: Path) -> None:
     assert len({x.numpy().tobytes() for s in (federation.train, federation.test) for x in s.x}) == 280
 
 
+@pytest.mark.slow
 def test_many_small_images_are_decoded_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one process makes of them, with images of every kind: grey and in colour, of 16 bits, one that is none."""
     rng = np.random.default_rng(0)

@@ -70,6 +70,7 @@ def test_samples_stay_on_disk(tmp_path: Path) -> None:
         assert str(path.resolve()) in Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.slow
 def test_no_hub_libraries_are_needed(shared: Path, tmp_path: Path) -> None:
     path = write_prepared(load("cifar10", data_dir=shared, sample=200, clients=2), tmp_path / "a.fed")
     program = f"""

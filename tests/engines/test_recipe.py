@@ -123,6 +123,7 @@ def test_every_setting_changes_what_is_trained(name):
     assert not torch.allclose(plain["weight"], changed["weight"], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_engines_agree_with_batch_norm_dropout_and_a_methods_own_objective(name):
     """In double precision, on images; several epochs, so that replicas have taken unequal numbers of steps."""

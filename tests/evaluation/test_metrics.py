@@ -323,6 +323,7 @@ def test_an_empty_history_is_refused(function):
         function(History())
 
 
+@pytest.mark.slow
 def test_scikit_learn_is_loaded_only_when_used():
     modules = "sys, fedfew.evaluation.metrics, fedfew.evaluation.costs"
     code = f"import {modules}; sys.exit('sklearn' in sys.modules)"

@@ -310,6 +310,7 @@ def test_headers_that_do_not_end_do_not_hold_a_connection(sent: bytes, running, 
         assert dropped(connection)
 
 
+@pytest.mark.slow
 def test_a_body_that_stalls_is_given_up(running, superlink: SuperLink, authority: Path, monkeypatch) -> None:
     monkeypatch.setattr(gate, "PIECE_SECONDS", 0.5)
     with connect(running[0], authority) as connection:
@@ -318,6 +319,7 @@ def test_a_body_that_stalls_is_given_up(running, superlink: SuperLink, authority
     assert superlink.complete == []
 
 
+@pytest.mark.slow
 def test_a_body_that_trickles_in_is_given_up(running, superlink: SuperLink, authority: Path, monkeypatch) -> None:
     monkeypatch.setattr(gate, "REQUEST_SECONDS", 1.0)
     with connect(running[0], authority) as connection:

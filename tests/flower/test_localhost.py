@@ -48,6 +48,7 @@ def test_also_after_an_error(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_power_cut_takes_one_program_with_its_children_and_no_other(tmp_path: Path) -> None:
     with Localhost(tmp_path, patience=0.2) as here:
         stubborn(here, "one")
@@ -69,6 +70,7 @@ def test_what_programs_print_and_how_they_fail(tmp_path: Path) -> None:
             here.wait_for(lambda: False, "Godot", seconds=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ended_from_outside_it_ends_the_others_first(tmp_path: Path, number: int) -> None:
     script = f"""

@@ -32,6 +32,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, where: str, models: list[int]) -> Non
     monkeypatch.setattr(FedFew, "client", spoiled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "settings"),
     [

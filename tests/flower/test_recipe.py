@@ -11,6 +11,7 @@ from tests.flower.support import FEDERATION, SETTINGS, fake_network, same_as_sim
 from tests.training.test_schedule import RECIPE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["none", "body"])  # with one body, a site uses μ itself
 def test_sites_train_by_the_recipe_of_the_run(share, tmp_path):
     run = server_loop(

@@ -28,6 +28,7 @@ class PowerCutError(Exception):
     """The server is gone."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ditto", "fedamp", "fedfew"])
 @pytest.mark.parametrize("checkpoint_every", [1, 2])
 def test_a_killed_server_continues_from_its_checkpoint(method, checkpoint_every, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedfew.methods import FedALA, FedAvg
@@ -9,6 +10,7 @@ from fedfew.stack import branch, leaves
 from tests.methods.small import assert_same, normalised, served, train
 
 
+@pytest.mark.slow
 def test_without_epochs_on_the_weights_it_is_fedavg() -> None:
     for one, other in zip(served(train(FedALA(ala_epochs=0))), served(train(FedAvg())), strict=True):
         assert_same(one, other)

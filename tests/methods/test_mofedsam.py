@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedfew.methods import FedAvg, FedSAM, MoFedSAM
@@ -39,6 +40,7 @@ def test_two_rounds_by_hand() -> None:
     assert_close(theta(found), direction)
 
 
+@pytest.mark.slow
 def test_without_momentum_it_is_fedsam_and_without_looking_uphill_fedavg() -> None:
     for method, same in ((MoFedSAM(beta=1.0), FedSAM()), (MoFedSAM(beta=1.0, rho=0.0), FedAvg())):
         assert_same(dict(train(method).models[0].state_dict()), dict(train(same).models[0].state_dict()), 2e-6)

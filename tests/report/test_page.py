@@ -305,6 +305,7 @@ def test_rare_classes_are_shown_as_one_where_there_are_too_many(monkeypatch: pyt
 # -- size --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "models", "classes"),
     [(10_000, 3, 10), pytest.param(10_000, 8, 200, marks=pytest.mark.slow), pytest.param(400, 10, 62, marks=pytest.mark.slow)],

@@ -88,6 +88,7 @@ def test_tables_fit_an_ordinary_terminal(run: fedfew.Run) -> None:
     assert "worst client" in text
 
 
+@pytest.mark.slow
 def test_plots_are_written_and_leave_matplotlib_as_it_was(run: fedfew.Run, tmp_path: Path) -> None:
     import matplotlib as mpl
 

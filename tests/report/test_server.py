@@ -162,6 +162,7 @@ def test_a_port_that_is_taken() -> None:
             serving(Watched(Path("x")), port).__enter__()
 
 
+@pytest.mark.slow
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(finished: Path) -> None:
     command = [sys.executable, "-u", "-m", "fedfew", "watch", str(finished), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

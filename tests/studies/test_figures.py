@@ -381,6 +381,7 @@ def test_ordered_lines_grow_lighter() -> None:
     assert grey[-1] < 0.8  # still seen on white
 
 
+@pytest.mark.slow
 def test_pictures_are_written_twice_and_are_the_same_when_drawn_again(k: Book, tmp_path: Path) -> None:
     specs = [{"kind": "accuracy-by-k", "score": "served", "protocols": ["fair"]}] * 2
     paths = figures.draw(specs, k.results(), "k", tmp_path / "a")

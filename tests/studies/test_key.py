@@ -128,6 +128,7 @@ def test_hyper_parameters_count_by_their_value_not_by_how_they_are_said():
     assert key.run_key(replace(BASE, method_settings={"published": True})) != key.run_key(BASE)
 
 
+@pytest.mark.slow
 def test_a_key_is_short_and_the_same_in_another_process():
     program = "from fedfew.training.settings import Settings\nfrom fedfew.studies.key import run_key\n"
     program += "print(run_key(Settings(device='cpu', method_settings={'models': 3})))"

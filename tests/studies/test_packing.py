@@ -89,6 +89,7 @@ def test_a_pack_gives_what_the_runs_give_alone_and_records_that_it_was_one(tmp_p
     assert all(row["seconds"] > row["rounds"] * row["seconds_per_round"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_the_pack_and_the_others_go_on(tmp_path):
     good, bad = cells(study(seeds=1, **STACKED), Options())
     bad = replace(bad, settings=replace(bad.settings, sample=5000))  # digits has 1797 rows

@@ -45,6 +45,7 @@ def pairs(first, second):
     return [pytest.param(a, b, marks=[] if quick & {a, b} else pytest.mark.slow) for a in first for b in second]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "policy"), pairs(["fedfew", "fedavg", "ifca", "local"], POLICIES))
 def test_engines_and_chunks_agree(method, policy):
     oracle, other = train(method, policy), train(method, policy, engine="stacked", chunk=3)
@@ -52,6 +53,7 @@ def test_engines_and_chunks_agree(method, policy):
     same_history(oracle, other, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "policy"), pairs(["stacked", "sequential"], POLICIES))
 def test_resumed_run_is_the_same_to_the_last_bit(policy, engine, tmp_path):
     settings = {"method": "fedfew", "policy": policy, "engine": engine, "participation": 0.75, "augment": "crop-flip"}

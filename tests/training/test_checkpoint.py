@@ -57,6 +57,7 @@ def test_nothing_is_pickled(tmp_path):
         json.loads(path.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedFew(models=2), FedAvg(), LocalOnly()])
 @pytest.mark.parametrize("stop", [1, 2, 5])
 def test_resumed_run_ends_like_an_uninterrupted_one(method, stop, tmp_path):

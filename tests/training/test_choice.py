@@ -43,6 +43,7 @@ def test_a_run_that_is_stopped_knows_the_choices_of_its_last_round(after: int, e
     assert run.model_of(2).state_dict().keys() == mlp().state_dict().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_its_checkpoint_does_too_and_resuming_is_the_same_as_never_having_stopped(after: int, tmp_path: Path) -> None:
     method = FedFew(models=3)

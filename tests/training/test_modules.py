@@ -40,6 +40,7 @@ class TwoHeads(nn.Module):
         return self.head(self.middle(self.norm(self.body(x))).relu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", tiered())
 def test_what_is_frozen_stays_and_does_not_travel(name: str, engine: str) -> None:

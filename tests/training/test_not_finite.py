@@ -43,6 +43,7 @@ ONE_ROUND = FULL_BATCH | {"rounds": 1, "seed": 3}
 pairs = st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(0, MODELS - 1)), max_size=2 * CLIENTS - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(pairs, st.sampled_from(["losses", "update"]), st.booleans())
 def test_a_model_that_is_not_finite_is_left_out_for_that_client_only(spoiled, where: str, normalise: bool) -> None:

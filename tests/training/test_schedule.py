@@ -104,6 +104,7 @@ def test_more_rounds_follow_the_schedule_of_the_new_total_and_a_line_says_so(tmp
     assert not np.allclose(longer.history.losses[-1], planned.history.losses[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [APFL(adaptive=False), Ditto(), FedFew(), FedProx(), FedRep()], ids=lambda method: method.name)
 def test_methods_train_alike_with_the_recipe_on_every_engine_and_in_chunks(method):
     """APFL's α is fixed here: its gradient is 0 but for rounding at first, and Adam makes full steps of rounding errors."""

@@ -135,6 +135,7 @@ def test_with_differential_privacy_it_has_no_effect():
     assert "check_share is 0.2, but dp_noise is set, and clients' losses are private: it has no effect" in events
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path):
     settings = CHECKED | {"smoothing_spread": 0.05, "smoothing_end": 0.5}
     whole = train(FEW, memorised(), **settings)
@@ -156,6 +157,7 @@ def test_runs_in_a_pack_are_as_alone():
         assert_same(tensors(packed), tensors(alone), 1e-4)
 
 
+@pytest.mark.slow
 def test_batch_norm_kept_at_clients_and_compression_pass_the_losses_on():
     run = train(FEW, memorised(), normalised, **CHECKED, batch_size=6, batch_norm="local")
     assert run.history.confirmed.min() < 1

@@ -87,6 +87,7 @@ def test_nothing_is_kept_that_the_function_has_let_go():
     assert len(alive) == 1
 
 
+@pytest.mark.slow
 def test_pytorchs_compiler_is_not_loaded():
     """It takes a second, which a site on a network would spend on every message."""
     code = """

@@ -72,6 +72,7 @@ def test_no_input_gradient_and_no_bias(name):
     )
 
 
+@pytest.mark.slow
 def test_vmap_over_replicas_and_candidates():
     shape = SHAPES["many channels, pooled"]
     x, weight, bias = (t.detach() for t in tensors(shape, replicas=4))
@@ -86,7 +87,7 @@ def test_vmap_over_replicas_and_candidates():
     close([got.flatten(0, 1)], [want])
 
 
-@pytest.mark.parametrize("name", [pytest.param("padded and pooled", marks=pytest.mark.slow), "shortcut"])
+@pytest.mark.parametrize("name", [pytest.param("padded and pooled", marks=pytest.mark.slow), "words"])
 def test_gradients_within_vmap(name):
     """As methods take them that look around before they move: FedSAM, pFedMe, Per-FedAvg."""
     *_, stride, padding, pool = shape = SHAPES[name]
@@ -101,6 +102,7 @@ def test_gradients_within_vmap(name):
     close(gradients(convolution), gradients(twin))
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_refused():
     x, weight, bias = tensors(SHAPES["shortcut"])
     (first,) = torch.autograd.grad(convolution(x, weight, bias).square().sum(), weight, create_graph=True)
