@@ -129,18 +129,8 @@ class _Convolution(torch.autograd.Function):
     """What autograd and torch.func both differentiate, outside of vmap and within it."""
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: int,
-        pad_h: int,
-        pad_w: int,
-        pool: bool,
-        channels_first: bool,
-        precision: str,
-    ) -> tuple[Tensor, Tensor]:
-        out, source = _forward(x, weight, bias, stride, pad_h, pad_w, pool, channels_first, precision)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
+        out, source = _forward(x, weight, bias, *settings)
         return out, source
 
     @staticmethod
@@ -162,20 +152,11 @@ class _Convolution(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
+    """A function of its own, because gradients that are taken within vmap are differentiable themselves."""
+
     @staticmethod
-    def forward(
-        g: Tensor,
-        source: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        stride: int,
-        pad_h: int,
-        pad_w: int,
-        pool: bool,
-        inputs: bool,
-        precision: str,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dx, dw, db = _backward(g, source, x, weight, stride, pad_h, pad_w, pool, inputs, precision)
+    def forward(g: Tensor, source: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+        dx, dw, db = _backward(g, source, x, weight, *settings)
         return dx, dw, db
 
     @staticmethod
