@@ -47,7 +47,7 @@ class TrainConfig(Stopping, Server, Privacy, Robustness, Federated, LocalTrainin
     score_every: int = setting(1, "Score all clients every so many rounds.", allowed=AT_LEAST_ONE, panel=COMPUTE)
     checkpoint_every: int = setting(
         10,
-        "Write a checkpoint every so many rounds, less often where that would take over a tenth of the time.",
+        "Write a checkpoint every so many rounds, less often where that would take over 4 % of the time.",
         allowed=AT_LEAST_ONE,
         panel=COMPUTE,
         outcome=False,
