@@ -83,7 +83,7 @@ def test_ctrl_c_keeps_the_last_complete_round(tmp_path):
 
 
 def test_checkpoints_take_a_share_of_the_time_at_most(tmp_path, monkeypatch):
-    """A tenth, by our own clock: a round takes 1 s, writing 0.1, 0.5 or 2 s. The last round is always written, and Ctrl-C's too."""
+    """A tenth, by our own clock: a round takes 1 s, writing 0.1, 0.5 or 2 s. The last round and Ctrl-C's are always written."""
     now, written = 0.0, []
     original = checkpoint.write
 
