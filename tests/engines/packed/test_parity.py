@@ -6,6 +6,7 @@ parts, a sum is rounded differently: the tolerance is that of one engine against
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -160,6 +161,17 @@ def test_gradients_are_computed_together_and_own_metrics_run_by_run(monkeypatch)
 def test_scores_that_do_not_fit_into_one_pass(monkeypatch):
     monkeypatch.setattr(Stacked, "clients_at_once", lambda self, params, splits: 0)
     assert assert_as_alone([task("fedfew", seed, rounds=2) for seed in range(2)]) == [2, 2]
+
+
+def test_clients_of_joined_runs_that_keep_samples_apart():
+    """Scores that do not fit into memory are made for some clients at a time. An error there would only cost time: runs go on alone."""
+    train = replace(data(0).train, unseen=torch.tensor([5, 9, 1, 6]))
+    last = (
+        SharedStack(Stacked(nn.Linear(5, 3), LocalTraining(lr=0.1, batch_size=2), 0))
+        .joined([(train, 1)] * 2)
+        .take(torch.tensor([4, 7]))
+    )
+    assert last.count.tolist() == [23, 31]
 
 
 def test_an_objective_whose_method_cannot_be_hashed_is_like_no_other():

@@ -68,4 +68,5 @@ def _joined(parts: Sequence[tuple[Samples, int]]) -> Samples:
         longest=max(samples.longest for samples, _ in parts),
         log_prior=None if first.log_prior is None else of("log_prior"),
         class_weights=None if first.class_weights is None else of("class_weights"),
+        unseen=None,  # a run asks for the scores of these samples by themselves, and the engine trains on none
     )
