@@ -164,7 +164,7 @@ def test_scores_that_do_not_fit_into_one_pass(monkeypatch):
 
 
 def test_clients_of_joined_runs_that_keep_samples_apart():
-    """Scores that do not fit into memory are made for some clients at a time. An error there would only cost time: runs go on alone."""
+    """Scores that do not fit into memory are made for some clients at a time. Errors there go unnoticed: runs go on alone."""
     train = replace(data(0).train, unseen=torch.tensor([5, 9, 1, 6]))
     last = (
         SharedStack(Stacked(nn.Linear(5, 3), LocalTraining(lr=0.1, batch_size=2), 0))
