@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from fedfew.data import text
 from fedfew.data.decoded import DecodedData, Features, Words
+from fedfew.data.division import Division
 from fedfew.data.errors import DataError
 from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import ImagePreprocessing, Preprocessing, Scale, TablePreprocessing, TextPreprocessing
-from fedfew.data.split import Cut
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Federation, Pixels, Samples
 
@@ -24,24 +24,22 @@ VocabularyFrom = Literal["train", "all"]
 
 def assemble(
     data: DecodedData,
-    cuts: Sequence[Cut],
-    spec: PartitionSpec,
-    *,
+    division: Division,
     name: str,
-    client_names: Sequence[str],
     seed: int,
     pixels: Pixels,
     scale: Scale,
     vocabulary_from: VocabularyFrom,
     about: dict[str, Any],
-    tokens: Tokens | None = None,
+    tokens: Tokens | None,
 ) -> Federation:
     """The federation of these clients, with the preprocessing fitted on their training rows. about: how it was made.
 
     tokens: what encoded the texts, where a tokeniser was given.
     """
+    cuts, spec = division.cuts, division.spec
     train = [cut.train for cut in cuts]
-    encoder = _Encoder(data, train, client_names, pixels, scale, vocabulary_from, tokens)
+    encoder = _Encoder(data, train, division.names, pixels, scale, vocabulary_from, tokens)
     shift = _Shift(spec, seed, data)
 
     def samples(parts: Sequence[Indices]) -> Samples:
@@ -64,7 +62,7 @@ def assemble(
         class_names=data.class_names,
         vocabulary=None if (found := tokens or encoder.vocabulary) is None else found.size,
         about=about,
-        client_names=tuple(client_names),
+        client_names=tuple(division.names),
         preprocessing=encoder.preprocessing,
         task=data.task,
     )

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.data import notes, prepared, reading, split
+from fedfew.data import notes, prepared, reading
 from fedfew.data.assemble import VocabularyFrom, assemble
 from fedfew.data.decoded import DecodedData, Features, Words
+from fedfew.data.division import Division, DivisionSettings, divide
 from fedfew.data.errors import DataError, OnBad, SkippedWarning
-from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
@@ -23,8 +23,6 @@ from fedfew.federation import Federation, Pixels
 from fedfew.imaging.decoding import Size
 from fedfew.targets import check_task, check_task_of_files
 from fedfew.tasks import TaskName
-
-TEST_SHARE = 0.25
 
 
 def load(
@@ -84,7 +82,8 @@ def load(
         become its token ids, padded to the right and truncated to max_length (200). Padding is hidden from the model, see
         docs/adapters.md.
     """
-    _check_settings(on_bad, vocabulary_from, scale, test_share, val_share, stratify, group)
+    wanted = DivisionSettings(clients, seed, test_share, val_share, stratify, group, at_least, on_bad)
+    _check_encoding(vocabulary_from, scale)
     check_task(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
         given: dict[str, object] = {"clients": clients, "partition": partition, "sample": sample, "group": group}
@@ -102,54 +101,44 @@ def load(
         data, choice, data_dir=data_dir, size=size, sample=sample, seed=seed, on_bad=on_bad, task=task, tokens=tokens
     )
     _check_read(read, defaults.name, tokens, language, stratify)
-    drawn = spec is None and defaults.keep_split
-    spec, clients, chosen = _chosen_partition(spec, clients, read, defaults, language)
-    group = _chosen_group(group, stratify, defaults)
-    units = _groups(read, group)
-    splits = read.splits if test_share is None and defaults.keep_split else None
-    parts = spec.partition(
-        read, clients, np.random.default_rng(seed), at_least=at_least, fewest=3 if val_share else 2, units=units
-    )
-    labels = read.y if stratify else None
-    cutter = split.Cutter(TEST_SHARE if test_share is None else test_share, val_share, labels, units, group or "", splits)
-    cuts, names, too_small = split.cut_clients(parts, spec.client_names(read, parts), cutter, on_bad)
-    skipped = [*read.skipped, *too_small]
-    _warn_of_skipped(defaults.name, skipped)
-    about = {
+    division = divide(read, defaults, spec, wanted, language)
+    _warn_of_skipped(defaults.name, [*read.skipped, *division.skipped])
+    about = _about(read, division, defaults, wanted, tokens, sample, vocabulary_from, scale)
+    about["notes"] = notes.of(read, division, defaults, tokens, scale, partition_given=spec is not None)
+    name = f"{defaults.name}-{str(division.spec).replace(':', '-')}"
+    federation = assemble(read, division, name, seed, pixels or defaults.pixels, scale, vocabulary_from, about, tokens)
+    return federation if tokens is None or not language else for_language_modelling(federation, tokens)
+
+
+def _about(
+    read: DecodedData,
+    division: Division,
+    defaults: reading.Defaults,
+    wanted: DivisionSettings,
+    tokens: Tokens | None,
+    sample: int | None,
+    vocabulary_from: VocabularyFrom,
+    scale: Scale,
+) -> dict[str, Any]:
+    """How the federation was made."""
+    return {
         "source": defaults.name,
         "source_hash": read.source,
-        "partition": str(spec),
-        "clients": len(cuts),
-        "seed": seed,
+        "partition": str(division.spec),
+        "clients": len(division.cuts),
+        "seed": wanted.seed,
         "sample": sample,
         "rows": len(read),
-        "test_share": cutter.test_share if splits is None else None,
-        "val_share": val_share,
-        "stratify": stratify,
-        "group": group,
+        "test_share": wanted.share if division.splits is None else None,
+        "val_share": wanted.val_share,
+        "stratify": wanted.stratify,
+        "group": division.group,
         "vocabulary_from": vocabulary_from if isinstance(read.x, Words) else None,
         "scale": scale if isinstance(read.x, Features) else None,
         "columns": read.details.get("columns"),
         "tokens": None if tokens is None else tokens.about,
-        "skipped": skipped,
+        "skipped": [*read.skipped, *division.skipped],
     }
-    lines = notes.about_clients(len(cuts), str(spec)) if drawn and not spec.column else []
-    lines = [*lines, *read.notes, *([] if tokens is None else tokens.notes), *chosen]
-    about["notes"] = [*lines, *notes.about_data(read, units, group, splits, scale), *defaults.notes(read)]
-    federation = assemble(
-        read,
-        cuts,
-        spec,
-        name=f"{defaults.name}-{str(spec).replace(':', '-')}",
-        client_names=names,
-        seed=seed,
-        pixels=pixels or defaults.pixels,
-        scale=scale,
-        vocabulary_from=vocabulary_from,
-        about=about,
-        tokens=tokens,
-    )
-    return federation if tokens is None or not language else for_language_modelling(federation, tokens)
 
 
 def column_choice(
@@ -180,18 +169,11 @@ def _partition_spec(partition: str | None, client: str | None) -> PartitionSpec 
     return spec
 
 
-def _check_settings(
-    on_bad: str, vocabulary_from: str, scale: str, test_share: float | None, val_share: float, stratify: bool, group: str | None
-) -> None:
-    if on_bad not in ("raise", "skip"):
-        raise ValueError(f'on_bad must be "raise" or "skip", not {on_bad!r}')
+def _check_encoding(vocabulary_from: str, scale: str) -> None:
     if vocabulary_from not in ("train", "all"):
         raise ValueError(f'vocabulary_from must be "train" or "all", not {vocabulary_from!r}')
     if scale not in ("client", "global", "none"):
         raise ValueError(f'scale must be "client", "global" or "none", not {scale!r}')
-    split.check_shares(TEST_SHARE if test_share is None else test_share, val_share)
-    if stratify and group not in (None, "none"):
-        raise ValueError("stratify and group exclude each other: whole groups cannot be split class by class")
 
 
 def _tokens(tokenizer: Any, max_length: int | None) -> Tokens | None:
@@ -212,20 +194,6 @@ def _load_prepared(path: str | Path, task: TaskName | None, given: Mapping[str, 
     return federation
 
 
-def _chosen_partition(
-    spec: PartitionSpec | None, clients: int | None, read: DecodedData, defaults: reading.Defaults, language: bool
-) -> tuple[PartitionSpec, int | None, list[str]]:
-    """The partition and the number of clients, the data set's own where they are not given, and notes."""
-    if clients is None and (spec is None or spec.column is None):
-        clients = defaults.clients if spec is None else defaults.clients or reading.CLIENTS
-    if spec is None and language and defaults.partition == reading.PARTITION and len(np.unique(read.y, axis=0)) < 2:
-        return PartitionSpec.parse("iid"), clients, ["partition iid: these texts have no labels that they could be divided by"]
-    spec = spec or PartitionSpec.parse(defaults.partition)
-    if language and spec.shift == "label-permutation":
-        raise ValueError(f"partition {spec} permutes labels, which language modelling does not use")
-    return spec, clients, []
-
-
 def _warn_of_skipped(name: str, skipped: Sequence[str]) -> None:
     if skipped:
         more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
@@ -244,18 +212,3 @@ def _check_read(data: DecodedData, name: str, tokens: Tokens | None, language: b
         raise ValueError(f"stratify is for classes, but the task is {data.task}")
     if not language and len(np.unique(data.y, axis=0)) < 2:
         raise DataError(f"all {len(data)} rows of {name} have the same label, two or more are needed (label=… names a column)")
-
-
-def _chosen_group(group: str | None, stratify: bool, defaults: reading.Defaults) -> str | None:
-    """The column to group by, the data set's own where none is given; None: no grouping."""
-    if group is None and not stratify:
-        group = defaults.group
-    return None if group == "none" else group
-
-
-def _groups(data: DecodedData, group: str | None) -> Indices | None:
-    if group is None:
-        return None
-    if group not in data.columns:
-        raise DataError(f"there is no column {group!r} to group by (columns: {data.column_names})")
-    return data.columns[group].codes

@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedfew.data.decoded import DecodedData, Features
-from fedfew.data.partition import Indices
+from fedfew.data.division import Division
 from fedfew.data.preprocessing import Scale, missing_values
 from fedfew.data.raw import TEST
+from fedfew.data.reading import Defaults
+from fedfew.data.tokens import Tokens
 
 _OTHER_USE = ("the label", "client or group", "the split", "not named in input")
 
 
-def about_clients(clients: int, partition: str) -> list[str]:
-    """Of data of the user's own, where neither clients nor a partition are named."""
-    return [f"the rows are divided among {clients} clients by partition {partition}; client=… names a column of clients"]
-
-
-def about_data(
-    data: DecodedData, units: Indices | None, group: str | None, splits: NDArray[np.int8] | None, scale: Scale
+def of(
+    data: DecodedData, division: Division, defaults: Defaults, tokens: Tokens | None, scale: Scale, *, partition_given: bool
 ) -> list[str]:
+    """All notes about a federation."""
+    found = []
+    if defaults.keep_split and not partition_given and not division.spec.column:  # data of the user's own
+        among = f"{len(division.cuts)} clients by partition {division.spec}"
+        found.append(f"the rows are divided among {among}; client=… names a column of clients")
+    found += [*data.notes, *(tokens.notes if tokens else ()), *division.notes]
+    return [*found, *_features(data, scale), *_splits(division), *defaults.notes(data)]
+
+
+def _features(data: DecodedData, scale: Scale) -> list[str]:
+    """Columns left out, and missing values."""
+    if not isinstance(data.x, Features):
+        return []
     found = []
     columns = data.details.get("columns") or {"left_out": {}}
     left_out = {name: reason for name, reason in columns["left_out"].items() if reason not in _OTHER_USE}
-    if left_out and isinstance(data.x, Features):
+    if left_out:
         listed = "; ".join(f"{name or '(no name)'} ({reason})" for name, reason in left_out.items())
         found.append(f"columns left out: {listed}. input=… names the columns to use")
-    if isinstance(data.x, Features):
-        missing = missing_values(data.x)
-        if missing:
-            whose = "all clients" if scale == "global" else "the client"
-            listed = ", ".join(f"{name} ({count:,})" for name, count in missing.items())
-            found.append(f"missing values: {listed}; numbers become the training mean of {whose}, words a category of their own")
-    if splits is not None:
-        found.append(f"the data's own test split is kept: {int((splits == TEST).sum()):,} of {len(splits):,} rows")
-        if units is not None:
-            both = np.intersect1d(units[splits == TEST], units[splits != TEST])
-            if len(both):
-                found.append(
-                    f"{len(both):,} values of {group} are in the data's training and test split: test_share=… splits anew"
-                )
+    if missing := missing_values(data.x):
+        whose = "all clients" if scale == "global" else "the client"
+        listed = ", ".join(f"{name} ({count:,})" for name, count in missing.items())
+        found.append(f"missing values: {listed}; numbers become the training mean of {whose}, words a category of their own")
+    return found
+
+
+def _splits(division: Division) -> list[str]:
+    """Where the source's own split is kept."""
+    splits, units = division.splits, division.units
+    if splits is None:
+        return []
+    found = [f"the data's own test split is kept: {int((splits == TEST).sum()):,} of {len(splits):,} rows"]
+    both = 0 if units is None else len(np.intersect1d(units[splits == TEST], units[splits != TEST]))
+    if both:
+        found.append(f"{both:,} values of {division.group} are in the data's training and test split: test_share=… splits anew")
     return found
