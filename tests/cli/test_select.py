@@ -12,7 +12,7 @@ import torch
 import fedfew
 from fedfew import export
 from fedfew.engines import LocalTraining
-from fedfew.evaluation.selection import Fit
+from fedfew.evaluation.fit import Fit
 from fedfew.export import model_file
 from tests.cli.small import SMALL
 from tests.helpers import call, refused
@@ -159,10 +159,23 @@ def test_select_takes_the_model_with_the_least_loss(finished: Path) -> None:
     assert f"Model {document['model']} fits best." in call("select", str(finished), "--data", "mine.npz").stdout
 
 
+def test_select_adds_the_prior_with_the_strength_of_the_training() -> None:
+    settings = {"label_prior": "client", "prior_strength": 0.25, "rounds": 1, "batch_size": 10, "lr": 0.1, "engine": "sequential"}
+    run = fedfew.train(fedfew.data.digits(4, "dirichlet"), "mlp", fedfew.FedFew(models=2), folder="run", **settings)
+    x, y = fedfew.data.digits(4, "dirichlet").train.of(1)
+    np.savez("mine.npz", x=x.numpy(), y=y.numpy())
+    document = json.loads(call("select", "run", "--data", "mine.npz", "--validation", "0", "--json").stdout)
+    expected = []
+    for module in run.models:
+        log_prior = 0.25 * ((torch.bincount(y, minlength=10) + 1) / (len(y) + 10)).log()
+        expected.append(float(torch.nn.functional.cross_entropy(module(x) + log_prior, y)))
+    assert [model["loss"] for model in document["models"]] == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arrays", "answer"),
     [
-        ({"x": np.zeros((2, 1, 8, 8))}, "bad.npz has no labels: an array y is needed"),
+        ({"x": np.zeros((2, 1, 8, 8))}, "an array y is needed. Without labels use 'fedfew predict … --new-client'"),
         ({"x": np.zeros((2, 9)), "y": np.zeros(2, int)}, "samples of shape [1, 8, 8]"),
         ({"x": np.zeros((0, 1, 8, 8)), "y": np.zeros(0, int)}, "bad.npz has no rows"),
         ({"x": np.zeros((2, 1, 8, 8)), "y": np.array([0, 10])}, "whole numbers from 0 to 9"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -214,3 +215,50 @@ def test_select():
         fedfew.select([], np.zeros((1, 2)), [0])
     with pytest.raises(ValueError, match="same number"):
         fedfew.select(models, np.zeros((2, 2)), [0])
+
+
+def test_without_labels_the_model_that_is_most_certain_of_the_inputs_is_chosen() -> None:
+    x, _ = ones(10)
+    models = [constant(0, 0), constant(0, 3), constant(0, 1)]
+    assert fedfew.select(models, x) == 1
+    assert fedfew.select(models, x, label_prior="client") == 1
+    with pytest.raises(ValueError, match="none of the 1 has finite outputs for these samples"):
+        fedfew.select([constant(float("nan"), 0)], x)
+    with pytest.raises(ValueError, match=r"join needs labels for its scores; without labels use select\(models, x\)"):
+        fedfew.join(models, x, None)
+
+
+def test_the_strength_of_the_prior_decides_which_model_fits() -> None:
+    """Labels 0, 0, 0, 1: log frequencies are log(4/6) and log(2/6), a difference of log 2."""
+    x, y = np.zeros((4, 1), np.float32), np.array([0, 0, 0, 1])
+    models = [constant(float(np.log(2)), 0), constant(0, 0)]
+    assert fedfew.select(models, x, y, label_prior="client", prior_strength=0.5) == 0
+    assert fedfew.select(models, x, y, label_prior="client", prior_strength=2.0) == 1
+    for strength, expected in ((0.5, 0), (2.0, 1)):
+        joined = fedfew.join(models, x, y, validation=0, label_prior="client", prior_strength=strength)
+        assert joined.model == expected
+        assert joined.log_prior is not None
+        assert float(joined.log_prior[0] - joined.log_prior[1]) == pytest.approx(strength * LN2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label_prior": "clients"}, "label_prior must be none or client, not 'clients'"),
+        ({"prior_strength": -1.0}, "prior_strength must be a finite number ≥ 0, not -1.0"),
+        ({"y": np.array([0, 5])}, "y runs from 0 to 5, but the models have 2 outputs: labels must lie in 0 … 1"),
+        ({"y": np.array(["a", "b"])}, "y must be numbers of classes; run.for_new_client takes the names"),
+        ({"y": np.array([0.5, 0.2]), "label_prior": "client"}, "label_prior is 'client', which is for classes"),
+        ({"x": np.zeros((0, 1), np.float32)}, "x is empty: at least one sample is needed to choose by"),
+    ],
+)
+def test_what_cannot_be_chosen_by_is_refused(changes: dict, message: str) -> None:
+    given = {"x": np.zeros((2, 1), np.float32), "y": np.array([0, 1])} | changes
+    for choose in (fedfew.select, fedfew.join):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            choose([constant(0, 1)], **given)
+
+
+def test_models_are_a_list() -> None:
+    with pytest.raises(TypeError, match=r"models must be a list of modules, such as run\.models, not Linear"):
+        fedfew.select(constant(0, 1), *ones(2))

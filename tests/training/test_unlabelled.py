@@ -84,3 +84,9 @@ def test_what_needs_labels_says_so():
             tensor.fill_(torch.nan)
     with pytest.raises(ValueError, match="none of the 3 models has finite outputs"):
         run.for_new_client(x)
+
+
+def test_a_client_without_samples_is_refused():
+    run = fedfew.train(federation(), linear, fedfew.FedFew(models=2), **SHORT)
+    with pytest.raises(ValueError, match="x is empty: at least one sample is needed to choose by"):
+        run.for_new_client(federation().test.x[:0].numpy())

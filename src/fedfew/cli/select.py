@@ -16,7 +16,8 @@ from fedfew.cli.show import OwnMethod, OwnModel
 
 if TYPE_CHECKING:
     from fedfew.config import LocalTraining
-    from fedfew.evaluation.selection import Fit, Joined
+    from fedfew.evaluation.fit import Fit
+    from fedfew.evaluation.selection import Joined
 
 
 def add_to(app: typer.Typer) -> None:
@@ -80,6 +81,7 @@ def select(
             keep_adapted=keep_adapted,
             pixels=source.about["pixels"],
             label_prior=source.settings.get("label_prior", "none"),
+            prior_strength=source.settings.get("prior_strength", 1.0),
             seed=seed,
             on_epoch=on_epoch,
             task=source.about.get("task"),

@@ -79,7 +79,8 @@ def read(
         column = label or source.data.label_column
         table = f"the column {column!r}" if column else "a column of labels (--label)"
         kinds = {".npz": "an array y"} | dict.fromkeys(new_data.TABLES, table)
-        raise ValueError(f"{path} has no labels: {kinds.get(path.suffix.lower(), 'a folder per class')} is needed")
+        needed = kinds.get(path.suffix.lower(), "a folder per class")
+        raise ValueError(f"{path} has no labels: {needed} is needed. Without labels use 'fedfew predict … --new-client'")
     if len(found) == 0:
         raise ValueError(f"{path} has no rows")
     if group is not None and group not in found.columns:

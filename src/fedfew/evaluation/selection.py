@@ -17,112 +17,51 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedfew import targets
 from fedfew.config import LabelPrior
 from fedfew.data import split
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.evaluation import evaluation_batches
-from fedfew.engines.loss import shifted
-from fedfew.federation import Federation, Pixels, as_input
-from fedfew.local import LocalEpochs, best_model
+from fedfew.evaluation.fit import Fit, best_of, checked_outputs, criterion_of, fit, inputs_of, prior_of
+from fedfew.federation import Federation, Pixels
+from fedfew.local import LocalEpochs
 from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
-from fedfew.tasks import Criterion, LossFunction, TaskName, chosen, task_of_loss
-from fedfew.training import batch_norm_policy, task_settings
+from fedfew.tasks import LossFunction, TaskName
+from fedfew.training import batch_norm_policy, task_settings, unlabelled
 from fedfew.training.class_weights import with_class_weights
-from fedfew.training.label_prior import log_frequencies
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How well one model fits some samples."""
-
-    loss: float  # mean, by default of cross-entropy
-    score: float  # the task's: accuracy, R² or micro-F1
-
-    @property
-    def accuracy(self) -> float:
-        """The score, by its name for classes."""
-        return self.score
-
-
-def fit(
-    models: Sequence[nn.Module],
-    x: Any,
-    y: Any,
-    *,
-    pixels: Pixels = "symmetric",
-    log_prior: Tensor | None = None,
-    task: TaskName | None = None,
-    loss: str | LossFunction = "auto",
-) -> list[Fit]:
-    """How well each of the models fits these samples.
-
-    pixels: what bytes become on their way into a model, as in the federation that the models were trained on. log_prior: added to
-    the logits, for models that were trained with label priors. task, loss: as in training; by default what the targets show.
-    """
-    criterion = _criterion(y, task, loss)
-    inputs = as_input(torch.as_tensor(x), pixels)
-    if inputs.is_floating_point():
-        inputs = inputs.to(torch.float32)
-    if len(inputs) == 0 or len(inputs) != len(y):
-        raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(y)}")
-    wanted = targets.stored("the data", torch.as_tensor(targets.as_array(y)), criterion.task.name, len(inputs))
-    fits = []
-    with torch.no_grad():
-        for module in models:
-            module.eval()
-            outputs = shifted(torch.cat([module(part) for part in evaluation_batches(inputs)]), log_prior)
-            means = torch.stack([term.double().mean() for term in criterion.terms(outputs, wanted)])
-            mean_loss, score = means[0], criterion.task.value(means[1:])
-            fits.append(Fit(float(mean_loss), float(score)))
-    return fits
-
-
-def _criterion(y: Any, task: TaskName | None, loss: str | LossFunction | Criterion) -> Criterion:
-    targets.check_task(task)
-    return chosen(loss, task or task_of_loss(loss) or targets.detected([targets.as_array(y)]))
 
 
 def select(
     models: Sequence[nn.Module],
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     pixels: Pixels = "symmetric",
     label_prior: LabelPrior = "none",
+    prior_strength: float = 1.0,
     task: TaskName | None = None,
     loss: str | LossFunction = "auto",
 ) -> int:
     """Which of the models fits these samples best (least mean loss): how a client that never took part chooses.
 
-    label_prior: as the models were trained; "client" adds the log frequencies of these labels to the logits. task, loss: as in
-    training; by default what the targets show.
+    y: None where there are no labels; the model that is most certain of the inputs is chosen then (classification only).
+    label_prior, prior_strength: as the models were trained; "client" adds the log frequencies of these labels (without labels:
+    those estimated from the inputs) to the logits. task, loss: as in training; by default what the targets show.
     """
-    if not models:
-        raise ValueError("models is empty: there is nothing to choose from")
-    prior = _prior(models[0], x, y, pixels, label_prior)
-    return _best(fit(models, x, y, pixels=pixels, log_prior=prior, task=task, loss=loss))
-
-
-def _prior(model: nn.Module, x: Any, y: Any, pixels: Pixels, label_prior: LabelPrior, strength: float = 1.0) -> Tensor | None:
-    if label_prior == "none":
-        return None
-    one = as_input(torch.as_tensor(x)[:1], pixels)
-    with torch.no_grad():
-        classes = model.eval()(one.float() if one.is_floating_point() else one).shape[-1]
-    return strength * log_frequencies(torch.as_tensor(y).long(), classes).float()
-
-
-def _best(fits: list[Fit]) -> int:
-    """The model with the least loss among those whose loss is a number."""
-    losses = torch.tensor([[one.loss for one in fits]], dtype=torch.float64)
-    if not losses.isfinite().any():
-        raise ValueError(f"models: none of the {len(fits)} has a finite loss on these samples: there is nothing to choose")
-    return int(best_model(losses))
+    outputs = checked_outputs(models, x, pixels, label_prior, prior_strength)
+    if y is None:
+        with torch.no_grad():
+            each = [torch.cat([module(part) for part in evaluation_batches(inputs_of(x, pixels))]) for module in models]
+        if not any(scores.isfinite().all() for scores in each):
+            raise ValueError(
+                f"models: none of the {len(models)} has finite outputs for these samples: there is nothing to choose"
+            )
+        return int(unlabelled.choose(each, prior_strength if label_prior == "client" else 0.0, mixture=False)[0].argmax())
+    prior = prior_of(y, outputs, label_prior, prior_strength, criterion_of(y, task, loss))
+    return best_of(fit(models, x, y, pixels=pixels, log_prior=prior, task=task, loss=loss))
 
 
 @dataclass(frozen=True)
@@ -156,6 +95,7 @@ def join(
     keep_adapted: bool = False,
     pixels: Pixels = "symmetric",
     label_prior: LabelPrior = "none",
+    prior_strength: float | None = None,
     seed: int = 0,
     on_epoch: Callable[[int, Fit], None] | None = None,
     task: TaskName | None = None,
@@ -167,19 +107,24 @@ def join(
     sample (a patient's, say); all samples of a group are on one side. training: as many epochs of it as it says; each begins with
     fresh momentum, as a client's round does. Unless ``keep_adapted``, a model that this made worse is not used. on_epoch: called
     after every epoch with its number and the fit to the samples held out. label_prior: as the models were trained; "client" adds
-    the log frequencies of the labels that the model is chosen by to the logits, times ``training.prior_strength``. task, loss: as
-    in training; by default what the targets show.
+    the log frequencies of the labels that the model is chosen by to the logits, times ``prior_strength`` (default: that of
+    ``training``, else 1). task, loss: as in training; by default what the targets show.
     """
-    if not models:
-        raise ValueError("models is empty: there is nothing to choose from")
+    if y is None:
+        raise ValueError(
+            "y is None, but join needs labels for its scores; without labels use select(models, x) or run.for_new_client(x)"
+        )
+    if prior_strength is None:
+        prior_strength = 1.0 if training is None else training.prior_strength
+    outputs = checked_outputs(models, x, pixels, label_prior, prior_strength)
     x, y = np.asarray(x), np.asarray(y)
-    criterion = _criterion(y, task, loss)
+    criterion = criterion_of(y, task, loss)
     of_task: dict[str, Any] = {"task": criterion.task.name, "loss": criterion}
     at, out = hold_out(y if criterion.task.name == "classification" else np.zeros(len(y)), validation, groups, seed)
-    strength = 1.0 if training is None else training.prior_strength
-    prior = _prior(models[0], x[at], y[at], pixels, label_prior, strength)
+    prior_of(y, outputs, label_prior, prior_strength, criterion)  # refuses labels that the models have no output for
+    prior = prior_of(y[at], outputs, label_prior, prior_strength, criterion)
     fits = fit(models, x[at], y[at], pixels=pixels, log_prior=prior, **of_task)
-    best = _best(fits)
+    best = best_of(fits)
     module = models[best]
     before = fit([module], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0] if len(out) else None
     plain = Joined(best, fits, len(at), len(out), before, None, module, False, prior)

@@ -109,6 +109,8 @@ def new_client(
     record = own_record(data, x)
     samples = samples_of(x, record, format)
     inputs = as_input(torch.as_tensor(samples), format.pixels)
+    if len(inputs) == 0:
+        raise ValueError("x is empty: at least one sample is needed to choose by")
     strength = settings["prior_strength"] if settings["label_prior"] == "client" else 0.0
     if y is None and format.task != "language-modelling":  # whose targets are the texts themselves
         weights, prior = _without_labels(models, inputs, format, strength, settings["serve"] == "mixture")
