@@ -190,11 +190,12 @@ def test_names_are_completed():
     assert _complete("tab") == ["table1", "table2"]
 
 
-def test_going_on_is_told_with_all_that_was_given():
+def test_the_command_that_resumes_has_all_that_was_given():
     from fedfew.cli.study_output import resume_command
+    from fedfew.studies.options import Options
 
-    assert resume_command("q", None, None, 1.0, None, None, Path("studies"), None, None) == "fedfew study run q"
-    command = resume_command("q", ["fair"], 2, 0.05, ["a*", "b"], 9, Path("x"), "cpu", "d")
+    assert resume_command("q", Options(), Path("studies")) == "fedfew study run q"
+    command = resume_command("q", Options(("fair",), 2, 0.05, ("a*", "b"), 9, "cpu", "d"), Path("x"))
     assert command == (
         "fedfew study run q --protocol fair --only 'a*' --only b --seeds 2 --scale 0.05 "
         "--device cpu --data-dir d --sample 9 --folder x"

@@ -12,8 +12,7 @@ from rich.console import Console
 from fedfew.cli import errors, flags, runfolder
 from fedfew.cli.run import load_data, train_in
 from fedfew.training import progress
-from fedfew.training.from_settings import find_model, make_method
-from fedfew.training.resolve import read_file, resolve
+from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable
 
@@ -29,7 +28,6 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew advise-k --resume --folder runs/advise-digits[/cyan]   continue after Ctrl-C
 """
 DEFAULT_KS, DEFAULT_SEEDS, DEFAULT_HOLD_OUT = "1-6", 3, 0.2
-TEST_SHARE = 0.25  # of fedfew.data.load
 OWN = ("ks", "seeds", "hold_out")  # in the folder's configuration, beside the settings of the runs
 
 
@@ -68,12 +66,8 @@ def advise_k(
     from fedfew.training.distributed import only_alone
 
     only_alone("advise-k")
-    if output is not None:
-        plots.check_name(output)
-        check_writable(output)
-    file = runfolder.to_resume(folder, "advise-k") if resume else {}
-    runfolder.check_imports(folder, file, given)
-    file |= read_file(config) if config else {}
+    plots.check_output(output)
+    file = runfolder.configuration(folder, "advise-k", resume, config, given)
     own = {name: file.pop(name, None) for name in OWN}
     tried = parse(ks or str(own["ks"] or DEFAULT_KS))
     count, share = seeds or int(own["seeds"] or DEFAULT_SEEDS), hold_out or float(own["hold_out"] or DEFAULT_HOLD_OUT)
@@ -130,6 +124,7 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
 
 def _held_out(settings: Settings, share: float, console: Console) -> Federation:
     """Split by the data set's own rules (patients stay together) if it is partitioned here; else from the training samples."""
+    from fedfew.data.division import TEST_SHARE
     from fedfew.evaluation.choosing_k import held_out
 
     if not 0 < share < 1:
@@ -139,19 +134,15 @@ def _held_out(settings: Settings, share: float, console: Console) -> Federation:
 
 
 def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: float, resume: bool) -> None:
-    if place.exists() and any(place.iterdir()) and not resume:
-        raise ValueError(f"{place} is not empty: continue the advice in it (--resume), or choose another --folder")
-    place.mkdir(parents=True, exist_ok=True)
     own = {"ks": ",".join(map(str, ks)), "seeds": seeds, "hold_out": share}
-    runfolder.write_config(place, own | settings.as_config())
+    runfolder.write_first_config(place, own | settings.as_config(), resume, "advice")
 
 
 def _advice(
     ks: list[int], seeds: int, settings: Settings, federation: Federation, place: Path, console: Console, resume: bool
 ) -> Advice:
-    from fedfew.adapters import TrainedPart
     from fedfew.evaluation.choosing_k import Advice, observed, regret
-    from fedfew.evaluation.costs import cost
+    from fedfew.evaluation.costs import cost_of
     from fedfew.util.devices import device_named
 
     go_on = f"fedfew advise-k --resume --folder {place}"
@@ -166,7 +157,5 @@ def _advice(
                 show = display.run(f"K = {K}, seed {seed}")
                 run = train_in(place / f"k{K}-{seed}", with_k, federation, show, resume, go_on)
                 runs.append(observed(run, here))
-                method, model = make_method(with_k), find_model(settings.model)
-                training = settings.local_epochs, settings.batch_size, settings.serve
-                costs[K] = cost(method, model, federation, *training, TrainedPart.recorded(vars(settings)))
+                costs[K] = cost_of(with_k, federation)
     return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation), local.task)

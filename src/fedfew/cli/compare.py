@@ -13,9 +13,8 @@ from rich.console import Console
 from fedfew.cli import errors, flags, recipe, runfolder
 from fedfew.cli.run import both, fitted, load_data, note, train_in
 from fedfew.training import progress
-from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.own_method import import_method, is_own
-from fedfew.training.resolve import read_file, resolve
+from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable
 
@@ -76,12 +75,8 @@ def compare(
 
     only_alone("compare")
     tracking.open(*(track or []), folder=Path())  # a missing package is reported now
-    if output is not None:
-        plots.check_name(output)
-        check_writable(output)
-    file = runfolder.to_resume(folder, "compare") if resume else {}
-    runfolder.check_imports(folder, file, given)
-    file |= read_file(config) if config else {}
+    plots.check_output(output)
+    file = runfolder.configuration(folder, "compare", resume, config, given)
     kept = str(file.pop("methods", DEFAULT_METHODS))
     specs = methods or kept
     for own in parse(specs).values():
@@ -168,12 +163,10 @@ def _mapping(spec: str) -> dict[str, Any]:
 
 def _cost(label: str, settings: Settings, federation: Federation, console: Console) -> Cost | None:
     """The cost of a round; None, and a note, where it cannot be counted. ValueError: the method would not train, either."""
-    from fedfew.adapters import TrainedPart
-    from fedfew.evaluation.costs import cost
+    from fedfew.evaluation.costs import cost_of
 
-    method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
     try:
-        return cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
+        return cost_of(settings, federation)
     except ValueError:
         raise
     except Exception as error:
@@ -182,11 +175,8 @@ def _cost(label: str, settings: Settings, federation: Federation, console: Conso
 
 
 def _keep(place: Path, settings: Settings, specs: str, seeds: int, resume: bool) -> None:
-    if place.exists() and any(place.iterdir()) and not resume:
-        raise ValueError(f"{place} is not empty: continue the comparison in it (--resume), or choose another --folder")
-    place.mkdir(parents=True, exist_ok=True)
     common = {name: value for name, value in settings.as_config().items() if name != "method"}
-    runfolder.write_config(place, {"methods": specs, "seeds": seeds} | common)
+    runfolder.write_first_config(place, {"methods": specs, "seeds": seeds} | common, resume, "comparison")
 
 
 def _train(

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfew.cli import errors, flags
-from fedfew.training.from_settings import make_federation
+from fedfew.cli.run import load_data
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import OF_THE_DATA
 
@@ -144,8 +144,4 @@ def prepare(
 def _loaded(dataset: str, seed: int, given: dict[str, Any]) -> Federation:
     """The federation that a command's options describe; notes about it go to standard error."""
     settings = resolve({"dataset": dataset, "data_seed": seed} | flags.given(given), {})
-    federation, notes = make_federation(settings)
-    console = Console(stderr=True)
-    for note in notes:
-        console.print(f"note: {errors.as_flags(note)}", markup=False, highlight=False)
-    return federation
+    return load_data(settings, Console(stderr=True))

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags
 from fedfew.training import progress
-from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,8 +40,7 @@ def demo(
     from fedfew.report import plots, score_values, tables
     from fedfew.studies import demo as demonstration
 
-    plots.check_name(output)
-    check_writable(output)
+    plots.check_output(output)
     console = Console(stderr=json)
     numbers = range(seed, seed + seeds)
     console.print("[bold]20 clients, 4 groups[/bold]: each group sees digits rotated by 0, 90, 180 or 270°.\n", highlight=False)

@@ -34,14 +34,15 @@ def methods(
     """
     from fedfew.methods import METHODS
     from fedfew.methods.hyperparameters import hyper_parameters
+    from fedfew.report import tables
 
     if name is not None:
         if is_own(name):
             import_method(name)
         hyperparameters = hyper_parameters(name)
-        _show_json({name: _as_values(name, hyperparameters)}) if json else _show_one(name, hyperparameters)
+        tables.print_json({name: _as_values(name, hyperparameters)}) if json else _show_one(name, hyperparameters)
     elif json:
-        _show_json({method: _as_values(method, hyper_parameters(method)) for method in METHODS})
+        tables.print_json({method: _as_values(method, hyper_parameters(method)) for method in METHODS})
     else:
         _show_all()
 
@@ -124,9 +125,3 @@ def _as_values(name: str, hyperparameters: list[Hyperparameter]) -> dict[str, An
     ]
     described = {"family": METHODS[name].family, "summary": _own(name, "summary"), "when": _own(name, "when")}
     return described | {"about": _about(name), "settings": settings}
-
-
-def _show_json(document: dict[str, Any]) -> None:
-    from fedfew.report import tables
-
-    tables.print_json(document)

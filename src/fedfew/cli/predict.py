@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors
-from fedfew.cli.show import OwnMethod, OwnModel, load
+from fedfew.cli.show import OwnMethod, OwnModel, load, own_factory
 from fedfew.util.files import check_writable, write_atomically
 from fedfew.util.printable import for_csv, printable
 
@@ -135,9 +135,8 @@ def _opened(source: Path, model: str | None, method: str | None) -> Predictor:
     """Nothing that the folder or file names is imported: code of the user's own comes from the flags alone."""
     from fedfew import export
     from fedfew.export import model_file
-    from fedfew.training.from_settings import find_model
 
-    factory: Any = find_model(model) if model and ":" in model else None
+    factory = own_factory(model)
     if source.is_file():
         return model_file.selected(source, factory)
     return export.read(source, factory) if export.is_export(source) else load(source, model, method)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, runfolder
+from fedfew.studies.folder import STUDY, is_study
 from fedfew.training.run_files import progress
 from fedfew.util.files import check_writable
 
@@ -20,7 +21,6 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew report studies/table1[/cyan]   of a study: its tables, figures, learning curves and runs
 [cyan]fedfew watch runs/digits-fedfew-0[/cyan]   the page of a run while it is training
 """
-RESULTS, STUDY = "runs.parquet", "study.yaml"  # files that the folder of a study has
 LARGEST = 5_000_000  # bytes that a page is meant to stay under
 MOST_NAMED = 8
 
@@ -66,10 +66,6 @@ def report(
         console.print(f"note: more than {LARGEST / 1e6:.0f} MB, which browsers may be slow to show", style="yellow")
     if open_it:
         typer.launch(place.resolve().as_uri())
-
-
-def is_study(folder: Path) -> bool:
-    return (folder / RESULTS).exists() or (folder / STUDY).exists()
 
 
 def check_run(folder: Path) -> None:

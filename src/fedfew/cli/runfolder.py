@@ -58,6 +58,15 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
     raise ValueError(f"there is no run in {folder} to continue; start one with 'fedfew {command} --folder {folder}'")
 
 
+def configuration(
+    folder: Path | None, command: str, resume: bool, config: Path | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of the run to resume, if one is, below those of a configuration file; ``given``: the flags."""
+    file = to_resume(folder, command) if resume else {}
+    check_imports(folder, file, given)
+    return file | (read_file(config) if config else {})
+
+
 def _holds(folder: Path, command: str) -> bool:
     """Whether there is something in a folder that this command can continue: a run, or for compare and others runs below."""
     from fedfew.training.checkpoint import checkpoints
@@ -150,6 +159,14 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     import yaml
 
     write_atomically(folder / CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
+
+
+def write_first_config(folder: Path, config: dict[str, Any], resume: bool, what: str) -> None:
+    """Create the folder of several runs with their common settings; it must be empty, unless what is in it is resumed."""
+    if folder.exists() and any(folder.iterdir()) and not resume:
+        raise ValueError(f"{folder} is not empty: continue the {what} in it (--resume), or choose another --folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(folder, config)
 
 
 def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfolder
-from fedfew.cli.show import load
+from fedfew.cli.show import load, own_factory
 from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
@@ -43,11 +43,9 @@ class Source:
 def find(folder: Path, model: str | None, method: str | None = None) -> Source:
     """The models in the folder of an export (every file of which is checked) or of a run."""
     from fedfew import export
-    from fedfew.training.from_settings import find_model
 
     if export.is_export(folder):
-        factory: Any = find_model(model) if model and ":" in model else None
-        found = export.read(folder, factory)
+        found = export.read(folder, own_factory(model))
         listed = [row.get("client_names") for row in found.card["models"]]
         users = [names or [] for names in listed] if any(listed) else None
         return Source(found.models, found.card["model"], found.card["training"], {"card_sha256": found.sha256}, found.data, users)

@@ -88,13 +88,18 @@ def _show_classes(run: Run, client: str | None, console: Console, json: bool) ->
 def load(folder: Path, model: str | None, method: str | None = None) -> Run:
     """The run in a folder. Nothing that the folder names is imported: code of the user's own comes from the flags alone."""
     import fedfew
-    from fedfew.training.from_settings import find_model
     from fedfew.training.own_method import import_method
 
     if method is not None:
         import_method(method)
-    factory: Any = find_model(model) if model and ":" in model else None
-    return fedfew.load(folder, factory)
+    return fedfew.load(folder, own_factory(model))
+
+
+def own_factory(model: str | None) -> Any:
+    """The factory that ``--model module:factory`` names; None for a model of the package."""
+    from fedfew.training.from_settings import find_model
+
+    return find_model(model) if model and ":" in model else None
 
 
 def _require_rounds(run: Run) -> None:

@@ -149,12 +149,7 @@ def run(
     report = study_output.run_with_display(prepared, console, keep_models, 60 * time_limit or None)
     results, _ = execution.collect_results(folder, study.name)
     study_output.print_results(study, results, prepared.folder, console)
-    study_output.print_outcome(
-        prepared,
-        report,
-        console,
-        study_output.resume_command(name, protocol, seeds, scale, only, sample, folder, device, data_dir),
-    )
+    study_output.print_outcome(prepared, report, console, study_output.resume_command(name, options, folder))
 
 
 @app.command(epilog=SHOW_EXAMPLES)

@@ -21,6 +21,7 @@ from fedfew.util.printable import printable
 if TYPE_CHECKING:
     from fedfew.studies.execution import Prepared
     from fedfew.studies.job import Report
+    from fedfew.studies.options import Options
     from fedfew.studies.store import Results
     from fedfew.studies.study import Study
 
@@ -99,19 +100,11 @@ def print_runs(prepared: Prepared, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("run", "rounds", "clients", "partition", "model", "status"):
         table.add_column(head, no_wrap=True)
+    known = {"done": [*prepared.done], "failed before": [*prepared.failed], "no data": [*prepared.without_data]}
     for cell in prepared.cells:
         seconds = prepared.estimate.seconds.get(cell.key) if cell.key in prepared.new else None
-        status = (
-            "done"
-            if cell.key in prepared.done
-            else "failed before"
-            if cell.key in prepared.failed
-            else "no data"
-            if cell.key in prepared.without_data
-            else "to make"
-            if seconds is None
-            else f"to make, about {format_duration(seconds)}"
-        )
+        to_make = "to make" if seconds is None else f"to make, about {format_duration(seconds)}"
+        status = next((name for name, keys in known.items() if cell.key in keys), to_make)
         s = cell.settings
         values = (cell.label, str(s.rounds), str(s.clients or ""), s.partition or "", s.model, status)
         table.add_row(*(Text(printable(value)) for value in values))
@@ -158,31 +151,20 @@ def _list_failed(failed: dict[str, str], console: Console) -> None:
     console.print(table)
 
 
-def resume_command(
-    name: str,
-    protocol: list[str] | None,
-    seeds: int | None,
-    scale: float,
-    only: list[str] | None,
-    sample: int | None,
-    folder: Path,
-    device: str | None,
-    data_dir: str | None,
-) -> str:
+def resume_command(name: str, options: Options, folder: Path) -> str:
     """The command that resumes the study."""
-    words = ["fedfew", "study", "run", name]
-    words += [word for value in protocol or [] for word in ("--protocol", value)]
-    words += [word for value in only or [] for word in ("--only", value)]
-    given: dict[str, Any] = {
-        "--seeds": seeds,
-        "--scale": None if scale == 1 else f"{scale:g}",
-        "--device": device,
-        "--data-dir": data_dir,
-    }
-    given["--sample"] = sample
-    given["--folder"] = None if folder == DEFAULT else folder
-    words += [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
-    return shlex.join(words)
+    given: list[tuple[str, object]] = [
+        *(("--protocol", value) for value in options.protocols),
+        *(("--only", value) for value in options.only),
+        ("--seeds", options.seeds),
+        ("--scale", None if options.scale == 1 else f"{options.scale:g}"),
+        ("--device", options.device),
+        ("--data-dir", options.data_dir),
+        ("--sample", options.sample),
+        ("--folder", None if folder == DEFAULT else folder),
+    ]
+    words = [str(word) for flag, value in given if value is not None for word in (flag, value)]
+    return shlex.join(["fedfew", "study", "run", name, *words])
 
 
 # -- show --------------------------------------------------------------------------------------------------------------------

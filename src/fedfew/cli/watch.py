@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, report
+from fedfew.cli import errors
+from fedfew.studies.folder import is_study
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -39,7 +40,7 @@ def watch(
 
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give the folder of a run")
-    if report.is_study(folder):
+    if is_study(folder):
         raise ValueError(f"{folder} is a study: 'fedfew report {folder}' makes its page; what can be watched is a run")
     console = Console(highlight=False, soft_wrap=True)
     with serving(Watched(folder), port) as server:

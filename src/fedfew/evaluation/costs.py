@@ -26,6 +26,8 @@ from fedfew.methods import Method, Reply
 from fedfew.methods.base import Fresh
 from fedfew.models.state import buffer_names, replica_state
 from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
+from fedfew.training.from_settings import find_model, make_method
+from fedfew.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,13 @@ def cost(
         inference_passes=count_bytes(candidates) / (1 if mixed else choices) / model_bytes,
         selection_passes=choices if choices > 1 and not learned else 0,
     )
+
+
+def cost_of(settings: Settings, federation: Federation) -> Cost:
+    """The cost of the run that settings describe."""
+    model, part = find_model(settings.model), TrainedPart.recorded(vars(settings))
+    training = settings.local_epochs, settings.batch_size, settings.serve
+    return cost(make_method(settings), model, federation, *training, part)
 
 
 def rehearsed(method: Method, module: nn.Module, server: Tree, own: Tree) -> Reply:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedfew.report.plots import LOOK, check_name
+from fedfew.report.plots import written
 from fedfew.report.tables import empty
 
 if TYPE_CHECKING:
@@ -40,18 +40,11 @@ def table(advice: Advice, title: str) -> Table:
 
 def draw(advice: Advice, path: Path, title: str) -> Path:
     """Left: what was measured, and the choice. Right: how much clients differ, and what the theorem makes of it."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    check_name(path)
-    with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(10.2, 4.4), layout="constrained")
+    with written(path, width=10.2, height=4.4) as figure:
         left, right = figure.subplots(1, 2)
         _measured(left, advice)
         _theory(right, advice)
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
 
 

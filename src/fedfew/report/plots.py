@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfew.report import SCORES, AcrossSeeds, across_seeds, mean_curve, score_name
+from fedfew.util.files import check_writable
 from fedfew.util.printable import for_plot, shortened
 
 if TYPE_CHECKING:
@@ -108,6 +109,13 @@ def check_name(path: Path) -> None:
     """Raise ValueError now, rather than after hours of training, where the name is not one of a picture."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"a plot's name must end in {' or '.join(SUFFIXES)}, not {path.name!r}")
+
+
+def check_output(path: Path | None) -> None:
+    """Raise now where a plot, if one is asked for, could not be written to ``path`` later."""
+    if path is not None:
+        check_name(path)
+        check_writable(path)
 
 
 @contextmanager

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from fedfew.studies.plan import Cell
 
 DEFAULT = Path("studies")
-PLAN, STUDY, LOG = "plan.json", "study.yaml", "workers.log"
+PLAN, STUDY, LOG, RESULTS = "plan.json", "study.yaml", "workers.log", "runs.parquet"
 RESULT, ERROR, ATTEMPTS = "result.json", "error.json", "attempts.jsonl"
+
+
+def is_study(folder: Path) -> bool:
+    return (folder / RESULTS).exists() or (folder / STUDY).exists()
 
 
 class DamagedFileError(ValueError):

@@ -8,15 +8,9 @@ from typing import Any
 from fedfew.report.page.html import page
 from fedfew.report.page.study import of_study
 from fedfew.studies import store
-from fedfew.studies.folder import STUDY
+from fedfew.studies.folder import RESULTS, STUDY
 from fedfew.studies.tables import make_tables
 from fedfew.training.resolve import read_file
-
-RESULTS = "runs.parquet"
-
-
-def is_study(folder: Path) -> bool:
-    return (folder / RESULTS).exists() or (folder / STUDY).exists()
 
 
 def html(folder: Path) -> str:

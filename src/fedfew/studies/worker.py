@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.studies import run_result, tuning
 from fedfew.studies.folder import RunFolder, now
-from fedfew.training.from_settings import find_model, make_federation, make_method, training_arguments
+from fedfew.training.from_settings import make_federation, training_arguments
 from fedfew.training.settings import OF_THE_DATA, Settings
 from fedfew.util.files import FolderInUseError, folder_locked
 
@@ -107,10 +107,9 @@ class Worker:
             self.send({"event": "done", "key": key})
 
     def _train(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
-        from fedfew.adapters import TrainedPart
         from fedfew.engines import packed
         from fedfew.engines.memory import share, too_large
-        from fedfew.evaluation.costs import cost
+        from fedfew.evaluation.costs import cost_of
         from fedfew.util.devices import device_named
 
         device = device_named(settings.device)
@@ -139,10 +138,9 @@ class Worker:
             "tuning": None if tuned is None else json.dumps(tuned[1]),
             "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
         }
-        method, model, part = make_method(settings), find_model(settings.model), TrainedPart.recorded(vars(settings))
         spent = None
         try:
-            spent = cost(method, model, federation, settings.local_epochs, settings.batch_size, settings.serve, part)
+            spent = cost_of(settings, federation)
         except Exception as error:  # the run is made; only this column of a table is missing
             notes = [*notes, f"the costs of a round could not be counted: {error_text(error)}"]
         here = federation.to(device, stream=too_large([federation.train, federation.test], device))

@@ -7,27 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.report.plots import LOOK, check_name
+from fedfew.report.plots import written
 from fedfew.studies.theory.check import Check
 
 BLUE, ORANGE, BLACK, GREY = "#0072B2", "#D55E00", "#222222", "#8c8c8c"
 
 
 def draw(found: list[Check], path: Path) -> Path:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    check_name(path)
     by_name = {check.name: check for check in found}
-    with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(10.2, 7.6), layout="constrained")
+    with written(path, width=10.2, height=7.6) as figure:
         axes = figure.subplots(2, 2).ravel()
         _smoothing(axes[0], by_name["smoothing bound"])
         _stationarity(axes[1], by_name["Pareto stationarity"], by_name["the same, weights normalised"])
         _coverage(axes[2], by_name["coverage bound"])
         _statistical(axes[3], by_name["statistical error"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
 
 
