@@ -222,15 +222,9 @@ def test_a_row_may_choose_its_own_form_under_published():
     assert cells(found)[0].settings.method_settings == {"published": False}
 
 
-def test_a_shift_survives_the_published_dealing():
+def test_a_shift_survives_the_published_partition():
     settings, _ = protocol.apply("published", {"partition": "dirichlet:1+rotation", "method": {"name": "fedavg"}})
     assert settings["partition"] == "dirichlet-published:0.1+rotation"
-
-
-def test_how_scores_are_read():
-    assert protocol.reading("published", "fedfew") == ("adapted",)
-    assert protocol.reading("published", "ifca") == ("served",)
-    assert protocol.reading("fair", "fedfew") == protocol.reading("fair", "fedavg") == ("served", "adapted")
 
 
 def test_fedfews_published_score_is_that_of_the_round_after_the_last():

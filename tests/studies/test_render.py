@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import fields
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from fedfew.studies import render, tables
-from fedfew.studies.render.as_csv import from_csv
 from fedfew.studies.render.as_latex import escaped
 from fedfew.studies.render.cell_text import number
 from fedfew.studies.tables import Cell, TableData
@@ -181,6 +182,28 @@ def test_all_formulas_of_latex_are_such(big: TableData) -> None:
     assert {r"$\pm$", "$-$"} <= formulas
     for formula in formulas:
         assert MathTextParser("path").parse(formula).width > 0
+
+
+def from_csv(text: str) -> dict[tuple[str, ...], Cell]:
+    """The cells by row, group and column."""
+    types = {field.name: str(field.type) for field in fields(Cell)}
+
+    def read(name: str, value: str) -> Any:
+        if types[name] == "bool":
+            return value == "true"
+        convert = float if "float" in types[name] else int if "int" in types[name] else plain
+        return convert(value) if value else ("" if types[name] == "str" else None)
+
+    def plain(value: str) -> str:
+        return value.removeprefix("'")
+
+    lines = csv.DictReader(io.StringIO(text))
+    return {
+        (plain(line["row"]), plain(line["group"]), plain(line["column"])): Cell(
+            **{name: read(name, line[name]) for name in types}
+        )
+        for line in lines
+    }
 
 
 def test_csv_is_read_back_without_loss(big: TableData) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedfew.studies import paper
-from fedfew.studies.measures import AS_PUBLISHED, MEASURES, PROTOCOL_OF_THE_PAPER
+from fedfew.studies.measures import AS_PUBLISHED, MEASURES
+from fedfew.studies.protocol import PUBLISHED
 from fedfew.studies.tables.table import TableData
 from fedfew.studies.view import AXES, Run, View
 
+if TYPE_CHECKING:
+    from fedfew.studies.figures.style import Drawing
+
+Named = TypeVar("Named", "TableData", "Drawing")
 PROTOCOLS = {
     "published": "Protocol published: the published code's presets, Dirichlet 0.5 drawn with 0.1 as that code does; FedFew is "
     "scored adapted (after the round's local training), all others served (as the server hands the model over).",
@@ -30,6 +37,16 @@ def name(spec: Mapping[str, Any], view: View, *more: str) -> str:
     """A name for a file."""
     parts = [spec.get("name") or spec["kind"], view.protocol, *(part for part in more if part != AS_PUBLISHED)]
     return re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
+
+
+def distinct(made: Sequence[Named]) -> list[Named]:
+    """Tables or drawings, of which no two have the same name: the second of a name gets a 2 behind it."""
+    taken: Counter[str] = Counter()
+    found = []
+    for one in made:
+        taken[one.name] += 1
+        found.append(one if taken[one.name] == 1 else replace(one, name=f"{one.name}-{taken[one.name]}"))
+    return found
 
 
 def title(spec: Mapping[str, Any], view: View, names: Sequence[str], score: str) -> str:
@@ -70,7 +87,7 @@ def caption(view: View, table: TableData, score: str) -> str:
     parts.append("(±): standard deviation over seeds (sample)." if seeds else "")
     parts.append("Bold: best of its column; underlined: second." if any(c.rank for c in cells) else "")
     if any(c.paper is not None for c in cells):
-        own = "" if view.protocol == PROTOCOL_OF_THE_PAPER else ", which is of one seed under the published protocol"
+        own = "" if view.protocol == PUBLISHED else ", which is of one seed under the published protocol"
         parts.append(f"Below: the paper's number{own}, then ours minus the paper's.")
     return " ".join(filter(None, parts))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 SCORES = ("served", "adapted")
 AS_PUBLISHED = "as published"  # the score that the published code reads: FedFew's adapted, all others' served
-PROTOCOL_OF_THE_PAPER = "published"
 
 
 @dataclass(frozen=True)

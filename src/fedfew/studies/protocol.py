@@ -6,15 +6,16 @@ Each quirk of the published experiments is a switch with a name and a reason, he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+from fedfew.studies.measures import published_score
 
 PUBLISHED, FAIR, TUNED = "published", "fair", "tuned"
 PROTOCOLS = (PUBLISHED, FAIR, TUNED)
 DRAWN_ALPHA = "0.1"  # whatever α is asked for, the published generator draws with this one
 
-Layer = Mapping[str, Any]
 Changed = tuple[dict[str, Any], str]  # the settings after a switch, and what it changed, in words ("": nothing)
 
 
@@ -96,14 +97,4 @@ def apply(protocol: str, settings: dict[str, Any]) -> tuple[dict[str, Any], tupl
 
 def rounds_to_run(protocol: str, method: str, rounds: int) -> int:
     """The published code scores FedFew's last models after one more local epoch: what is adapted in the round after the last."""
-    return rounds + 1 if "adapted" in reading(protocol, method) and protocol == PUBLISHED else rounds
-
-
-def reading(protocol: str, method: str) -> tuple[Literal["served", "adapted"], ...]:
-    """Which of a method's two scores a protocol reads.
-
-    The published code scores FedFew after local training and all others before; the fair protocol shows every method both ways.
-    """
-    if protocol == FAIR:
-        return ("served", "adapted")
-    return ("adapted",) if method == "fedfew" else ("served",)
+    return rounds + 1 if protocol == PUBLISHED and published_score(method) == "adapted" else rounds

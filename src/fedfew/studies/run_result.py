@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedfew.studies.measures import SCORES
+
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
     from fedfew.evaluation.metrics import LanguageScores, MultiLabelScores, RegressionScores, Scores
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from fedfew.training.run import Run
     from fedfew.training.settings import Settings
 
-SCORES = ("served", "adapted")
 OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_mean")
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedfew.studies.folder import DamagedFileError, RunFolder
-from fedfew.studies.run_result import OVER_CLIENTS, SCORES
+from fedfew.studies.measures import SCORES
+from fedfew.studies.run_result import OVER_CLIENTS
 from fedfew.util.files import write_atomically
 
 NAMES = ("runs", "clients", "rounds")

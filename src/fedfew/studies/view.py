@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedfew.studies.measures import AS_PUBLISHED, PROTOCOL_OF_THE_PAPER, SCORES
+from fedfew.studies.measures import AS_PUBLISHED, SCORES
+from fedfew.studies.protocol import PUBLISHED
 from fedfew.studies.store import Results
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class View:
 
     def scores(self, wanted: str = "both") -> tuple[str, ...]:
         """What is shown of scored measures: as published alone under that protocol, else one or both scores."""
-        if self.protocol == PROTOCOL_OF_THE_PAPER and wanted == "both":
+        if self.protocol == PUBLISHED and wanted == "both":
             return (AS_PUBLISHED,)
         return SCORES if wanted == "both" else (wanted,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 # Control characters (escape sequences begin with one), and characters that are invisible or turn the direction of the text.
@@ -27,21 +28,12 @@ def _shown(character: str) -> str:
 def for_csv(text: str) -> str:
     """Text that a spreadsheet does not take for a formula: where it would, with an apostrophe in front."""
     shown = printable(text)
-    return f"'{shown}" if _is_formula(shown) else shown
-
-
-def from_csv(text: str) -> str:
-    """What :func:`for_csv` was given, but for hidden characters."""
-    return text[1:] if text.startswith("'") and _is_formula(text[1:]) else text
-
-
-def _is_formula(text: str) -> bool:
-    return text.lstrip().startswith(_FORMULA)
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
 
 
 def for_plot(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
-    return printable(text).replace("$", r"\$")
+    """Text that matplotlib draws as it is: a $ in a user's name does not begin a formula."""
+    return re.sub(r"(?<!\\)\$", r"\\$", printable(text))
 
 
 def shortened(text: str, most: int = 24) -> str:

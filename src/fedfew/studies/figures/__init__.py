@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedfew.studies import captions
 from fedfew.studies import output_options as options
 from fedfew.studies.figures import methods, rounds, sweeps, weights
 from fedfew.studies.figures.style import Drawing
@@ -49,21 +50,15 @@ def drawings(specs: Sequence[Mapping[str, Any]], results: Results, study: str) -
     for spec in specs:
         check(spec)
     found = [drawing for spec in specs for view in views(spec, results, study) for drawing in KINDS[spec["kind"]](spec, view)]
-    taken: dict[str, int] = {}
-    named = []
-    for drawing in found:
-        count = taken[drawing.name] = taken.get(drawing.name, 0) + 1
-        name = drawing.name if count == 1 else f"{drawing.name}-{count}"
-        named.append(Drawing(name, drawing.width, drawing.height, drawing.paint))
-    return named
+    return captions.distinct(found)
 
 
 def draw(specs: Sequence[Mapping[str, Any]], results: Results, study: str, folder: Path) -> list[Path]:
     """Write every picture into the folder, as PNG and as SVG; the paths, PNG first."""
+    from fedfew.report.plots import written
+
     paths = []
     for drawing in drawings(specs, results, study):
-        from fedfew.report.plots import written
-
         pair = [folder / f"{drawing.name}{suffix}" for suffix in (".png", ".svg")]
         with written(*pair, width=drawing.width, height=drawing.height) as figure:
             drawing.paint(figure)

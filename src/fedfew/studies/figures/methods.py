@@ -18,11 +18,11 @@ from fedfew.studies.figures.style import (
     add_title,
     missing,
     one_per_column,
-    plain_text,
 )
 from fedfew.studies.figures.values import clients, mean, std, values
 from fedfew.studies.measures import AS_PUBLISHED, SCORES, published_score
 from fedfew.studies.view import Line, View
+from fedfew.util.printable import for_plot
 
 Spec = Mapping[str, Any]
 PER_ROW = 3  # panels
@@ -41,9 +41,9 @@ def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> Non
     lines = list(reversed(view.lines))  # the first on top
     for axis, column in zip(axes, view.columns, strict=False):
         _dots(axis, view, column, lines, view.scores(spec.get("score", "both")), spec.get("measure", "mean"))
-        axis.set_title(plain_text(column))
+        axis.set_title(for_plot(column))
         axis.set_xlabel("test accuracy, %")
-        axis.set_yticks(range(len(lines)), [plain_text(line.label) for line in lines])
+        axis.set_yticks(range(len(lines)), [for_plot(line.label) for line in lines])
         axis.set_ylim(-0.6, len(lines) - 0.4)
     for axis in axes[len(view.columns) :]:
         axis.set_visible(False)
@@ -92,7 +92,7 @@ def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequen
     def draw(axis: Any, score: str, line: Line, style: dict[str, Any]) -> None:
         if seeds := clients(view, column, line, "{score}_score", score):
             share, accuracy = ranked(seeds)
-            axis.plot(share, 100 * accuracy, label=plain_text(line.label), markevery=max(1, len(share) // 10), **style)
+            axis.plot(share, 100 * accuracy, label=for_plot(line.label), markevery=max(1, len(share) // 10), **style)
 
     score_panels(figure, view, scores, "clients from worst to best, %", draw)
     runs = [run for run in view.runs if run["column"] == column]

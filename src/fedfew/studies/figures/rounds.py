@@ -17,10 +17,10 @@ from fedfew.studies.figures.style import (
     missing,
     one_per_column,
     ordered_styles,
-    plain_text,
 )
 from fedfew.studies.figures.values import Curve, curve
 from fedfew.studies.view import AXES, Line, View, point_label
+from fedfew.util.printable import for_plot
 
 Spec = Mapping[str, Any]
 HEIGHT = 3.4  # inches of a panel
@@ -61,7 +61,7 @@ def _paint_g(figure: Any, spec: Spec, view: View, updates: bool) -> None:
             )
             ends.append(_line(axis, found, factor, style, name, len(drawn) <= MOST_BANDS))
         if len(view.columns) > 1:
-            axis.set_title(plain_text(column))
+            axis.set_title(for_plot(column))
         if not drawn:
             empty_panel(axis, "no run has g")
         elif all((found.low > 0).all() for found in drawn.values()):
@@ -99,7 +99,7 @@ def _line(
     x = factor * found.rounds
     if band and (found.high > found.low).any():
         axis.fill_between(x, found.low, found.high, color=style["color"], alpha=0.15, lw=0)
-    axis.plot(x, found.mean, label=plain_text(name), markevery=max(1, len(x) // 8), **style)
+    axis.plot(x, found.mean, label=for_plot(name), markevery=max(1, len(x) // 8), **style)
     return float(x[-1]), float(found.mean[-1]), name, style["color"]
 
 

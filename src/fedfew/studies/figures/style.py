@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 from fedfew.studies import captions
 from fedfew.studies.measures import AS_PUBLISHED
 from fedfew.studies.view import Run, View
-from fedfew.util.printable import printable
+from fedfew.util.printable import for_plot
 
 # Okabe and Ito's colours, but for the yellow, which is too pale for lines on white; then three of Tol's and a grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255", "#7A7A7A", "#999933")
@@ -94,11 +93,6 @@ def add_title(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs:
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=TITLE_SIZE)
 
 
-def plain_text(text: str) -> str:
-    """Text that matplotlib draws as it is: a $ in a user's name does not begin a formula."""
-    return re.sub(r"(?<!\\)\$", r"\\$", printable(text))
-
-
 def wrapped(text: str, width: float, size: float) -> str:
     """The text in lines that are no wider than a figure of so many inches, at this font size."""
     from matplotlib.font_manager import FontProperties
@@ -110,7 +104,7 @@ def wrapped(text: str, width: float, size: float) -> str:
         return float(text_to_path.get_text_width_height_descent(line.replace("\\$", "$"), font, ismath=False)[0]) / 72
 
     lines: list[str] = []
-    for word in plain_text(text).split():
+    for word in for_plot(text).split():
         if lines and inches(f"{lines[-1]} {word}") <= 0.96 * width:
             lines[-1] += f" {word}"
         else:
@@ -163,7 +157,7 @@ def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, Any]], height:
     for i, place in zip(order, places, strict=True):
         x, y, name, colour = ends[i]
         axis.annotate(
-            "\n".join(map(plain_text, name.split("\n"))),
+            "\n".join(map(for_plot, name.split("\n"))),
             xy=(x, y),
             xytext=(1.05, place),
             textcoords="axes fraction",

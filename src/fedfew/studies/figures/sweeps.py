@@ -21,11 +21,11 @@ from fedfew.studies.figures.style import (
     line_styles,
     missing,
     percent_limits,
-    plain_text,
 )
 from fedfew.studies.figures.values import Sweep, mean, means, stds, sweeps, values
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
+from fedfew.util.printable import for_plot
 
 Spec = Mapping[str, Any]
 PANEL = 2.9  # inches of height
@@ -62,7 +62,7 @@ def _paint(figure: Any, spec: Spec, view: View, by: str, panels: Sequence[tuple[
     for axis, (column, score) in drawn:
         panel(axis, view, column, score, by, measure)
         where = f"{column}, " if len(view.columns) > 1 else ""
-        axis.set_title(plain_text(f"{where}{MEANING[score]}"))
+        axis.set_title(for_plot(f"{where}{MEANING[score]}"))
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     percent_limits(axis for axis, _ in drawn)
@@ -85,7 +85,7 @@ def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str)
             axis.plot(x, worst, color="#777777", ls=":", marker="v", ms=4, lw=1, label="worst client")
         spread = over_seeds if over_seeds.any() else None
         label = f"{sweep.label}{'' if spread is None else ', ± over seeds'}"
-        axis.errorbar(x, y, yerr=spread, capsize=2.5, elinewidth=1, label=plain_text(label), **style)
+        axis.errorbar(x, y, yerr=spread, capsize=2.5, elinewidth=1, label=for_plot(label), **style)
         _papers(axis, column, score, by, measure, sweep, place)
     for _, level, _, colour in _levels(axis, view, column, score, by, measure):
         axis.axhline(level, color=colour, ls="--", lw=1.4)
@@ -132,13 +132,18 @@ def log_axis(axis: Any, place: Mapping[Any, float], by: str) -> None:
     axis.set_xticks(list(place.values()), [f"{value:g}" if isinstance(value, float) else str(value) for value in place])
 
 
+def draw_paper(axis: Any, column: str, by: str, measure: str, sweep: Sweep, place: Mapping[Any, float]) -> None:
+    """The paper's numbers as stars."""
+    found = {place[at]: paper.number(measure, column, sweep.row, {by: at}) for at in sweep.at}
+    if stars := {x: number.value for x, number in found.items() if number}:
+        axis.plot(list(stars), list(stars.values()), label="the paper", **PAPER)
+
+
 def _papers(axis: Any, column: str, score: str, by: str, measure: str, sweep: Sweep, place: Mapping[Any, float]) -> None:
     """The paper's numbers as stars, where it scored this method this way; what it gives as a range between thin lines."""
     if score not in (AS_PUBLISHED, published_score(sweep.row.lower())):
         return
-    found = {place[at]: paper.number(measure, column, sweep.row, {by: at}) for at in sweep.at}
-    if stars := {x: number.value for x, number in found.items() if number}:
-        axis.plot(list(stars), list(stars.values()), label="the paper", **PAPER)
+    draw_paper(axis, column, by, measure, sweep, place)
     for known in paper.ranges():
         if (known.column, known.row, known.axis, known.measure) == (column, sweep.row, by, measure):
             inside = [place[at] for at in sweep.at if float(at) in known.at]

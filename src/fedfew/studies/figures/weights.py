@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.studies import captions, paper
-from fedfew.studies.figures.style import PAPER, QUIET, Drawing, add_footer, add_title, empty_panel, missing, plain_text
+from fedfew.studies import captions
+from fedfew.studies.figures.style import QUIET, Drawing, add_footer, add_title, empty_panel, missing
 from fedfew.studies.figures.style import spread as spread_out
-from fedfew.studies.figures.sweeps import NAMES, log_axis, placed
+from fedfew.studies.figures.sweeps import NAMES, draw_paper, log_axis, placed
 from fedfew.studies.figures.values import Sweep, clients, means, stds, sweeps
 from fedfew.studies.measures import AS_PUBLISHED, MEASURES, published_score
 from fedfew.studies.view import AXES, View
+from fedfew.util.printable import for_plot
 
 Spec = Mapping[str, Any]
 SCORE_STYLES = {  # the same in all figures: dashes, marker, colour, fill
@@ -97,17 +98,11 @@ def _against_axis(axis: Any, view: View, column: str, sweep: Sweep, by: str, nam
         empty_panel(axis, f"no run has {MEASURES[name].head}")
     spread = over_seeds if over_seeds.any() else None
     label = f"{score or sweep.label}{'' if spread is None else ', ± over seeds'}"
-    axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=plain_text(label), **SCORE_STYLES[score])
-    _stars(axis, column, sweep, by, name, score, place)
+    axis.errorbar(x, y, yerr=spread, lw=1.5, ms=5.5, capsize=2.5, elinewidth=1, label=for_plot(label), **SCORE_STYLES[score])
+    if score in ("", AS_PUBLISHED, published_score(sweep.row.lower())):
+        draw_paper(axis, column, by, name, sweep, place)
     log_axis(axis, place, by)
     axis.set_xlabel(NAMES.get(by, by))
-
-
-def _stars(axis: Any, column: str, sweep: Sweep, by: str, name: str, score: str, place: Mapping[Any, float]) -> None:
-    if score in ("", AS_PUBLISHED, published_score(sweep.row.lower())):
-        found = {place[at]: paper.number(name, column, sweep.row, {by: at}) for at in sweep.at}
-        if stars := {x: number.value for x, number in found.items() if number}:
-            axis.plot(list(stars), list(stars.values()), label="the paper", **PAPER)
 
 
 def _against_variation(axis: Any, view: View, column: str, sweep: Sweep, by: str, scores: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A table as CSV in long form: one line per cell, all fields, numbers in full. Read back without loss."""
+"""A table as CSV in long form: one line per cell, all fields, numbers in full."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 
 from fedfew.studies.tables.table import Cell, TableData
 from fedfew.util.printable import for_csv
-from fedfew.util.printable import from_csv as plain
 
 ABOUT = ("table", "protocol", "title", "row", "group", "column", "unit")
 CELL = tuple(field.name for field in fields(Cell))
-NUMBERS = {"value", "over_clients", "over_seeds", "paper", "paper_over_clients"}
-COUNTS = {"seeds", "rank"}
 
 
 def to_csv(table: TableData) -> str:
@@ -29,27 +26,9 @@ def to_csv(table: TableData) -> str:
     return out.getvalue()
 
 
-def from_csv(text: str) -> dict[tuple[str, ...], Cell]:
-    """The cells by row, group and column."""
-    return {
-        (plain(line["row"]), plain(line["group"]), plain(line["column"])): Cell(
-            **{name: _read(name, line[name]) for name in CELL}
-        )
-        for line in csv.DictReader(io.StringIO(text))
-    }
-
-
 def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return for_csv(value)
     return "" if value is None else repr(value)
-
-
-def _read(name: str, text: str) -> Any:
-    if name in NUMBERS:
-        return float(text) if text else None
-    if name in COUNTS:
-        return int(text) if text else None
-    return text == "true" if name == "paper_alike" else plain(text)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from fedfew.studies import captions
 from fedfew.studies import output_options as options
 from fedfew.studies.store import Results
 from fedfew.studies.tables import cost_table, scores, significance
@@ -40,10 +40,4 @@ def make_tables(specs: Sequence[Mapping[str, Any]], results: Results, study: str
     """The tables of all specs, protocol by protocol; no two of one name."""
     for spec in specs:
         check(spec)
-    tables = [table for spec in specs for table in KINDS[spec["kind"]](spec, results, study)]
-    taken: dict[str, int] = {}
-    for position, table in enumerate(tables):
-        taken[table.name] = taken.get(table.name, 0) + 1
-        if taken[table.name] > 1:
-            tables[position] = replace(table, name=f"{table.name}-{taken[table.name]}")
-    return tables
+    return captions.distinct([table for spec in specs for table in KINDS[spec["kind"]](spec, results, study)])
