@@ -35,6 +35,7 @@ RUNS = {
     **dict.fromkeys(("models_in_use", "bytes_up", "bytes_down"), COUNT),
     "cost": TEXT,
     "packed": COUNT,
+    "notes": TEXT,
 }
 CLIENTS = {
     "key": TEXT,

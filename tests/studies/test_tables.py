@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from rich.console import Console, RenderableType
 
-from fedfew.studies import tables
+from fedfew.studies import output, tables
 from fedfew.studies.tables import Cell, TableData
 from tests.studies import made_up
 from tests.studies.made_up import Book
@@ -316,6 +319,28 @@ def test_many_reasons_are_cut_short_but_counted() -> None:
     served, _ = made(book)
     assert "… and 3 more." in served.notes
     assert served.notes[0].endswith("…")
+
+
+def printed(renderables: Iterable[RenderableType]) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    for one in renderables:
+        console.print(one)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_terminal_shows_each_note_once() -> None:
+    """Both tables have both notes, since they are files of their own; a run's note follows the tables in full."""
+    book = by_hand()
+    book.add("IFCA", column="kvasir", status="missing", error="kvasir is not here")
+    note = f"engine: sequential, {'a long reason, ' * 20}"
+    book.runs[0]["notes"] = note
+    two, results = made(book), book.results()
+    missing, short = "IFCA, kvasir: not run: kvasir is not here", f"cifar10-dir-20: {note[:117]}…"
+    assert all(missing in table.notes and short in table.notes for table in two)
+    assert output.notes(results) == [f"cifar10-dir-20: {note}"]
+    with_notes_below, alone = printed(output.for_terminal(two, results)), printed(output.for_terminal(two))
+    assert (with_notes_below.count(missing), with_notes_below.count(short)) == (1, 0)
+    assert (alone.count(missing), alone.count(short)) == (1, 1)
 
 
 def test_columns_without_a_number_of_the_papers_are_not_compared_in_length() -> None:

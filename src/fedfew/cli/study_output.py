@@ -184,8 +184,8 @@ def print_results(study: Study, results: Results, folder: Path, console: Console
     from fedfew.studies import output
 
     made = output.tables(study, results)
-    for table in made:
-        console.print(output.for_terminal(table))
+    for table in output.for_terminal(made, printed_below=results):
+        console.print(table)
     for note in output.notes(results):
         console.print(Text(printable(note), "dim"), soft_wrap=True)
     output.write_tables(made, folder)
@@ -240,7 +240,7 @@ def formatted(study: Study, results: Results, format: str) -> str:
     made: list[Any] = output.tables(study, results)
     if format == "terminal":
         console = Console(record=True, file=io.StringIO(), width=160)
-        for table in made:
-            console.print(output.for_terminal(table))
+        for table in output.for_terminal(made):
+            console.print(table)
         return console.export_text()
     return "\n\n".join(output.rendered(table, format) for table in made)

@@ -25,7 +25,7 @@ MARKERS = {
     "adapted": ("D", "#D55E00", "white", -0.11),
 }  # shape, colour, fill, height
 ABSENT = "#c8c8c8"  # in a heat map: the client did not take part in the round
-MEANING = {"served": "as the server hands it over", "adapted": "after the round's local training"}
+MEANING = {"served": "as the server sends it", "adapted": "after the round's local training"}
 MOST_NAMES = 40  # of clients beside a heat map
 SUFFIXES = (".png", ".pdf", ".svg")
 LOOK: dict[Any, Any] = {

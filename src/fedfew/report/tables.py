@@ -143,7 +143,7 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     over_seeds = {"± seeds": "std_over_seeds"} if several else {}
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
     caption = (
-        "served: the model as the server would hand it over now. adapted: after the round's local training. Last round, mean "
+        "served: the model as the server sends it. adapted: after the round's local training. Last round, mean "
         f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )
     called = score_name(next(iter(runs.values()))[0])

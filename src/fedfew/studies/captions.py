@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Named = TypeVar("Named", "TableData", "Drawing")
 PROTOCOLS = {
     "published": "Protocol published: the published code's presets, Dirichlet 0.5 drawn with 0.1 as that code does; FedFew is "
-    "scored adapted (after the round's local training), all others served (as the server hands the model over).",
+    "scored adapted (after the round's local training), all others served (the model as the server sends it).",
     "fair": "Protocol fair: settings as stated, every method scored both ways.",
     "tuned": "Protocol tuned: as fair, with each method's hyperparameters chosen per seed from a declared grid, by served "
     "accuracy on validation samples held out from the training data.",
 }
 SCORED = {
-    "served": "Served: the model as the server would hand it over.",
+    "served": "Served: the model as the server sends it.",
     "adapted": "Adapted: after the round's local training.",
 }
 NOT_ALIKE = "† the paper scored this method the other way: FedFew adapted, all others served."
@@ -130,7 +130,12 @@ def _some(rows: Sequence[str]) -> str:
 def _remarks(view: View) -> list[str]:
     """Notes of the runs themselves, such as that their data were not whole."""
     noted = dict.fromkeys((run["column"], run["notes"]) for run in view.runs if run.get("notes"))
-    return [f"{column}: {short_error(remark)}" for column, remark in noted][:SHOWN_NOTES]
+    return [remark(column, note) for column, note in noted][:SHOWN_NOTES]
+
+
+def remark(column: str, note: str) -> str:
+    """A run's note as a table shows it."""
+    return f"{column}: {short_error(note)}"
 
 
 def _shorter(view: View) -> list[str]:

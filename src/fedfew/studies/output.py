@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,20 +40,29 @@ def rendered(table: TableData, form: str) -> str:
     return render.FORMS[form](table)
 
 
-def for_terminal(table: TableData) -> RenderableType:
-    """A table for rich to print."""
-    from fedfew.studies import render
+def for_terminal(made: Sequence[TableData], printed_below: Results | None = None) -> Iterator[RenderableType]:
+    """Tables for rich to print, each note below the first table that has it; printed_below: runs whose :func:`notes` are printed
+    after the tables, and are left out here."""
+    from fedfew.studies import captions, render
 
-    return render.terminal(table)
+    below = [] if printed_below is None else _remarks(printed_below)
+    known = {printable(captions.remark(column, note)) for column, note in below}
+    for table in made:
+        yield render.terminal(replace(table, notes=tuple(note for note in table.notes if note not in known)))
+        known |= set(table.notes)
 
 
 def notes(results: Results) -> list[str]:
     """What belongs beside the numbers of these runs: which data were not whole, what went wrong."""
-    pairs = zip(results.runs["column"].to_pylist(), results.runs["notes"].to_pylist(), strict=True)
-    found = [f"{column}: {note}" for column, note in dict.fromkeys(pairs) if note]
+    found = [f"{column}: {note}" for column, note in _remarks(results)]
     if len(versions := sorted({v for v in results.runs["code"].to_pylist() if v})) > 1:
         found.append(f"made by {len(versions)} versions of the code ({', '.join(versions)}); see the column code of runs")
     return found
+
+
+def _remarks(results: Results) -> list[tuple[str, str]]:
+    pairs = zip(results.runs["column"].to_pylist(), results.runs["notes"].to_pylist(), strict=True)
+    return [(column, note) for column, note in dict.fromkeys(pairs) if note]
 
 
 def write_tables(made: Sequence[TableData], folder: Path) -> list[Path]:

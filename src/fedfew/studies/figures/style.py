@@ -22,7 +22,11 @@ METHODS = ("fedfew", "fedavg", "fedprox", "fedmtl", "apfl", "ditto", "fedrep", "
 PAPER: dict[str, Any] = {"marker": "*", "color": "#000000", "mfc": "#ffffff", "ms": 10, "ls": "none", "zorder": 5}
 QUIET = "#555555"
 TITLE_SIZE, NOTE_SIZE = 10, 7.5
-MEANING = {"served": "served: as handed over", "adapted": "adapted: after local training", AS_PUBLISHED: "scored as published"}
+MEANING = {
+    "served": "served: as the server sends it",
+    "adapted": "adapted: after local training",
+    AS_PUBLISHED: "scored as published",
+}
 
 
 @dataclass(frozen=True)
