@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedfew.cli import app
-from fedfew.report.page import study
 from fedfew.report.page.html import page
-from fedfew.report.page.study import of_study
+from fedfew.studies import page as study
+from fedfew.studies.page import of_study
+from fedfew.studies.tables import Cell, TableData
 from tests.report.browser import Page, chromium
 
 __all__ = ["chromium"]  # a fixture
@@ -31,20 +31,7 @@ ABOUT = {
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><rect width="40" height="20" fill="#0072b2"/></svg>'
 
 
-@dataclass(frozen=True)
-class Cell:
-    value: float | None
-    over_clients: float | None = None
-    over_seeds: float | None = None
-    seeds: int = 0
-    paper: float | None = None
-    paper_over_clients: float | None = None
-    rank: int | None = None
-    note: str = ""
-    paper_alike: bool = True
-
-
-TABLE = SimpleNamespace(
+TABLE = TableData(
     name="methods-fair",
     title="Accuracy",
     caption="In %.",

@@ -19,10 +19,7 @@ Folder = Annotated[Path | None, typer.Option(help="Folder of the run (default: a
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --folder; no other flag is needed.")]
 Track = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Log to a tracking tool: tensorboard, mlflow:URI or wandb:PROJECT. Can be repeated.",
-        show_default=False,
-    ),
+    typer.Option(help="Log to a tracking tool: tensorboard, mlflow:URI or wandb:PROJECT. Can be repeated.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 OwnModel = Annotated[
-    str | None,
-    typer.Option(help="module:factory, for a run made with a module of your own; it is imported.", show_default=False),
+    str | None, typer.Option(help="module:factory, for a run made with a module of your own; it is imported.", show_default=False)
 ]
 OwnMethod = Annotated[
     str | None,

@@ -119,9 +119,7 @@ def run(
     time_limit: Annotated[
         float,
         typer.Option(
-            min=0.0,
-            metavar="MINUTES",
-            help="A run that finishes no round for so long is killed and counts as failed; 0: never.",
+            min=0.0, metavar="MINUTES", help="A run that finishes no round for so long is killed and counts as failed; 0: never."
         ),
     ] = TIME_LIMIT,
 ) -> None:
@@ -186,9 +184,7 @@ def show(
 
 @app.command()
 @errors.readable
-def new(
-    name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml is written.")],
-) -> None:
+def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml is written.")]) -> None:
     """Write a commented study file as a starting point."""
     from importlib import resources
 

@@ -90,13 +90,7 @@ def read(
 
 
 def _cached_or_decoded(
-    found: Found,
-    size: Size | None,
-    sample: int | None,
-    seed: int,
-    on_bad: OnBad,
-    task: TaskName | None,
-    tokens: Tokens | None,
+    found: Found, size: Size | None, sample: int | None, seed: int, on_bad: OnBad, task: TaskName | None, tokens: Tokens | None
 ) -> DecodedData:
     key = found.key if task is None else cache.hash_of([found.key, task])
     if tokens is not None:

@@ -74,13 +74,7 @@ class Tokens:
     @property
     def about(self) -> dict[str, Any]:
         """What a federation records of it."""
-        return {
-            "name": self.name,
-            "sha256": self.sha256,
-            "padding": self.padding,
-            "size": self.size,
-            "max_length": self.length,
-        }
+        return {"name": self.name, "sha256": self.sha256, "padding": self.padding, "size": self.size, "max_length": self.length}
 
     @property
     def notes(self) -> list[str]:

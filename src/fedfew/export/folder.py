@@ -35,15 +35,7 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically
 
-_NOT_ON_THE_CARD = {
-    "federation",
-    "method",
-    "model",
-    "fedfew",
-    "torch",
-    "engine",
-    "chunk",
-}  # elsewhere, or without effect
+_NOT_ON_THE_CARD = {"federation", "method", "model", "fedfew", "torch", "engine", "chunk"}  # elsewhere, or without effect
 
 
 def write(

@@ -157,10 +157,7 @@ def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool)
 
 def _site(folder: Path, name: str) -> list[File]:
     path, public_path = folder / name, folder / f"{name}.pub"
-    about = {
-        path: f"key of site {name}: for that site alone",
-        public_path: f"public key of site {name}, to be registered",
-    }
+    about = {path: f"key of site {name}: for that site alone", public_path: f"public key of site {name}, to be registered"}
     if public_path.exists():  # the private one should have been moved to its site
         return [File(one, what, kept=True) for one, what in about.items() if one.exists()]
     if path.exists():

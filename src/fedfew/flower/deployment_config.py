@@ -18,16 +18,7 @@ from fedfew.training import privacy, products
 from fedfew.training.resolve import resolve
 from fedfew.util.conversion import convert
 from fedfew.util.spelling import unknown
-from fedfew.util.validated import (
-    AT_LEAST_ONE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    ZERO_OR_ABOVE_ONE,
-    one_of,
-    setting,
-    validate,
-)
+from fedfew.util.validated import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, ZERO_OR_ABOVE_ONE, one_of, setting, validate
 
 AT_THE_SITE = ("engine", "device", "chunk")
 SIMULATION_ONLY = {  # and why
@@ -69,9 +60,7 @@ class DeploymentConfig(Texts, TrainConfig):
     )
     clip_norm: float = setting(0.0, "Updates with a larger norm are shortened to it. 0: off.", allowed=NOT_NEGATIVE)
     refuse_ratio: float = setting(
-        100.0,
-        "Updates this many times longer than the round's median are refused. 0: off.",
-        allowed=ZERO_OR_ABOVE_ONE,
+        100.0, "Updates this many times longer than the round's median are refused. 0: off.", allowed=ZERO_OR_ABOVE_ONE
     )
     max_samples: int = setting(10_000_000, "A site that reports more training samples is refused.", allowed=AT_LEAST_ONE)
     classes: int = setting(

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedfew.adapters import TrainedPart
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import SCORES, across_seeds, last_scores, last_weights, score_name, seconds, single_scores
+from fedfew.report import SCORES, across_seeds, last_weights, score_name, seconds, single_scores
 from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -78,18 +78,12 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
             filter(None, [weights, f"ε {float(run.history.last('epsilon')):.3g} at δ {run.settings['dp_delta']:g}"])
         )
     table = empty(title, "score", "mean ± std", "worst client", "worst 10 %", "Jain's index", caption=weights)
-    scores = {f"{name} {score_name(run)}": summary for name, summary in last_scores(run).items()}
-    scores |= {
-        f"served {FINAL[name]}": summarise(np.array(values, dtype=float)) for name, values in final.items() if name in FINAL
-    }
-    values = {f"{score} {score_name(run)}": run.scores(score) for score in SCORES}
-    if single is not None:
-        alone = f"single {score_name(run)}"
-        scores = dict(list(scores.items())[:1]) | {alone: single} | scores  # right below what is served
-        values[alone] = run.scores("single")
-    values |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
-    for name, summary in scores.items():
-        worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values[name]))}"
+    shown = SCORES if single is None else (SCORES[0], "single", *SCORES[1:])  # single right below what is served
+    scores = {f"{score} {score_name(run)}": run.scores(score) for score in shown}
+    scores |= {f"served {FINAL[name]}": np.array(numbers, dtype=float) for name, numbers in final.items() if name in FINAL}
+    for name, values in scores.items():
+        summary = summarise(values)
+        worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values))}"
         table.add_row(name, plus_minus(summary.mean, summary.std), worst, percent(summary.worst_tenth), _index(summary.jain))
     for name, numbers in final.items():
         if name in ERRORS:

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from fedfew.training.run import Run
 
 CLIENTS, ROUNDS, BATCH_SIZE, LR = 20, 100, 10, 0.1
-METHODS: dict[str, Method] = {
-    "local only": LocalOnly(),
-    "FedAvg": FedAvg(),
-    "FedFew, 4 models": FedFew(models=4),
-}
+METHODS: dict[str, Method] = {"local only": LocalOnly(), "FedAvg": FedAvg(), "FedFew, 4 models": FedFew(models=4)}
 FEDFEW = "FedFew, 4 models"
 GROUP_NAMES = ("turned 0°", "turned 90°", "turned 180°", "turned 270°")
 

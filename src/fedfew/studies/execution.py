@@ -132,13 +132,7 @@ class _TableWriter:
 
 
 def prepare(
-    study: Study,
-    options: Options,
-    root: Path,
-    *,
-    workers: int | None = None,
-    retry_failed: bool = False,
-    pack: int | None = None,
+    study: Study, options: Options, root: Path, *, workers: int | None = None, retry_failed: bool = False, pack: int | None = None
 ) -> Prepared:
     """Plan a study and look up which of its runs exist. Nothing that the study names is imported.
 

@@ -74,11 +74,7 @@ SWITCHES: tuple[Switch, ...] = (
         "TextCNN ends in log_softmax before cross-entropy takes its own; the same but for rounding",
         _log_probabilities,
     ),
-    Switch(
-        "statistics",
-        "only parameters travel: BatchNorm's running statistics stay with each client",
-        _statistics,
-    ),
+    Switch("statistics", "only parameters travel: BatchNorm's running statistics stay with each client", _statistics),
 )
 
 

@@ -10,15 +10,7 @@ import numpy as np
 
 from fedfew.studies import captions, paper
 from fedfew.studies.figures.score_panels import score_panels
-from fedfew.studies.figures.style import (
-    PAPER,
-    QUIET,
-    Drawing,
-    add_footer,
-    add_title,
-    missing,
-    one_per_column,
-)
+from fedfew.studies.figures.style import PAPER, QUIET, Drawing, add_footer, add_title, missing, one_per_column
 from fedfew.studies.figures.values import clients, mean, std, values
 from fedfew.studies.measures import AS_PUBLISHED, SCORES, published_score
 from fedfew.studies.view import Line, View
