@@ -77,7 +77,7 @@ def forward(
     grid = (-(-B * OH * OW // tile["BM"]), -(-N // tile["BN"]), R)
     triton_convolution.forward[grid](
         x, filters, filters if bias is None else bias.contiguous(), out, source,
-        B, H, W, OH, OW, *layout(out), *shape.constants(),
+        B, *layout(out), H, W, OH, OW, *shape.constants(),
         POOL=pool, BIAS=bias is not None, PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
     splits, per_split = _splits(B * OH * OW, 256, programs * R, tile["BM"])
     dw, db = x.new_empty(splits, R, N, Q), x.new_empty(splits, R, N)
     triton_convolution.weight_gradient[(programs, splits, R)](
-        x, g, source, dw, db, B, H, W, OH, OW, per_split, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
+        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
     )
     return _summed(dw).view(R, N, shape.height, shape.width, C), _summed(db)
 
@@ -109,7 +109,7 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tenso
     dw = x.new_empty(splits, R, shape.filters, Q)
     x = _samples_last(x.contiguous(), shape.pad_h, shape.pad_w)
     triton_convolution.weight_gradient_by_sample[(programs, splits, R)](
-        x, _samples_last(g), dw, *x.shape[2:4], height, per_split, x.shape[-1], width,
+        x, _samples_last(g), dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
     return _summed(dw).view(R, shape.filters, shape.height, shape.width, C)
@@ -134,7 +134,7 @@ def unpool(g: Tensor, source: Tensor, height: int, width: int) -> Tensor:
     out = g.new_zeros(R, B, height, width, N) if odd else g.new_empty(R, B, height, width, N)
     BLOCK = 1024
     triton_convolution.unpool[(-(-g.numel() // BLOCK),)](
-        g, source, out, OH, OW, height, width, *layout(g), g.numel(), N, BLOCK, num_warps=4
+        g, source, out, *layout(g), g.numel(), OH, OW, height, width, N, BLOCK, num_warps=4
     )
     return out
 

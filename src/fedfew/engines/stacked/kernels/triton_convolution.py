@@ -3,7 +3,7 @@
 Images are laid out [R, B, H, W, C], weights [R, N, KH, KW·C]. For one row kh of a filter, what a patch holds (KW·C numbers) lies
 in one piece, so patches are read where they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers:
 only the pooled image is written, and for each of its pixels which of the four it came from (4: none, ReLU cut it off). The two
-gradients read that back.
+gradients read that back. Sizes of images are constants, so that dividing by them takes a multiplication.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def _pixels(x, b, row, column, j, ok, H, W, C: tl.constexpr, J: tl.constexpr, PA
 @triton.jit
 def forward(
     x, weight, bias, out, source,
-    B, H, W, OH, OW, per_pixel, per_filter,
+    B, per_pixel, per_filter,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     POOL: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -90,7 +91,10 @@ def forward(
 
 
 @triton.jit
-def unpool(g, source, out, OH, OW, CH, CW, per_pixel, per_filter, total, N: tl.constexpr, BLOCK: tl.constexpr):
+def unpool(
+    g, source, out, per_pixel, per_filter, total,
+    OH: tl.constexpr, OW: tl.constexpr, CH: tl.constexpr, CW: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g (with these strides) and where its pixels came from."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < total
@@ -106,7 +110,8 @@ def unpool(g, source, out, OH, OW, CH, CW, per_pixel, per_filter, total, N: tl.c
 @triton.jit
 def weight_gradient(
     x, g, source, out, out_bias,
-    B, H, W, OH, OW, per_split,
+    B, per_split,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
@@ -156,7 +161,8 @@ def weight_gradient(
 
 @triton.jit
 def samples_last(
-    x, out, B, H, W,
+    x, out, B,
+    H: tl.constexpr, W: tl.constexpr,
     C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], zero in the padding and where S exceeds B."""
@@ -176,7 +182,8 @@ def samples_last(
 @triton.jit
 def weight_gradient_by_sample(
     x, g, out,
-    H, W, OH, per_split,
+    per_split,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
     S: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -213,7 +220,8 @@ def weight_gradient_by_sample(
 @triton.jit
 def input_gradient(
     g, weight, out,
-    B, H, W, OH, OW,
+    B,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
