@@ -67,6 +67,19 @@ def test_local_keeps_no_server_models_and_its_two_scores_are_one():
     assert run.history.served_accuracy[-1, 2] == pytest.approx((run.model_of(2)(x).argmax(1) == y).float().mean().item())
 
 
+@pytest.mark.parametrize(("options", "sets"), [({}, {2}), ({"chunk": 3}, {1}), ({"participation": 0.5}, {1})])
+def test_models_served_and_adapted_are_scored_together_where_everyone_trains_at_once(options, sets, monkeypatch):
+    found, scores_of = set(), fedfew.engines.Stacked.scores_of
+
+    def counted(self, several, splits):
+        found.add(len(several))
+        return scores_of(self, several, splits)
+
+    monkeypatch.setattr(fedfew.engines.Stacked, "scores_of", counted)
+    train(FedFew(models=2), engine="stacked", **options)
+    assert found == sets
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 @pytest.mark.parametrize("method", [FedFew(models=2), FedAvg(), LocalOnly()])
 def test_any_chunk_gives_the_same_result(method, chunk):

@@ -23,6 +23,7 @@ from fedfew.config import LocalTraining
 from fedfew.engines import dropout, mixup
 from fedfew.engines.evaluation import Evaluation, ModelScores
 from fedfew.engines.loss import with_client_terms
+from fedfew.engines.orders import Orders
 from fedfew.engines.precision import products
 from fedfew.federation import Samples
 from fedfew.local import LocalEpochs
@@ -72,6 +73,7 @@ class Engine(ABC):
         self.drops = any(isinstance(m, dropout.CountedDropout) for m in self.module.modules())
         self.mixes_samples = uses_batch_statistics(self.module)  # so clients must not share a batch in evaluation
         self._buffers = {name for name, _ in self.module.named_buffers()}
+        self._orders = Orders(seed)
 
     @property
     def local_epochs(self) -> int:
@@ -94,7 +96,10 @@ class Engine(ABC):
 
     def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
         """Trained copies ``[C, K, …]`` of the replicas and, per replica, the mean reported loss over the last epoch."""
-        passes = (self.pass_of(work.samples, self.lr(work.round), keys, work.weights) for keys in self.keys_of(work))
+        passes = (
+            self.pass_of(work.samples, self.lr(work.round), keys, work.weights, self._orders.of(work, epoch))
+            for epoch, keys in enumerate(self.keys_of(work), work.first_epoch)
+        )
         return self.train_passes(work, passes)
 
     def train_passes(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
@@ -117,13 +122,15 @@ class Engine(ABC):
         model = torch.arange(models, device=clients.device)
         return random_streams.count(stream, self.seed, round, epoch, clients[:, None], model)
 
-    def pass_of(self, samples: Samples, lr: float, keys: Keys, weights: Tensor | None) -> Pass:
-        """An epoch of replicas that draw from these keys, the weights of their samples being [C, K, longest]."""
+    def pass_of(self, samples: Samples, lr: float, keys: Keys, weights: Tensor | None, order: Tensor | None = None) -> Pass:
+        """An epoch of replicas that draw from these keys, the weights of their samples being [C, K, longest]; order: drawn from
+        them already."""
 
         def of(stream: int) -> Tensor:
             return keys(stream).to(samples.count.device)
 
-        order = random_streams.permutations(of(random_streams.BATCH_ORDER), samples.count, samples.longest)
+        if order is None:
+            order = random_streams.permutations(of(random_streams.BATCH_ORDER), samples.count, samples.longest)
         steps = -(-samples.longest // self.training.batch_size)
         return Pass(
             lr,
@@ -146,6 +153,10 @@ class Engine(ABC):
         """The same on several splits of the same clients' samples; an engine may leave out scores (NaN) but on the last."""
         with self._evaluating(splits[0]):
             return self._scores(params, splits)
+
+    def scores_of(self, several: Sequence[Tree], splits: Sequence[Samples]) -> list[list[ModelScores]]:
+        """The same of several stacks of models for the same clients."""
+        return [self.scores(params, splits) for params in several]
 
     def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:
         """Scores ``[C, 1]`` of each client's mixture of outputs, e.g. Σ_s weights[i, s]·p_s(y|x), and ``[C, S]`` of its single

@@ -30,7 +30,7 @@ from fedfew.training.on_round import OnRound, Progress, stop_asked
 from fedfew.training.per_client import some
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
-from fedfew.training.serving import Serving, chunks
+from fedfew.training.serving import Adapted, Serving, chunks
 from fedfew.training.usable import usable
 from fedfew.util.interrupts import held_back
 
@@ -91,7 +91,7 @@ class RoundLoop:
         """One round, start to end; the state changes only when it is complete. Returns the mean loss reported."""
         begin = self.engine.clock()
         present, collected = self._begun(number)
-        new, scoring = self._local_work(collected, present, number, scored)
+        new, adapted, scoring = self._local_work(collected, present, number, scored)
         if self.group.size > 1:
             new = collected.join(self.group, new, self.federation.train.y.device)
         step = collected.result()
@@ -99,7 +99,7 @@ class RoundLoop:
             raise self._diverged(number)
         self._seconds.append(self.engine.clock() - begin - scoring)
         with self._own_replaced(new, number):
-            served = self._serving.scores(step.served, self.state.own, self.federation.test) if scored else None
+            served = self._serving.scores(step.served, self.state.own, self.federation.test, adapted) if scored else None
             validated = None
             if scored and self.config.validates and self.federation.val is not None:
                 validated = self._serving.scores(step.served, self.state.own, self.federation.val)
@@ -129,10 +129,12 @@ class RoundLoop:
 
     def _local_work(
         self, collected: Aggregation, present: Tensor, number: int, scored: bool
-    ) -> tuple[list[tuple[Tensor, Tree]], float]:
-        """Train this process's clients and collect their replies; returns their new private states, and seconds of scoring."""
+    ) -> tuple[list[tuple[Tensor, Tree]], Adapted | None, float]:
+        """Train this process's clients and collect their replies; returns their new private states, the models to be scored with
+        those served, and seconds of scoring."""
         method, train = collected.method, self.federation.train
         new: list[tuple[Tensor, Tree]] = []
+        adapted = None
         scoring = 0.0
         for clients in chunks(self.group.share(present, train.count.cpu()[present]), self.chunk):
             received = method.dispatch(self.state.server, clients)
@@ -144,7 +146,9 @@ class RoundLoop:
             clients = clients[good]
             if len(clients) == 0:
                 continue
-            if scored:
+            if scored and self._serving.everyone_at_once(clients):
+                adapted = Adapted(outcome.adapted, outcome.mixture, collected.replies.adapted)
+            elif scored:
                 before = self.engine.clock()
                 scores = self._serving.score(outcome.adapted, clients, self.federation.test, outcome.mixture)
                 collected.replies.adapted.put(clients, scores)
@@ -152,7 +156,7 @@ class RoundLoop:
             collected.add(clients, outcome.reply)
             new.append((clients, outcome.own))
             del outcome  # or this chunk's models would stay in memory until the next one's are trained
-        return new, scoring
+        return new, adapted, scoring
 
     def _own(self, clients: Tensor) -> Tree:
         return take(self.state.own, clients.to(self.federation.train.y.device))

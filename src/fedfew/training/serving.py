@@ -12,12 +12,21 @@ from fedfew.config import TrainConfig
 from fedfew.engines import Engine
 from fedfew.federation import Federation, Samples
 from fedfew.methods import Method
-from fedfew.stack import Tree, take
+from fedfew.stack import Tree, is_everyone, take
 from fedfew.training import own_metrics
 from fedfew.training.attack import without_attackers
 from fedfew.training.distributed import Group
 from fedfew.training.per_client import PerClient
-from fedfew.training.scoring import ServedScores, choose, score
+from fedfew.training.scoring import ServedScores, by_loss, choose, score, scores_by_loss
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What a round's local training made of the models, and where their scores are to be put."""
+
+    models: Tree  # [M, S, …]
+    mixture: Tensor | None
+    scores: PerClient
 
 
 @dataclass(frozen=True)
@@ -42,19 +51,44 @@ class Serving:
         scores = score(self.engine, candidates, self.own_data.take(clients), on.take(clients), self.config, learned)
         return without_attackers(scores, self.method, self.federation.ids[clients])
 
-    def scores(self, server: Tree, own: Tree, on: Samples) -> PerClient:
-        """Scores, on these samples, of the model that every client, present or not, would be served now."""
+    def everyone_at_once(self, clients: Tensor) -> bool:
+        """Are these all clients, and few enough to be scored at once?"""
+        few = self.group.size == 1 and len(self.federation) <= self.chunk
+        return few and is_everyone(clients, len(self.federation))
+
+    def scores(self, server: Tree, own: Tree, on: Samples, adapted: Adapted | None = None) -> PerClient:
+        """Scores, on these samples, of the model that every client, present or not, would be served now.
+
+        adapted: to be scored in the same pass, where :meth:`everyone_at_once` holds.
+        """
         everyone = torch.arange(len(self.federation))
         scores = PerClient(len(everyone))
         for clients in chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.candidates(server, own, clients)
-            found = self.score(candidates, clients, on, self._learned(own, clients))
+            learned = self._learned(own, clients)
+            if adapted is None:
+                found = self.score(candidates, clients, on, learned)
+            else:
+                found, of_adapted = self._both(candidates, adapted, clients, on, learned)
+                adapted.scores.put(clients, of_adapted)
             scores.put(clients, found)
             scores.put_values(clients, own_metrics.scores(self.metrics, self.engine, candidates, on.take(clients), found))
         first, *others = self.group.everyones(scores)
         for other in others:
             first.merge(other)
         return first
+
+    def _both(
+        self, candidates: Tree, adapted: Adapted, clients: Tensor, on: Samples, learned: Tensor | None
+    ) -> tuple[ServedScores, ServedScores]:
+        if not (by_loss(candidates, self.config, learned) and by_loss(adapted.models, self.config, adapted.mixture)):
+            return self.score(candidates, clients, on, learned), self.score(adapted.models, clients, on, adapted.mixture)
+        several = [candidates, adapted.models]
+        served, after_training = (
+            without_attackers(scores, self.method, self.federation.ids[clients])
+            for scores in scores_by_loss(self.engine, several, self.own_data.take(clients), on.take(clients))
+        )
+        return served, after_training
 
     def choices(self, server: Tree, own: Tree) -> tuple[Tensor, Tensor | None]:
         """Which model every client would use now, and the weights of its mixture, where one is served.

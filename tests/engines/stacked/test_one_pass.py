@@ -143,3 +143,19 @@ def test_of_many_clients_some_are_scored_at_a_time(clients, monkeypatch):
     for one, other in zip(together, apart, strict=True):
         torch.testing.assert_close(one.loss, other.loss)
         torch.testing.assert_close(one.score, other.score, equal_nan=True)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_several_stacks_are_scored_in_one_pass_where_they_fit(fits, monkeypatch):
+    own, splits = replicas(mlp, models=3), [DATA.train, DATA.test]
+    shared = tree_map(lambda t: -t[:1, :2], own)
+    each = stacked().bytes_per_sample(DATA.train) * 3 * (DATA.train.longest + DATA.test.longest)
+    monkeypatch.setattr(one_pass, "SMALL", (8 if fits else 7) * each)  # of four clients, twice
+    engine, other = stacked(), stacked()
+    for _ in range(3):  # plain, recorded, replayed
+        together = engine.scores_of([own, shared], splits)
+        assert len(engine._one_pass._recordings._seen) == (1 if fits else 2)
+        for params, found in zip((own, shared), together, strict=True):
+            for scores, alone in zip(found, other.scores(params, splits), strict=True):
+                torch.testing.assert_close(scores.loss, alone.loss)
+                torch.testing.assert_close(scores.score, alone.score, equal_nan=True)

@@ -176,6 +176,12 @@ class Stacked(Engine):
         """How many clients are scored in one pass."""
         return self._one_pass.clients_at_once(params, splits, self._bytes_per_sample(splits[0]))
 
+    def scores_of(self, several: Sequence[Tree], splits: Sequence[Samples]) -> list[list[ModelScores]]:
+        if min(self.clients_at_once(params, splits) for params in several) < len(several) * len(splits[0].count):
+            return super().scores_of(several, splits)
+        with self._evaluating(splits[0]):
+            return self._one_pass.scores_of(several, splits)
+
     def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
         clients, shared = len(splits[0].count), leaves(params)[0].shape[0] == 1
         each = self.clients_at_once(params, splits)

@@ -1,4 +1,4 @@
-"""Scores of a small stack in one recorded pass over the samples of all clients, of several splits at once.
+"""Scores of small stacks in one recorded pass over the samples of all clients: of several stacks, on several splits at once.
 
 For small models nearly all the time of scoring goes into deciding what to compute, once per model, batch and split. Here the
 samples of all clients lie side by side, filled up to the longest of each split, and are gathered once for all rounds in which the
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
 
 SMALL = 2**26  # bytes that the models' outputs of all layers may take
-Found = tuple[list[Tensor], Tensor]  # losses on each split, the score on the last
+Found = list[tuple[list[Tensor], Tensor]]  # of each stack: losses on each split, the score on the last
 KEPT = 16  # layouts: those of the clients scored last
 
 
@@ -73,15 +73,20 @@ class OnePass:
     def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
         """Scores ``[C, S]`` of ``params[R, S, …]``, each shared by C/R clients, on each split (the loss alone on all but the
         last); with log_weights ``[C, S]`` those of the mixture, too, as the last column."""
+        return self.scores_of([params], splits, log_weights)[0]
+
+    def scores_of(
+        self, several: Sequence[Tree], splits: Sequence[Samples], log_weights: Tensor | None = None
+    ) -> list[list[ModelScores]]:
+        """The same of several stacks."""
         layout = self._layout(tuple(splits))
         optional = [t for t in (layout.log_prior, log_weights) if t is not None]
-        tensors = (layout.x, layout.y, layout.own, layout.count, *leaves(params), *optional)
+        tensors = (layout.x, layout.y, layout.own, layout.count, *(t for params in several for t in leaves(params)), *optional)
         lengths = tuple(s.longest for s in splits)
-        names = tuple(path for path, _ in named_leaves(params))
+        names = tuple(tuple(path for path, _ in named_leaves(params)) for params in several)
         name = (lengths, names, layout.log_prior is not None, log_weights is not None)
-        function = self._function(*name)
-        losses, score = self._recordings.from_the_second_time(name, function, *tensors)
-        return [*(ModelScores(loss, torch.full_like(loss, torch.nan)) for loss in losses[:-1]), ModelScores(losses[-1], score)]
+        found: Found = self._recordings.from_the_second_time(name, self._function(*name), *tensors)
+        return [[*(_losses_alone(loss) for loss in losses), ModelScores(last, score)] for (*losses, last), score in found]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
@@ -92,16 +97,26 @@ class OnePass:
         self._layouts.move_to_end(key)
         return self._layouts[key]
 
-    def _function(self, lengths: tuple[int, ...], names: tuple[str, ...], prior: bool, mixes: bool) -> Callable[..., Found]:
-        """The losses ``[C, S]`` on each split and the score on the last as a function of nothing but tensors."""
+    def _function(
+        self, lengths: tuple[int, ...], names: tuple[tuple[str, ...], ...], prior: bool, mixes: bool
+    ) -> Callable[..., Found]:
+        """The losses ``[C, S]`` of each stack on each split and the score on the last as a function of nothing but tensors."""
         criterion = self.engine.criterion
 
         def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> Found:
-            outputs = self._outputs(from_named(dict(zip(names, rest, strict=False))), x)  # [C, S, B, d]
+            given = iter(rest)
+            several = [from_named({path: next(given) for path in of_stack}) for of_stack in names]
+            optional = tuple(given)
+            return [of(params, x, y, own, count, optional) for params in several]
+
+        def of(
+            params: Tree, x: Tensor, y: Tensor, own: Tensor, count: Tensor, optional: tuple[Tensor, ...]
+        ) -> tuple[list[Tensor], Tensor]:
+            outputs = self._outputs(params, x)  # [C, S, B, d]
             if prior:
-                outputs = outputs + rest[len(names)][:, None]
+                outputs = outputs + optional[0][:, None]
             if mixes:
-                mixed = criterion.task.mixed(outputs.movedim(1, 0), rest[-1].T[..., None, None])
+                mixed = criterion.task.mixed(outputs.movedim(1, 0), optional[-1].T[..., None, None])
                 outputs = torch.cat([outputs, mixed[:, None]], 1)
             y = y[:, None].expand(-1, outputs.shape[1], *y.shape[1:])
             losses = _kept(criterion.losses(outputs, y), own[:, None]).split(list(lengths), -1)
@@ -129,6 +144,10 @@ class OnePass:
                 return of_runs.unflatten(2, (-1, x.shape[1])).movedim(1, 2).flatten(0, 1)
             shared = {path: t[0] for path, t in named_leaves(params)}
             return of_models(from_named(shared), x.flatten(0, 1)).unflatten(1, x.shape[:2]).movedim(0, 1)
+
+
+def _losses_alone(loss: Tensor) -> ModelScores:
+    return ModelScores(loss, torch.full_like(loss, torch.nan))
 
 
 def _kept(term: Tensor, own: Tensor) -> Tensor:
