@@ -11,7 +11,7 @@ import pytest
 
 from fedfew import methods
 from fedfew.evaluation import costs
-from fedfew.studies import estimate, execution
+from fedfew.studies import estimate, execution, timed_steps
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.options import Options
 from fedfew.training.settings import Settings
@@ -113,7 +113,7 @@ def test_a_run_that_cannot_be_estimated_is_made_nevertheless(broken, tmp_path: P
         return cost(method, *args, **kwargs)
 
     cost = costs.cost
-    monkeypatch.setattr(*((costs, "cost", fails) if broken == "cost" else (estimate, "_timed", fails)))
+    monkeypatch.setattr(*((costs, "cost", fails) if broken == "cost" else (estimate, "timed", fails)))
     estimate._passes.cache_clear()
     prepared = execution.prepare(found, Options(), tmp_path, workers=1)
     assert [value is None for value in prepared.estimate.seconds.values()] == [broken == "steps", True]
@@ -129,10 +129,10 @@ def test_a_run_that_cannot_be_estimated_is_made_nevertheless(broken, tmp_path: P
 def a_step_takes_a_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """On a clock of our own."""
     ticks = count()
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    estimate._timed.cache_clear()
+    monkeypatch.setattr(timed_steps, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    timed_steps.timed.cache_clear()
     yield
-    estimate._timed.cache_clear()
+    timed_steps.timed.cache_clear()
 
 
 @pytest.mark.usefixtures("a_step_takes_a_second")
@@ -151,8 +151,8 @@ def test_without_any_a_few_steps_are_timed(tmp_path: Path):
 
 @pytest.mark.usefixtures("a_step_takes_a_second")
 def test_a_step_of_texts():
-    assert estimate._timed(("ag-news", "textcnn", 2, "cpu"), 1) == 1 / 2  # two texts
-    assert estimate._timed(("digits", "my:model", 2, "cpu"), 1) is None
+    assert timed_steps.timed(("ag-news", "textcnn", 2, "cpu"), 1) == 1 / 2  # two texts
+    assert timed_steps.timed(("digits", "my:model", 2, "cpu"), 1) is None
 
 
 @pytest.mark.parametrize(

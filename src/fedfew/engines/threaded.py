@@ -7,9 +7,7 @@ is many times faster. A replica's arithmetic happens on one core whatever their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -23,6 +21,7 @@ from fedfew.engines.sequential import Sequential, Step, Work, together
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection
 from fedfew.stack import Tree, leaves, tree_map
+from fedfew.util.cores import torch_threads
 
 
 class _GradientLaidOut(torch.autograd.Function):
@@ -100,7 +99,7 @@ class Threaded(Sequential):
                 free.put(worker)
 
         largest_first = samples.count.argsort(descending=True, stable=True).tolist()  # so that none is left for the end
-        with _one_core_each():
+        with torch_threads(1):  # no operation is itself spread over cores
             futures = {(i, k): self._pool.submit(task, i, k) for i in largest_first for k in range(models)}
             try:
                 wait(futures.values(), return_when=FIRST_EXCEPTION)
@@ -112,14 +111,3 @@ class Threaded(Sequential):
                 if not future.cancelled():
                     future.result()  # raises what went wrong, if something did
             return together([[futures[i, k].result() for k in range(models)] for i in range(clients)])
-
-
-@contextmanager
-def _one_core_each() -> Iterator[None]:
-    """Within: no operation is itself spread over cores."""
-    cores = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(cores)

@@ -5,17 +5,15 @@ Twenty clients see the same kind of hand-written digits, but each group of five 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from fedfew import data
 from fedfew.methods import FedAvg, FedFew, LocalOnly, Method
 from fedfew.report import same_grouping
 from fedfew.training.api import train
 from fedfew.training.on_round import Progress
+from fedfew.util.cores import torch_threads
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -39,19 +37,8 @@ def train_all(seed: int, watch: Watch, rounds: int = ROUNDS) -> dict[str, Run]:
     clients = federation(seed)
     # "auto" might take the one engine or the other, and the last digits with it; the demonstration is to be the same each time
     same: dict[str, Any] = {"rounds": rounds, "batch_size": BATCH_SIZE, "lr": LR, "seed": seed, "engine": "stacked"}
-    with _one_thread():
+    with torch_threads(1):  # steps this small gain nothing from more, and lose much where others want the processor too
         return {label: train(clients, "mlp", method, on_round=watch(label), **same) for label, method in METHODS.items()}
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Steps this small gain nothing from more threads, and lose much where others want the processor too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def groups_found(runs: dict[str, Run], seed: int) -> bool:

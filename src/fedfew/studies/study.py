@@ -6,7 +6,7 @@ Here a file is read and its shape checked; :mod:`fedfew.studies.plan` checks the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import product
@@ -16,6 +16,7 @@ from typing import Any
 
 from fedfew.config import COMPUTE
 from fedfew.studies.protocol import PROTOCOLS, TUNED
+from fedfew.studies.study_shapes import Shapes, StudyError, short
 from fedfew.studies.tuning import MOST_CANDIDATES, NOT_TUNED
 from fedfew.training.settings import Settings
 from fedfew.util import safe_yaml
@@ -30,10 +31,6 @@ _TRAINING = ("columns", "rows", "base", "grid", "sweep", "seeds", "protocols", "
 KEYS = ("name", "title", "about", "call", *_TRAINING)
 
 Mappings = tuple[dict[str, Any], ...]
-
-
-class StudyError(ValueError):
-    """An error in a study file: which file, where in it, what is written there and what would be right."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Study:
     figures: Mappings = ()
 
     def error(self, place: str, message: object) -> StudyError:
-        return StudyError(f"{self.source}, {place}: {message}")
+        return Shapes(self.source).error(place, message)
 
 
 def catalogue() -> dict[str, str]:
@@ -92,24 +89,23 @@ def parse(text: str, source: str) -> Study:
     return _Reader(source).study(text)
 
 
-@dataclass
-class _Reader:
-    source: str
+class _Reader(Shapes):
+    """Reads the contents of a study file."""
 
     def study(self, text: str) -> Study:
         try:
             contents = safe_yaml.load(text)
         except safe_yaml.YAMLError as error:
             raise StudyError(f"{self.source} is not YAML that can be read: {error}") from None
-        document = self._mapping(contents, "the file")
-        self._known(document, KEYS, "the file", "entry")
-        name = self._text(document, "name")
+        document = self.mapping(contents, "the file")
+        self.check_known(document, KEYS, "the file", "entry")
+        name = self.text(document, "name")
         if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith(".") or name == "runs":
-            raise self._error("name", f"{name!r} must be made of letters, digits, '-', '_' and '.', and not be 'runs'")
+            raise self.error("name", f"{name!r} must be made of letters, digits, '-', '_' and '.', and not be 'runs'")
         common: dict[str, Any] = {
             "name": name,
-            "title": self._text(document, "title", name),
-            "about": self._text(document, "about", ""),
+            "title": self.text(document, "title", name),
+            "about": self.text(document, "about", ""),
             "source": self.source,
             "text": text,
         }
@@ -120,24 +116,24 @@ class _Reader:
     def _call(self, document: dict[str, Any]) -> str:
         both = [key for key in _TRAINING if key in document]
         if both:
-            raise self._error("call", f"a study that calls a function has no {', '.join(both)}")
-        call = self._text(document, "call")
+            raise self.error("call", f"a study that calls a function has no {', '.join(both)}")
+        call = self.text(document, "call")
         module, colon, function = call.partition(":")
         if not (colon and module and function):
-            raise self._error("call", f"{call!r} must be module:function")
+            raise self.error("call", f"{call!r} must be module:function")
         return call
 
     def _training(self, document: dict[str, Any]) -> dict[str, Any]:
         for needed in ("columns", "rows"):
             if not document.get(needed):
-                raise self._error(needed, "is missing: columns name the data, rows the methods (or write call: module:function)")
+                raise self.error(needed, "is missing: columns name the data, rows the methods (or write call: module:function)")
         protocols = self._protocols(document.get("protocols", ["fair"]))
         tables, figures = (self._specs(document, key) for key in ("tables", "figures"))
         rows = self._layers(document, "rows")
         row_tune = {name: self._tune(row.pop("tune"), f"rows → {name} → tune") for name, row in rows.items() if "tune" in row}
         tune = self._tune(document.get("tune") or {}, "tune")
         if TUNED in protocols and not (tune or row_tune):
-            raise self._error("protocols", "tuned needs hyperparameters to choose from: write tune: {lr: [0.01, 0.1]}")
+            raise self.error("protocols", "tuned needs hyperparameters to choose from: write tune: {lr: [0.01, 0.1]}")
         return {
             "tune": tune,
             "row_tune": row_tune,
@@ -152,21 +148,21 @@ class _Reader:
         }
 
     def _protocols(self, given: Any) -> tuple[str, ...]:
-        names = self._list([given] if isinstance(given, str) else given, "protocols", f"a list of {' and '.join(PROTOCOLS)}")
+        names = self.list_of([given] if isinstance(given, str) else given, "protocols", f"a list of {' and '.join(PROTOCOLS)}")
         for name in names:
             if name not in PROTOCOLS:
-                raise self._error("protocols", unknown("protocol", str(name), PROTOCOLS))
+                raise self.error("protocols", unknown("protocol", str(name), PROTOCOLS))
         if not names or len(set(names)) < len(names):
-            raise self._error("protocols", f"{given!r} must name some of {', '.join(PROTOCOLS)}, each once")
+            raise self.error("protocols", f"{given!r} must name some of {', '.join(PROTOCOLS)}, each once")
         return tuple(names)
 
     def _seeds(self, given: Any, protocols: tuple[str, ...]) -> dict[str, int]:
         if not isinstance(given, Mapping):
             return {protocol: self._count(given, "seeds") for protocol in PROTOCOLS}
-        self._known(given, PROTOCOLS, "seeds", "protocol")
+        self.check_known(given, PROTOCOLS, "seeds", "protocol")
         lacking = [p for p in protocols if p not in given]
         if lacking:
-            raise self._error(
+            raise self.error(
                 "seeds", f"has no number for the protocol {lacking[0]!r}: write one number, or one for each protocol"
             )
         return {p: self._count(given.get(p, 1), f"seeds → {p}") for p in PROTOCOLS}
@@ -174,110 +170,71 @@ class _Reader:
     def _count(self, value: Any, place: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
             wanted = f"a whole number from 1 to {MOST_SEEDS:,}: the number of seeds, which are 0, 1, …"
-            raise self._error(place, f"{_short(value)} must be {wanted}")
+            raise self.error(place, f"{short(value)} must be {wanted}")
         return value
 
     def _layers(self, document: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
-        layers = self._mapping(document[key], key)
+        layers = self.mapping(document[key], key)
         for name in layers:
             if name != printable(name):
-                raise self._error(f"{key} → {printable(name)}", "a name must not contain line breaks or control characters")
+                raise self.error(f"{key} → {printable(name)}", "a name must not contain line breaks or control characters")
             if "/" in name or any(c in name for c in "*?["):
-                raise self._error(f"{key} → {name}", "a name must not contain / * ? [ (--only picks columns and rows by them)")
+                raise self.error(f"{key} → {name}", "a name must not contain / * ? [ (--only picks columns and rows by them)")
         return {name: self._settings(settings or {}, f"{key} → {name}") for name, settings in layers.items()}
 
     def _with_methods(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name, row in rows.items():
             if "method" not in row:
-                raise self._error(f"rows → {name}", "has no method: write method: fedavg, or method: {name: fedfew, models: 3}")
+                raise self.error(f"rows → {name}", "has no method: write method: fedavg, or method: {name: fedfew, models: 3}")
         return rows
 
     def _points(self, document: dict[str, Any]) -> Mappings:
         grid, sweep = document.get("grid") or {}, document.get("sweep")
         if grid and sweep:
-            raise self._error("sweep", "a study has a grid (all combinations) or a sweep (a list of settings), not both")
+            raise self.error("sweep", "a study has a grid (all combinations) or a sweep (a list of settings), not both")
         if sweep:
-            listed = self._list(sweep, "sweep", "a list of mappings, e.g. [{local_epochs: 1, rounds: 2000}, …]")
+            listed = self.list_of(sweep, "sweep", "a list of mappings, e.g. [{local_epochs: 1, rounds: 2000}, …]")
             points = tuple(self._settings(point, f"sweep → {i + 1}") for i, point in enumerate(listed))
             for i, point in enumerate(points):
                 if point in points[:i] or not point:
-                    raise self._error(f"sweep → {i + 1}", f"{point} is empty, or there twice")
+                    raise self.error(f"sweep → {i + 1}", f"{point} is empty, or there twice")
             return points
         axes = self._settings(grid, "grid")
         for name, values in axes.items():
-            listed = self._list(values, f"grid → {name}", "a list of values, e.g. [1, 2, 3]")
-            if not listed or any(value in listed[:i] for i, value in enumerate(listed)):
-                raise self._error(f"grid → {name}", f"{_short(values)} is empty, or names a value twice")
+            self.distinct(values, f"grid → {name}", "a list of values, e.g. [1, 2, 3]")
         if (size := prod([len(values) for values in axes.values()])) > MOST_POINTS:
-            raise self._error("grid", f"has {size:,} points, and at most {MOST_POINTS:,} are possible")
+            raise self.error("grid", f"has {size:,} points, and at most {MOST_POINTS:,} are possible")
         return tuple(dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
     def _tune(self, given: Any, place: str) -> dict[str, list[Any]]:
         """Names of hyperparameters and the values to choose from."""
         grid = self._settings(given, place)
         for name, values in grid.items():
-            listed = self._list(values, f"{place} → {name}", "a list of values, e.g. [0.01, 0.1]")
-            if not listed or any(value in listed[:i] for i, value in enumerate(listed)):
-                raise self._error(f"{place} → {name}", f"{_short(values)} is empty, or names a value twice")
+            self.distinct(values, f"{place} → {name}", "a list of values, e.g. [0.01, 0.1]")
             if name in NOT_TUNED | NOT_AN_AXIS:
-                raise self._error(f"{place} → {name}", "cannot be tuned: only hyperparameters of training and of methods can")
+                raise self.error(f"{place} → {name}", "cannot be tuned: only hyperparameters of training and of methods can")
         if (size := prod([len(values) for values in grid.values()])) > MOST_CANDIDATES:
-            raise self._error(place, f"has {size:,} combinations, and at most {MOST_CANDIDATES} are possible")
+            raise self.error(place, f"has {size:,} combinations, and at most {MOST_CANDIDATES} are possible")
         return grid
 
     def _settings(self, given: Any, place: str) -> dict[str, Any]:
         """Names and values of settings; what is set elsewhere is refused, the values are checked later."""
-        settings = {name.replace("-", "_"): value for name, value in self._mapping(given, place).items()}
+        settings = {name.replace("-", "_"): value for name, value in self.mapping(given, place).items()}
         for name, instead in SET_BY_THE_PLAN.items():
             if name in settings:
-                raise self._error(place, f"{name} is set by the plan, for every seed: say how many under {instead}")
+                raise self.error(place, f"{name} is set by the plan, for every seed: say how many under {instead}")
         return settings
 
     def _specs(self, document: dict[str, Any], key: str) -> Mappings:
         from fedfew.studies import output
 
-        specs = self._list(document.get(key) or [], key, "a list of mappings, e.g. [{kind: methods}]")
+        specs = self.list_of(document.get(key) or [], key, "a list of mappings, e.g. [{kind: methods}]")
         for i, spec in enumerate(specs):
             place = f"{key} → {i + 1}"
-            if "kind" not in self._mapping(spec, place):
-                raise self._error(place, f"{_short(spec)} has no kind")
+            if "kind" not in self.mapping(spec, place):
+                raise self.error(place, f"{short(spec)} has no kind")
             try:
                 output.check(key, spec)
             except ValueError as error:
-                raise self._error(place, error) from None
+                raise self.error(place, error) from None
         return tuple(dict(spec) for spec in specs)
-
-    # -- shapes --------------------------------------------------------------------------------------------------------------
-
-    def _mapping(self, value: Any, place: str) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise self._error(place, f"{_short(value)} must be names and values, 'name: value'")
-        return {str(key): inner for key, inner in value.items()}
-
-    def _list(self, value: Any, place: str, wanted: str) -> list[Any]:
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise self._error(place, f"{_short(value)} must be {wanted}")
-        if len(value) > MOST_POINTS:
-            raise self._error(place, f"has {len(value):,} entries, and at most {MOST_POINTS:,} are possible")
-        return list(value)
-
-    def _text(self, document: dict[str, Any], key: str, default: str | None = None) -> str:
-        value = document.get(key, default)
-        if value is None:
-            raise self._error(key, "is missing")
-        if isinstance(value, Mapping | list | bool):
-            raise self._error(key, f"{_short(value)} must be text")
-        return printable(" ".join(str(value).split()))
-
-    def _known(self, given: Iterable[str], known: Iterable[str], place: str, kind: str) -> None:
-        for name in given:
-            if name not in known:
-                raise self._error(place, unknown(kind, name, known))
-
-    def _error(self, place: str, message: object) -> StudyError:
-        return StudyError(f"{self.source}, {place}: {message}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**50 else "a number of more than 50 digits"
-    return text if len(text) <= 60 else text[:59] + "…"
