@@ -14,9 +14,9 @@ import torch.nn.functional as F
 import fedfew
 from fedfew import export
 from fedfew.data import tensorfile
-from fedfew.export.reading import sha256_of
 from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
+from fedfew.util.files import sha256_of
 from tests import hospitals
 from tests.helpers import federation, linear
 

@@ -14,11 +14,12 @@ import pytest
 
 import fedfew
 from fedfew.studies import execution, store
-from fedfew.studies.folder import DamagedFileError, RunFolder, StoredPlan, write_plan
+from fedfew.studies.folder import RunFolder, StoredPlan, write_plan
 from fedfew.studies.options import Options
 from fedfew.studies.plan import Cell, cells
 from fedfew.studies.worker import Worker
 from fedfew.training.from_settings import make_federation, training_arguments
+from fedfew.util.files import DamagedFileError
 from tests.studies.small import made, study
 
 # fmt: off

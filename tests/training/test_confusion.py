@@ -12,7 +12,7 @@ from sklearn.metrics import confusion_matrix
 import fedfew
 from fedfew.training import confusion
 from fedfew.training.confusion import Confusion
-from fedfew.training.run_files import DamagedFileError
+from fedfew.util.files import DamagedFileError
 from tests.helpers import federation, linear
 
 SHORT = {"rounds": 3, "engine": "sequential", "lr": 0.3, "batch_size": 8}

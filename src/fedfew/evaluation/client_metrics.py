@@ -89,18 +89,6 @@ def _log_odds(logits: Array) -> Array:
     return shifted - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
 
 
-def confusion_matrix(labels: ArrayLike, predicted: ArrayLike, classes: int) -> NDArray[np.int64]:
-    """``[classes, classes]``: how many samples of the class in the row are predicted as the class in the column."""
-    y, guess = (np.asarray(a) for a in (labels, predicted))
-    if y.shape != guess.shape or y.ndim != 1:
-        raise ValueError(f"labels and predicted must have one shape [N], not {list(y.shape)} and {list(guess.shape)}")
-    for name, values in (("labels", y), ("predicted", guess)):
-        if len(values) and (values.min() < 0 or values.max() >= classes):
-            raise ValueError(f"{name} must lie in 0 … {classes - 1}, but run from {values.min()} to {values.max()}")
-    counts = np.bincount(y.astype(np.int64) * classes + guess.astype(np.int64), minlength=classes**2)
-    return counts.reshape(classes, classes).astype(np.int64)
-
-
 @dataclass(frozen=True)
 class ClassScores:
     """Per class, an array [classes] each."""
@@ -116,18 +104,6 @@ def class_scores(confusion: ArrayLike) -> ClassScores:
     counts = np.asarray(confusion, dtype=np.int64)
     hits, there, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
     return ClassScores(_ratio(hits, predicted), _ratio(hits, there), _ratio(2 * hits, there + predicted), there)
-
-
-def balanced_accuracy(confusion: ArrayLike) -> float:
-    """The mean recall of the classes that have samples; NaN where there are no samples."""
-    recall = class_scores(confusion).recall
-    return float(recall[~np.isnan(recall)].mean()) if not np.isnan(recall).all() else float("nan")
-
-
-def macro_f1(confusion: ArrayLike) -> float:
-    """The mean F1 of the classes that are there or predicted; NaN where there are no samples."""
-    f1 = class_scores(confusion).f1
-    return float(f1[~np.isnan(f1)].mean()) if not np.isnan(f1).all() else float("nan")
 
 
 def _ratio(part: ArrayLike, whole: ArrayLike) -> Array:

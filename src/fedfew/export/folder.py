@@ -28,12 +28,12 @@ from fedfew.data.preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
-from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export, sha256_of
+from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export
 from fedfew.stack import tensor
 from fedfew.training import privacy
 from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
-from fedfew.util.files import folder_written_atomically
+from fedfew.util.files import folder_written_atomically, sha256_of
 
 _NOT_ON_THE_CARD = {"federation", "method", "model", "fedfew", "torch", "engine", "chunk"}  # elsewhere, or without effect
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.training.data_record import DataRecord
 from fedfew.training.prediction import Predictor, SampleFormat
+from fedfew.util.files import sha256_of
 from fedfew.util.printable import printable
 
 FORMAT = 1
@@ -137,8 +137,3 @@ def read_card(place: Path) -> dict[str, Any]:
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ExportError(f"{place / CARD} is damaged ({type(error).__name__}: {error})") from error
     return card
-
-
-def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

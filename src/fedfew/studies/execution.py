@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedfew.studies import availability, packing, runner, store
 from fedfew.studies.estimate import Estimate, estimate
-from fedfew.studies.folder import ERROR, LOG, DamagedFileError, RunFolder, StoredPlan, write_plan
+from fedfew.studies.folder import ERROR, LOG, RunFolder, StoredPlan, write_plan
 from fedfew.studies.job import Job, Report, Watcher
 from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.options import Options
@@ -19,6 +19,7 @@ from fedfew.studies.study import Study
 from fedfew.studies.tuning import points
 from fedfew.studies.workers import default_workers
 from fedfew.training.from_settings import find_model, make_method
+from fedfew.util.files import DamagedFileError
 
 WRITE_EVERY = 20.0  # seconds between two updates of the tables while runs are going
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.util.files import remove_unfinished, write_atomically
+from fedfew.util.files import DamagedFileError, read_json, remove_unfinished, write_atomically
 
 if TYPE_CHECKING:
     from fedfew.studies.plan import Cell
@@ -26,10 +26,6 @@ RESULT, ERROR, ATTEMPTS = "result.json", "error.json", "attempts.jsonl"
 
 def is_study(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / STUDY).exists()
-
-
-class DamagedFileError(ValueError):
-    """A file of a study holds something else than what was written there."""
 
 
 @dataclass(frozen=True)
@@ -178,19 +174,6 @@ def _entry(cell: Cell) -> dict[str, Any]:
 
 def _place(entry: dict[str, Any]) -> str:
     return json.dumps([entry[name] for name in ("protocol", "column", "row", "point", "seed")], sort_keys=True)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no file. Raises DamagedFileError."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError) as error:  # not text, not JSON, or nested without end
-        raise DamagedFileError(f"{path} is damaged ({error})") from None
-    if not isinstance(found, dict):
-        raise DamagedFileError(f"{path} is damaged: it must hold names and values")
-    return found
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -21,6 +21,7 @@ from fedfew.studies.tuning import SHARE
 from fedfew.training.from_settings import make_method
 from fedfew.training.own_method import is_own
 from fedfew.training.settings import Settings
+from fedfew.util.files import sha256_of
 
 OUTCOME_VERSION = 5
 """Raise it when the same settings give other results than before: every cached run is then made anew.
@@ -93,9 +94,7 @@ def _tokenizer(name: str) -> str | None:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         return None
-    return _hash(
-        {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir()) if file.is_file()}
-    )
+    return _hash({file.name: sha256_of(file) for file in sorted(folder.iterdir()) if file.is_file()})
 
 
 def _own(settings: Settings) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def _source(named: str) -> str | None:
     """Of ``module:name``, a hash of the module's source file, which is not imported; None where there is none."""
     module, colon, _ = named.partition(":")
     file = source_file(module) if colon else None
-    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+    return None if file is None else sha256_of(file)
 
 
 def _hash(value: Any) -> str:

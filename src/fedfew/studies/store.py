@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedfew.studies.folder import DamagedFileError, RunFolder
+from fedfew.studies.folder import RunFolder
 from fedfew.studies.measures import SCORES
 from fedfew.studies.run_result import OVER_CLIENTS
-from fedfew.util.files import write_atomically
+from fedfew.util.files import DamagedFileError, write_atomically
 
 NAMES = ("runs", "clients", "rounds")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedfew.training.run_files import CONFUSION, DamagedFileError
-from fedfew.util.files import write_atomically
+from fedfew.training.run_files import CONFUSION
+from fedfew.util.files import DamagedFileError, write_atomically
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation

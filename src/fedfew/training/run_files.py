@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedfew.util.files import DamagedFileError, read_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,24 +17,20 @@ CONFIG, ABOUT_DATA, FINAL_SCORES = "config.yaml", "federation.json", "scores.jso
 LABELS, COSTS, PROGRESS, CONFUSION = "labels.npz", "costs.json", "progress.json", "confusion.npz"
 
 
-class DamagedFileError(ValueError):
-    """A file beside the checkpoints does not hold what was written there."""
-
-
 def about_data(folder: Path) -> dict[str, Any]:
     """Samples and true groups of the clients, names of classes; empty for a run that was saved from Python."""
-    return _read_json(folder / ABOUT_DATA)
+    return read_json(folder / ABOUT_DATA) or {}
 
 
 def final_scores(folder: Path, round: int) -> dict[str, Any]:
     """Scores per client, computed once when the run ended; empty where the run went on since, or was saved from Python."""
-    found = _read_json(folder / FINAL_SCORES)
+    found = read_json(folder / FINAL_SCORES) or {}
     return found if found.pop("round", None) == round else {}
 
 
 def costs(folder: Path) -> dict[str, Any]:
     """What a round costs: the fields of :class:`fedfew.evaluation.costs.Cost`."""
-    return _read_json(folder / COSTS)
+    return read_json(folder / COSTS) or {}
 
 
 def labels(folder: Path) -> NDArray[np.uint32] | None:
@@ -55,22 +52,10 @@ def progress(folder: Path) -> dict[str, Any]:
     """How far the run is, and ``age``: how many seconds ago that was written. Empty where nothing can be read."""
     path = folder / PROGRESS
     try:
-        found = _read_json(path)
+        found = read_json(path) or {}
         age = max(0.0, time.time() - path.stat().st_mtime)
     except (DamagedFileError, OSError):
         return {}
     whole = isinstance(found.get("state"), str) and all(isinstance(found.get(name), int) for name in ("round", "rounds"))
     scores = all(found.get(name) is None or isinstance(found[name], int | float) for name in ("served", "adapted"))
     return found | {"age": age} if whole and scores else {}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged ({error})") from None
-    if not isinstance(found, dict):
-        raise DamagedFileError(f"{path} is damaged: it must hold names and values")
-    return found

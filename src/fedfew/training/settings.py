@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from fedfew.config import DATA, TRAINING, Recipe, Texts, TrainConfig
 from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, one_of, setting
-
-if TYPE_CHECKING:
-    pass
 
 TASK = "What to train"
 Scale = Literal["client", "global", "none"]

@@ -1,8 +1,9 @@
-"""Files and folders that are written whole or not at all, and a lock on a folder."""
+"""Files and folders that are written whole or not at all, what JSON files hold, and a lock on a folder."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -13,9 +14,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 PARTIAL = ".partial-"  # how the name of an unfinished file or folder begins
 LOCK, HOLDER = ".lock", ".lock-holder.json"
+
+
+class DamagedFileError(ValueError):
+    """A file does not hold what was written there."""
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no file. Raises DamagedFileError."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:  # not text, not JSON, or nested without end
+        raise DamagedFileError(f"{path} is damaged ({error})") from None
+    if not isinstance(found, dict):
+        raise DamagedFileError(f"{path} is damaged: it must hold names and values")
+    return found
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file, which is read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, contents: str | bytes, *, private: bool = False) -> None:

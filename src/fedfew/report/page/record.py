@@ -6,7 +6,6 @@ here, so a page takes little memory, needs no module of the user's own, and can 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from fedfew.stack import tensor
 from fedfew.training.checkpoint import CheckpointError, State, check_head, checkpoints
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
+from fedfew.util.files import sha256_of
 
 Array = NDArray[Any]
 ATTEMPTS = 5  # a run that goes on replaces its checkpoints; a reader then looks for the next
@@ -138,7 +138,6 @@ def _checked(path: Path) -> dict[str, Any]:
     """A checkpoint's head, once the hash of its tensors has been found right (read in pieces, never as a whole)."""
     about: dict[str, Any] = json.loads((path / "state.json").read_text())
     check_head(about, "it")
-    with open(path / "state.safetensors", "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != about["sha256"]:
-            raise CheckpointError("it is damaged (its hash does not fit its contents)")
+    if sha256_of(path / "state.safetensors") != about["sha256"]:
+        raise CheckpointError("it is damaged (its hash does not fit its contents)")
     return about
