@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 
+import numpy as np
 import pytest
+import torch
 
 import fedfew
 from fedfew.config import LocalTraining, TrainConfig, defaults
@@ -40,17 +43,37 @@ def test_the_command_line_and_flower_share_the_declarations(cls):
     [
         ({"lr": 0}, "lr must be a finite number > 0, not 0"),
         ({"lr": "fast"}, "lr must be a finite number > 0, not 'fast'"),
-        ({"rounds": 1.5}, "rounds must be ≥ 1, not 1.5"),
-        ({"rounds": True}, "rounds must be ≥ 1, not True"),
+        ({"rounds": 1.5}, "rounds must be a whole number ≥ 1, not 1.5"),
+        ({"rounds": True}, "rounds must be a whole number ≥ 1, not True"),
         ({"momentum": 1.0}, r"momentum must be in \[0, 1\), not 1.0"),
         ({"participation": 0.0}, r"participation must be in \(0, 1\], not 0.0"),
         ({"augment": "crop"}, "augment must be none, flip or crop-flip, not 'crop'"),
-        ({"chunk": 0}, "chunk must be ≥ 1, not 0"),
+        ({"chunk": 0}, "chunk must be a whole number ≥ 1, not 0"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_by_name(settings, answer):
     with pytest.raises(ValueError, match=answer):
         TrainConfig(**settings)
+
+
+def test_numbers_of_numpy_and_torch_are_settings_like_others(tmp_path):
+    """As a sweep over np.linspace gives them; they must be recorded, too."""
+    given = {"rounds": np.int64(2), "lr": np.float64(0.125), "momentum": np.float32(0.5), "clip_gradient": torch.tensor(2.0)}
+    method = fedfew.FedFew(models=np.int64(2), mu=np.float32(0.25))
+    run = fedfew.train(federation(), "linear", method, engine="stacked", folder=tmp_path / "run", **given)
+    plain = {name: value.item() for name, value in given.items()}
+    expected = fedfew.train(federation(), "linear", fedfew.FedFew(models=2, mu=0.25), engine="stacked", **plain)
+    assert (run.history.served_loss == expected.history.served_loss).all()
+    assert run.settings == expected.settings
+    assert fedfew.load(tmp_path / "run").settings == expected.settings
+    assert type(TrainConfig(lr=np.float64(0.1)).lr) is float
+
+
+def test_a_hyperparameter_given_to_train_is_answered_with_where_it_belongs():
+    answer = "models is a setting of the method, not of train: give it with the method, method=FedFew(models=2)"
+    for method in ("fedfew", fedfew.FedFew()):
+        with pytest.raises(ValueError, match=re.escape(answer)):
+            fedfew.train(federation(), "linear", method, models=2)
 
 
 def test_a_name_that_is_no_setting_is_answered_with_the_nearest_one():

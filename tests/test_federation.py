@@ -198,3 +198,11 @@ def test_a_summary_instead_of_samples():
         assert "4711" not in text
     many = Federation.from_arrays([client()] * 40, [client()] * 40)._repr_html_()
     assert "and 10 more" in many
+
+
+def test_words_and_numbers_as_labels_are_not_mixed():
+    x, words, numbers = np.zeros((2, 3), np.float32), np.array(["a", "b"]), np.array([0, 1])
+    with pytest.raises(ValueError, match="client 0: test labels are numbers, but those of others are words"):
+        Federation.from_arrays([(x, words)], [(x, numbers)])
+    with pytest.raises(ValueError, match="client 1: train labels are numbers, but those of others are words"):
+        Federation.from_arrays([(x, words), (x, numbers)], [(x, words), (x, words)])

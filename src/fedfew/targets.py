@@ -102,6 +102,10 @@ def numbered(labels: list[Array], class_names: Sequence[str] | None, clients: in
     labels = [from_one_hot(y) for y in labels]
     if not any(y.dtype.kind in "UTO" for y in labels):
         return labels, class_names
+    for i, y in enumerate(labels):
+        if y.dtype.kind in "biuf" and not class_names:
+            where = f"client {i % clients}: {'train' if i < clients else 'test'}"
+            raise ValueError(f"{where} labels are numbers, but those of others are words: give words to all, or numbers to all")
     words = [[str(word) for word in y.reshape(-1).tolist()] for y in labels]
     class_names = class_names or sorted({word for client in words for word in client})
     number = {name: i for i, name in enumerate(class_names)}

@@ -83,6 +83,7 @@ def test_specs_of_methods() -> None:
     [
         (["--methods", "mu=3"], "a method's name comes first"),
         (["--methods", ","], "names no method"),
+        (["--methods", ""], "names no method"),
         (["--methods", "local,local"], "twice"),
         (["--methods", "locl"], "did you mean 'local'?"),
         (["--methods", "fedfew:modles=3"], "did you mean 'models'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -35,6 +36,29 @@ def test_an_unforeseen_error_is_a_paragraph_too_unless_debugging(monkeypatch: py
     monkeypatch.setattr(fedfew, "train", broken)
     assert "ZeroDivisionError: oh no ('fedfew --debug …' shows where)" in refused("run", *SMALL, "--models", "2")
     assert isinstance(CliRunner().invoke(app, ["--debug", "run", *SMALL, "--models", "2"]).exception, ZeroDivisionError)
+
+
+@pytest.mark.slow
+def test_a_reader_that_stops_gets_no_error() -> None:
+    command = [*PROGRAM, "methods", "--json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (errors.READER_GONE, "")
+
+
+def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError("a worker is gone")
+
+    monkeypatch.setattr(fedfew, "train", broken)
+    assert "a worker is gone" in refused("run", *SMALL, "--models", "2")
+
+
+def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    errors.show_warning(UserWarning("a file is damaged"), UserWarning, "here.py", 3)
+    assert capsys.readouterr().err == "Warning: a file is damaged\n"
 
 
 def test_settings_are_written_as_flags() -> None:

@@ -207,7 +207,7 @@ def test_counting_leaves_the_samples_and_the_random_state_of_training_alone(fede
 
 @pytest.mark.parametrize(("setting", "value"), [("local_epochs", 0), ("batch_size", 0)])
 def test_bad_settings_are_named(setting, value, federation):
-    with pytest.raises(ValueError, match=f"{setting} must be ≥ 1, not 0"):
+    with pytest.raises(ValueError, match=f"{setting} must be a whole number ≥ 1, not 0"):
         cost("fedavg", "linear", federation, **{setting: value})
 
 

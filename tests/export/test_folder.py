@@ -268,4 +268,22 @@ def test_the_page_says_what_the_logits_mean_and_how_models_are_served(run: fedfe
     page = (export.write(strong, tmp_path / "strong") / "README.md").read_text()
     assert "a client adds the log of its own label frequencies" in page
     assert "a mixture of all models, weighted per client by exp(-loss / 0.5)" in page
+    assert "A client predicts with a mixture of them" in page
     assert export.read(tmp_path / "strong", linear).card["training"]["label_prior"] == "client"
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted", "unwanted"),
+    [
+        ("fedavg", ["All clients use this model."], ["mixture"]),
+        ("ditto", ["Clients of ditto use models of their own, which are not here."], ["mixture", "that fits its own data best"]),
+        ("fedem", ["weighted per client by weights that it learned", "predicts with a mixture of them"], ["exp(-loss"]),
+    ],
+)
+def test_the_page_speaks_of_a_mixture_only_where_one_is_served(
+    method: str, wanted: list[str], unwanted: list[str], tmp_path: Path
+) -> None:
+    strong = fedfew.train(federation(), linear, method, rounds=1, recipe="strong", device="cpu", engine="sequential")
+    page = (export.write(strong, tmp_path / "it") / "README.md").read_text().split("## Settings")[0]
+    assert [words for words in wanted if words not in page] == []
+    assert [words for words in unwanted if words in page] == []

@@ -21,7 +21,7 @@ def test_settings_are_read_from_a_configuration():
         ({"quorom": 1}, "there is no setting of a run called 'quorom'; did you mean 'quorum'"),
         ({"attack": "noise"}, "attack is for simulations: they simulate hostile clients"),
         ({"early-stopping": 3}, "early-stopping is for simulations: on a network no validation data are kept apart"),
-        ({"rounds": 0}, "rounds must be ≥ 1, not 0"),
+        ({"rounds": 0}, "rounds must be a whole number ≥ 1, not 0"),
         ({"rounds": "many"}, "rounds must be a whole number, not 'many'"),
         ({"quorum": 1.5}, r"quorum must be in \(0, 1\], not 1.5"),
         ({"deadline": 0}, "deadline must be a finite number > 0"),

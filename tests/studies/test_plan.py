@@ -162,7 +162,7 @@ MISTAKES = {
         "rows → R: there is no model 'cmm' (there are: linear",
     ),
     "model not importable": ({"base": {"model": "nowhere:net"}}, "base: model is 'nowhere:net', but the module nowhere cannot"),
-    "rounds zero": ({"base": {"rounds": 0}}, "base: rounds must be ≥ 1, not 0"),
+    "rounds zero": ({"base": {"rounds": 0}}, "base: rounds must be a whole number ≥ 1, not 0"),
     "lr zero": ({"base": {"lr": 0}}, "base: lr must be a finite number > 0, not 0"),
     "precision": ({"base": {"precision": "fp8"}}, "base: precision must be"),
     "device": ({"base": {"device": "tpu9"}}, "base: device"),

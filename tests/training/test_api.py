@@ -51,7 +51,7 @@ def test_features_that_stay_in_host_memory_train_the_same(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "rounds must be ≥ 1, not 0"),
+        ({"rounds": 0}, "rounds must be a whole number ≥ 1, not 0"),
         ({"local_epochs": 0}, "local_epochs must be"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"lr": -1}, "lr must be"),

@@ -272,6 +272,13 @@ def test_a_bad_checkpoint_is_refused_and_the_previous_one_used(damage, reason, t
     same_run(resumed, train(None))
 
 
+def test_load_warns_where_it_reads_an_older_round(tmp_path):
+    train(tmp_path / "run", rounds=4)
+    damage_tensors(tmp_path / "run" / "round-000004")
+    with pytest.warns(UserWarning, match="run is read as it was after round 2: round-000004 is damaged"):
+        assert fedfew.load(tmp_path / "run", linear).round == 2
+
+
 def test_no_usable_checkpoint_at_all(tmp_path):
     train(tmp_path / "run", rounds=4)
     for path in checkpoint.checkpoints(tmp_path / "run"):

@@ -143,6 +143,28 @@ def test_settings_that_do_nothing_are_reported():
         "schedule is cosine, but all 3 rounds are warm-up (warmup_rounds is 3): it has no effect"
     ]
     assert TrainConfig(**RECIPE).without_effect() == []
+    assert TrainConfig(lr=0.1, rounds=3, warmup_rounds=6).without_effect() == [
+        "warmup_rounds is 6 of 3 rounds: the learning rate reaches 0.05 only"
+    ]
+    assert TrainConfig(server_lr=0.5, server_momentum=0.5, temperature=2.0, prior_strength=0.5).without_effect() == [
+        "prior_strength is 0.5, but label_prior is none: it has no effect",
+        "server_lr is 0.5, but server_optimizer is none: it has no effect",
+        "server_momentum is 0.5, but server_optimizer is none: it has no effect",
+        "temperature is 2, but serve is best: it has no effect",
+    ]
+    used = {"server_optimizer": "momentum", "serve": "mixture", "label_prior": "client"}
+    assert TrainConfig(server_lr=0.5, server_momentum=0.5, temperature=2.0, prior_strength=0.5, **used).without_effect() == []
+
+
+def test_lines_that_nobody_is_shown_are_logged(caplog):
+    fedfew.train(federation(), linear, FedAvg(), **(SETTINGS | {"temperature": 2.0}))
+    assert [record.getMessage() for record in caplog.records] == ["temperature is 2, but serve is best: it has no effect"]
+    caplog.clear()
+    fedfew.train(federation(), linear, FedAvg(), **(SETTINGS | {"temperature": 2.0}), on_round=lambda progress: None)
+    assert caplog.records == []
+    with caplog.at_level("INFO", logger="fedfew"):
+        fedfew.train(federation(), linear, FedAvg(), **(SETTINGS | {"engine": "auto"}))
+    assert [(record.levelname, record.getMessage()[:8]) for record in caplog.records] == [("INFO", "engine: ")]
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def test_a_stopped_run_goes_on_and_a_prolonged_one_says_what_differs(tmp_path):
     assert events == []
     longer = run(8, events, folder=tmp_path / "stopped", resume=True)
     assert events == [
-        "rounds was 4 and is 8 now: smoothing_end applies to the last quarter of all; "
-        "it has applied to the last quarter of 4 already"
+        "rounds was 4 and is 8 now: smoothing_end applies to the last quarter of 8; "
+        "in the 4 rounds done it applied to the last quarter of 4"
     ]
     assert differ(tensors(longer), tensors(run(8)))
 

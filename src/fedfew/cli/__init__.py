@@ -6,6 +6,7 @@ Imports everything; only ``fedfew.__main__`` imports it.
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -84,4 +85,5 @@ def main() -> None:
     """The program ``fedfew``."""
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a ? rather than a crash
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # the interpreter's own streams have it
+    warnings.showwarning = errors.show_warning
     app()

@@ -78,7 +78,7 @@ def compare(
     plots.check_output(output)
     file = runfolder.configuration(folder, "compare", resume, config, given)
     kept = str(file.pop("methods", DEFAULT_METHODS))
-    specs = methods or kept
+    specs = kept if methods is None else methods
     for own in parse(specs).values():
         if is_own(own["name"]):
             if resume:

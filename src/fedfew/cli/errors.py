@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+import select
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +17,7 @@ from rich.text import Text
 
 from fedfew.util.files import PARTIAL
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, INTERRUPTED, READER_GONE = 2, 130, 141
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # their messages are written for the user
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,12 +42,33 @@ def readable(command: Command) -> Command:
             say("Stopped.")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _reader_is_gone():
+                raise typer.Exit(READER_GONE) from None
             if _tracebacks:
                 raise
             say(_paragraph(error), "Error: ")
             raise typer.Exit(BAD_INPUT) from None
 
     return guarded  # type: ignore[return-value]  # wraps() keeps the signature, which mypy cannot see
+
+
+def _reader_is_gone() -> bool:
+    """Did whoever read the output (``fedfew … | head``) stop? What is left goes nowhere then."""
+    try:
+        out = sys.stdout.fileno()
+    except (OSError, ValueError):  # no file: captured by a test, say
+        return False
+    watched = select.poll()
+    watched.register(out, 0)
+    if not any(state & select.POLLERR for _, state in watched.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out)
+    return True
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as one line, without the place in the code."""
+    say(str(message), "Warning: ")
 
 
 SETTINGS = re.compile(r'(?<!, )\b(label|input|size|task|test_share|clients?)=(…|"(\w+)")')  # after a comma: a call in Python

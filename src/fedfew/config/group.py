@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedfew.util.validated import validate
+from fedfew.util.validated import validate, with_plain_numbers
 
 DATA, TRAINING, COMPUTE = "Data", "How to train", "Hardware, scoring and checkpoints"  # panels of --help
 
@@ -14,6 +14,7 @@ class Group:
     """A group of settings: the fields of a frozen dataclass."""
 
     def __post_init__(self) -> None:
+        with_plain_numbers(self)
         validate(self)
 
     def changed(self, name: str) -> bool:

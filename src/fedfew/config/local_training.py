@@ -128,6 +128,13 @@ class LocalTraining(Group):
             found.append(f"momentum is {self.momentum:g}, but the optimizer is {self.optimizer}: it has no effect")
         if self.changed("step_factor") and self.schedule != "step":
             found.append(f"step_factor is {self.step_factor:g}, but the schedule is {self.schedule}: it has no effect")
+        if self.changed("prior_strength") and self.label_prior == "none":
+            found.append(f"prior_strength is {self.prior_strength:g}, but label_prior is none: it has no effect")
+        if self.warmup_rounds > self.rounds and self.schedule == "constant":
+            reached = self.lr_of(self.rounds)
+            found.append(
+                f"warmup_rounds is {self.warmup_rounds} of {self.rounds} rounds: the learning rate reaches {reached:g} only"
+            )
         if self.warmup_rounds >= self.rounds and self.schedule != "constant":
             found.append(
                 f"schedule is {self.schedule}, but all {self.rounds} rounds are warm-up (warmup_rounds is {self.warmup_rounds}): "

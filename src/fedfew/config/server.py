@@ -70,3 +70,12 @@ class Server(Group):
         allowed=ZERO_OR_MORE,
         panel=TRAINING,
     )
+
+    def without_effect(self) -> list[str]:
+        found = super().without_effect()
+        if self.server_optimizer == "none":
+            idle = [name for name in ("server_lr", "server_momentum") if self.changed(name)]
+            found += [f"{name} is {getattr(self, name):g}, but server_optimizer is none: it has no effect" for name in idle]
+        if self.changed("temperature") and self.serve != "mixture":
+            found.append(f"temperature is {self.temperature:g}, but serve is {self.serve}: it has no effect")
+        return found

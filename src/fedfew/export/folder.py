@@ -119,7 +119,7 @@ def _served(run: Run) -> dict[str, Tensor]:
         return {}
     state = run.state
     served = {"choice": run.choice.long()}
-    if state.mixture is not None:
+    if state.mixture is not None and state.mixture.shape[1] > 1:
         served["mixture"] = state.mixture
     if state.priors:
         served["log_prior"] = tensor(state.priors, "log_prior")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedfew.export import adapter_card
+from fedfew.methods import METHODS, Method
 from fedfew.tasks import outputs_in_words, recorded_task
 from fedfew.util.printable import for_markdown, shortened
 
@@ -52,7 +53,25 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
             "Each client has one model here, distilled from its mixture of the models trained "
             f"({found['epochs']} epochs on its own training inputs, without labels)."
         )
+    if not card["scores_are_of_these_models"]:
+        return f"Clients of {card['method']['name']} use models of their own, which are not here."
+    if len(card["models"]) == 1:
+        return "All clients use this model."
+    if _mixed(card):
+        return "A client predicts with a mixture of them, weighted by how well they fit its own data."
     return "A client uses the one model that fits its own data best."
+
+
+def _mixed(card: Mapping[str, Any]) -> bool:
+    """Do clients predict with a mixture of the models here?"""
+    several = len(card["models"]) > 1 and card["scores_are_of_these_models"]
+    return several and (card["training"].get("serve") == "mixture" or _learned(card))
+
+
+def _learned(card: Mapping[str, Any]) -> bool:
+    """Does the method learn the weights of its mixture?"""
+    known = METHODS.get(card["method"]["name"])
+    return known is not None and known.mixture is not Method.mixture
 
 
 def _of_single_clients(card: Mapping[str, Any]) -> str:
@@ -121,11 +140,10 @@ def _as_served(card: Mapping[str, Any]) -> str:
             f"mixtures {found['mixture_accuracy']:.1%}; both predict the same class for {found['agreement']:.1%} of a client's "
             "test inputs. The table is of the mixtures."
         )
-    elif card["training"].get("serve") == "mixture":
-        text += (
-            " The scores are of a mixture of all models, weighted per client by exp(-loss / "
-            f"{card['training']['temperature']:g}) with the loss on its own data."
-        )
+    elif _mixed(card):
+        temperature = card["training"].get("temperature", 0.5)
+        by = "weights that it learned" if _learned(card) else f"exp(-loss / {temperature:g}) with the loss on its own data"
+        text += f" The scores are of a mixture of all models, weighted per client by {by}."
     return text
 
 

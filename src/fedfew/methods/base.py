@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from torch import Tensor
 
 from fedfew.stack import Tree, WeightedMean, bytes_each, leaves, take, tree_map
+from fedfew.util.validated import with_plain_numbers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,6 +112,7 @@ class Method(ABC):
         return cls(**changes)
 
     def __post_init__(self) -> None:
+        with_plain_numbers(self)
         self.check()
 
     def check(self) -> None:  # noqa: B027  # optional: most methods have something to refuse, not all

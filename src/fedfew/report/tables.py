@@ -158,9 +158,9 @@ def costs(of: Mapping[str, Cost]) -> Table:
     """The cost of a round per client, and what is stored where."""
     table = empty(
         "costs of a round",
-        *("method", "MB up", "MB down", "steps", "models: server", "client", "run to predict"),
-        caption="MB and optimiser steps: of one client in one round. models: how many the server stores, a client keeps from "
-        "round to round, and a client runs to predict one sample.",
+        *("method", "MB up", "MB down", "steps", "server", "client", "predict"),
+        caption="MB and optimiser steps: of one client in one round. server, client, predict: how many models the server stores, "
+        "a client keeps from round to round, and a client runs to predict one sample.",
     )
     for label, cost in of.items():
         table.add_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.training.serving import Adapted, Serving, chunks
 from fedfew.training.usable import usable
 from fedfew.util.interrupts import held_back
+
+log = logging.getLogger("fedfew")  # for runs whose lines nobody is shown: no bar, no on_round
 
 
 @dataclass
@@ -212,6 +215,9 @@ class RoundLoop:
         stop = False
         if self.on_round and self.group.first:
             stop = stop_asked(self.on_round, Progress.of(self.state, rounds, loss, seconds, events, stopped))
+        elif self.group.first:  # nobody is shown them
+            for event in events:
+                log.log(logging.INFO if event.startswith("engine: ") else logging.WARNING, event)
         return self.group.firsts(stop)
 
     def _write(self) -> None:

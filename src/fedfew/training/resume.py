@@ -49,7 +49,7 @@ def schedule_notes(config: TrainConfig, state: State) -> list[str]:
         )
     if config.smoothing_of(state.round) != replace(config, rounds=planned).smoothing_of(state.round):
         found.append(
-            f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of all; "
-            f"it has applied to the last quarter of {planned} already"
+            f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of {config.rounds}; "
+            f"in the {state.round} rounds done it applied to the last quarter of {planned}"
         )
     return found

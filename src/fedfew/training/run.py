@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -247,7 +248,9 @@ def load(folder: str | Path, model: ModelFactory | nn.Module | None = None) -> R
         raise TypeError(
             f"fedfew.load reads the folder of a run, but {given}. Data are loaded with fedfew.data.load(data, label=…, client=…)"
         )
-    state, _ = checkpoint.read_newest(Path(folder))
+    state, refused = checkpoint.read_newest(Path(folder))
+    for reason in refused:
+        warnings.warn(f"{folder} is read as it was after round {state.round}: {reason}", stacklevel=2)
     settings = state.settings
     factory: ModelFactory = named_factory(settings) if model is None else OwnModel(model)
     factory = TrainedPart.recorded(settings).of(factory)

@@ -10,7 +10,7 @@ import torch
 
 from fedfew import methods, models, tasks
 from fedfew.adapters import TrainedPart
-from fedfew.config import Recipe, TrainConfig, recipe_settings
+from fedfew.config import Recipe, TrainConfig, defaults, recipe_settings
 from fedfew.data.tokens import Tokens
 from fedfew.engines.augment import check as check_augment
 from fedfew.federation import Federation
@@ -62,6 +62,7 @@ class Setup:
             raise TypeError(
                 f"train needs a Federation, not {type(federation).__name__}: fedfew.data.load(…) makes one of your data"
             )
+        _check_whose(settings, method)
         config, part = _config(config, recipe, settings, federation)
         criterion = tasks.chosen(config.loss, federation.task)
         chosen = methods.make(method) if isinstance(method, str) else method
@@ -82,6 +83,15 @@ class Setup:
         identity |= config.outcome()
         group.check_same(identity | {"rounds": config.rounds})
         return cls(federation, config.with_loss(criterion), chosen, factory, part, group, device, identity, lines)
+
+
+def _check_whose(settings: Mapping[str, Any], method: str | Method) -> None:
+    """Point to the method where one of its hyperparameters is given as a setting of the training."""
+    of_method = methods.METHODS.get(method) if isinstance(method, str) else type(method)
+    for name, value in settings.items():
+        if of_method is not None and name in getattr(of_method, "__dataclass_fields__", {}) and name not in defaults():
+            whole = f"{of_method.__name__}({name}={value!r})"
+            raise ValueError(f"{name} is a setting of the method, not of train: give it with the method, method={whole}")
 
 
 def _config(

@@ -24,6 +24,14 @@ def setting(
     return field(default=default, metadata={"about": about, "allowed": allowed, "panel": panel, "outcome": outcome})
 
 
+def with_plain_numbers(instance: Any) -> None:
+    """Numbers of numpy and torch (of a sweep, say) become Python's: they are recorded, compared and printed as such."""
+    for f in fields(instance):
+        value = getattr(instance, f.name)
+        if type(value).__module__ in ("numpy", "torch") and getattr(value, "ndim", None) == 0:
+            object.__setattr__(instance, f.name, value.item())
+
+
 def validate(instance: Any, hyphens: bool = False) -> None:
     """Raise a ValueError that names the first setting with a value that is not allowed; hyphens: as it is written there."""
     for f in fields(instance):
@@ -45,8 +53,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-AT_LEAST_ONE = (lambda value: _is_whole(value) and value >= 1, "≥ 1")
-AT_LEAST_ONE_OR_NONE = (lambda value: value is None or (_is_whole(value) and value >= 1), "≥ 1")
+AT_LEAST_ONE = (lambda value: _is_whole(value) and value >= 1, "a whole number ≥ 1")
+AT_LEAST_ONE_OR_NONE = (lambda value: value is None or (_is_whole(value) and value >= 1), "a whole number ≥ 1")
 ZERO_OR_MORE = (lambda value: _is_whole(value) and value >= 0, "a whole number ≥ 0")
 WHOLE = (_is_whole, "a whole number")
 POSITIVE = (lambda value: 0 < value < math.inf, "a finite number > 0")
