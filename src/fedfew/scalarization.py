@@ -35,7 +35,7 @@ def stch_set(
     """Smooth Tchebycheff set scalarization of ``losses[M, K]``, a differentiable scalar.
 
     mu: smoothing, > 0. → 0: the worst client under its best model (TCH-Set); → ∞: all clients and models alike.
-    preference: λ, one number per client (or one for all), ≥ 0; ideal: z*, likewise. Default: 1 and 0.
+    preference: λ, one number per client (or one for all), ≥ 0; ideal: z*, in the same form. Default: 1 and 0.
     client_weights: p, ≥ 0: how much each client counts in the sum, g = μ log Σ_i p_i / S_i with S_i = Σ_k exp(−λ_i (L−z*_i)/μ).
     Default: 1. With weights that add up to one, μ does not depend on the number of clients.
     """

@@ -125,4 +125,4 @@ def test_a_patient_on_both_sides_of_a_given_split_is_reported(tmp_path: Path) ->
     lines = [f"{i}.5,{i % 2},p{i % 6},{'test' if i > 13 else 'train'}" for i in range(20)]
     (tmp_path / "a.csv").write_text("x,label,patient,split\n" + "\n".join(lines) + "\n")
     notes = load(tmp_path / "a.csv", clients=1, partition="iid", group="patient").about["notes"]
-    assert "6 values of patient are in the data's training and test split: test_share=… splits anew" in notes
+    assert "6 values of patient are in the data's training and test split: test_share=… splits all rows again" in notes

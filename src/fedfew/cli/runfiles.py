@@ -51,7 +51,7 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
     warning where it fails."""
     try:
         _write_costs(folder, arguments, federation)
-    except Exception as error:  # a run shall not end because of what only its report shows
+    except Exception as error:  # a run must not end because of what only its report shows
         warnings.warn(f"the costs of a round could not be counted: {type(error).__name__}: {error}", stacklevel=2)
 
 

@@ -22,7 +22,7 @@ class Federated(Group):
     """Which clients take part in a round, and which parameters they train and share."""
 
     participation: float = setting(
-        1.0, "Fraction of the clients that take part in a round, drawn anew each round.", allowed=SHARE, panel=TRAINING
+        1.0, "Fraction of the clients that take part in a round, drawn again each round.", allowed=SHARE, panel=TRAINING
     )
     adapters: str = setting(  # in Python a LoRA as well
         "none",

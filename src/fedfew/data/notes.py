@@ -51,5 +51,7 @@ def _splits(division: Division) -> list[str]:
     found = [f"the data's own test split is kept: {int((splits == TEST).sum()):,} of {len(splits):,} rows"]
     both = 0 if units is None else len(np.intersect1d(units[splits == TEST], units[splits != TEST]))
     if both:
-        found.append(f"{both:,} values of {division.group} are in the data's training and test split: test_share=… splits anew")
+        found.append(
+            f"{both:,} values of {division.group} are in the data's training and test split: test_share=… splits all rows again"
+        )
     return found

@@ -1,4 +1,4 @@
-"""What a method costs a round: traffic, local work, storage, inference. Counted, not typed in.
+"""What a method costs per round: traffic, local work, storage, inference. Counted, not typed in.
 
 :func:`cost` lets the method go through one round with one client, on an engine that records requests instead of
 training. Messages and states are measured as they come; a method that is changed changes its costs.
@@ -72,7 +72,7 @@ def cost(
 
     first = torch.tensor([0])  # messages are stacks, so every client's has the same size: one client stands for all
     received, kept = chosen.dispatch(server, first), take(own, first)
-    reply = chosen.client(received, kept, _at_home(counting, federation)).reply
+    reply = chosen.client(received, kept, _first_client(counting, federation)).reply
     candidates = {name: t for name, t in chosen.serve(received, kept).items() if name in single}  # a memory is no model
     choices = leaves(candidates)[0].shape[1]
     learned = chosen.mixture(kept) is not None  # a mixture whose weights need no comparison of losses
@@ -100,7 +100,7 @@ def cost_of(settings: Settings, federation: Federation) -> Cost:
     return cost(make_method(settings), model, federation, *training, part)
 
 
-def rehearsed(method: Method, module: nn.Module, server: Tree, own: Tree) -> Reply:
+def expected_reply(method: Method, module: nn.Module, server: Tree, own: Tree) -> Reply:
     """A reply as one client's will be, all its numbers zero or as received: what a server can expect to get.
 
     own: the private states of all clients, or of one.
@@ -112,7 +112,7 @@ def rehearsed(method: Method, module: nn.Module, server: Tree, own: Tree) -> Rep
     return method.client(method.dispatch(server, first), take(own, first), local).reply
 
 
-def _at_home(engine: Engine, federation: Federation) -> Local:
+def _first_client(engine: Engine, federation: Federation) -> Local:
     """The first client on its own; its samples are counted but never looked at, so none are there."""
     count = federation.train.count[:1].cpu()
     samples = Samples(torch.empty(0), torch.empty(0), torch.tensor([0]), count, int(count))

@@ -34,7 +34,7 @@ class Export(Predictor):
         self, card: dict[str, Any], sha256: str, models: list[nn.Module], data: DataRecord, served: Mapping[str, Tensor]
     ) -> None:
         self.card = card
-        self.sha256 = sha256  # of card.json, which vouches for all other files
+        self.sha256 = sha256  # of card.json, which holds the hashes of all other files
         self._models, self._data, self._served = models, data, served
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfew._version import __version__
 from fedfew.data.tokens import Tokens
-from fedfew.evaluation.costs import rehearsed
+from fedfew.evaluation.costs import expected_reply
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
 from fedfew.flower.registry import Member, common_data
@@ -56,7 +56,7 @@ class ServerState:
             self.state.frozen = frozen_parameters(self.factory, config.seed)
         self.factory = holding(self.factory, dict(named_leaves(self.state.frozen)))
         server, own = self.method.init(fresh_models(self.factory, config.seed, torch.device("cpu")), config.clients)
-        self.like = rehearsed(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
+        self.like = expected_reply(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:
             self.state.server = server
             self.events += config.part.notes(self.factory())

@@ -24,7 +24,7 @@ from fedfew.training.settings import Settings
 from fedfew.util.files import sha256_of
 
 OUTCOME_VERSION = 5
-"""Raise it when the same settings give other results than before: every cached run is then made anew.
+"""Raise it when the same settings give other results than before: every cached run is then made again.
 
 ``tests/studies/test_outcomes.py`` compares short runs with the outcomes recorded for this version, and fails when they differ.
 """
@@ -100,7 +100,7 @@ def _tokenizer(name: str) -> str | None:
 def _own(settings: Settings) -> dict[str, Any]:
     """Of a method of the user's own: its name, what is given of its hyperparameters, and the source, which is not imported.
 
-    Where the source changes, runs are made anew. Defaults are part of the source.
+    Where the source changes, runs are made again. Defaults are part of the source.
     """
     given = {name: _number(value) for name, value in settings.method_settings.items()}
     return given | {"name": settings.method, "source": _source(settings.method)}

@@ -75,13 +75,13 @@ def _one_of(federation: Federation) -> str:
 
 
 def _failure(module: nn.Module, x: Tensor, error: Exception) -> str:
-    name, said = type(module).__name__, str(error).splitlines()[0]
+    name, reason = type(module).__name__, str(error).splitlines()[0]
     kinds = {p.dtype for p in module.parameters() if p.is_floating_point()} - {torch.float32}
     given = str(x.dtype).removeprefix("torch.")
     if kinds:
         found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         return (
-            f"model: {name} has parameters of {found}, but samples are {given}, and it fails with «{said}»: make it float32 "
+            f"model: {name} has parameters of {found}, but samples are {given}, and it fails with «{reason}»: make it float32 "
             "(module.float()), or convert the samples in its forward"
         )
-    return f"model: {name} fails on samples of shape {list(x.shape[1:])} of {given}: «{said}»"
+    return f"model: {name} fails on samples of shape {list(x.shape[1:])} of {given}: «{reason}»"

@@ -1,4 +1,4 @@
-"""What a run reports after every round, and to whom."""
+"""What a run reports after every round, and the functions that it calls."""
 
 from __future__ import annotations
 

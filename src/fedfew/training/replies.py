@@ -14,7 +14,7 @@ class Replies:
 
     def __init__(self, clients: int) -> None:
         self.losses: Tensor | None = None  # [M, K], NaN: no reply
-        self.unseen: Tensor | None = None  # [M, K], on samples never trained on, NaN: not known; None: of nobody
+        self.unseen: Tensor | None = None  # [M, K], on samples never trained on, NaN: not known; None: of no client
         self.samples = torch.zeros(clients, dtype=torch.int64)
         self.adapted = PerClient(clients)  # scores of clients' models after local training
         self.bytes_up = 0

@@ -98,7 +98,7 @@ def _continued(run: Run, identity: dict[str, Any], config: TrainConfig) -> Begin
     if config.serve != then.serve or config.validates != then.validates:
         raise ValueError(
             f"{name} is {getattr(config, name)!r}, but the run to continue has {getattr(then, name)!r}, and other scores in "
-            "its history: keep the setting, or begin anew with its models (start=run.models)"
+            "its history: keep the setting, or start a new run with its models (start=run.models)"
         )
     state = run.newest
     copies: dict[str, Any] = {name: tree_map(torch.clone, getattr(state, name)) for name in TREES}
