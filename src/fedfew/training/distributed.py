@@ -194,6 +194,6 @@ def _peers_that_end(group: Group) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise PeerError(
-            f"process {group.rank + 1} of {group.size} cannot reach the others any more: one of them has ended, and has reported why "
-            f"({str(error).splitlines()[0][:200]})"
+            f"process {group.rank + 1} of {group.size} cannot reach the others any more: one of them has ended, and has reported "
+            f"why ({str(error).splitlines()[0][:200]})"
         ) from error
