@@ -78,11 +78,12 @@ def take(tree: Tree, index: Tensor | int | slice) -> Tree:
 
 def is_everyone(index: Tensor, number: int) -> bool:
     """Are these all entries of a leading axis of this length, in their order?"""
-    return index.shape[0] == number and torch.equal(index.cpu(), _first(number))
+    return index is everyone(number) or (index.shape[0] == number and torch.equal(index.cpu(), everyone(number)))
 
 
 @lru_cache(maxsize=8)
-def _first(number: int) -> Tensor:
+def everyone(number: int) -> Tensor:
+    """All entries of a leading axis of this length: always the same tensor, which is never written to."""
     return torch.arange(number)
 
 

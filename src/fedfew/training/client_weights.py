@@ -49,10 +49,13 @@ def log_factors(log_alpha: Tensor, most: Tensor) -> Tensor:
     the others lose goes to these, in proportion to their weights. Where the caps sum to less than one, all are raised alike.
     """
     log_alpha = log_alpha.double()
-    most = most.double().masked_fill(log_alpha == -torch.inf, 0.0)  # who has no weight can be given none
+    most = most.double()
+    if float(log_alpha.softmax(0).amax()) <= float(most.amin()):  # as in nearly every round
+        return torch.zeros_like(log_alpha)
+    most = most.masked_fill(log_alpha == -torch.inf, 0.0)  # who has no weight can be given none
     if float(most.sum()) <= 1:
         return torch.where(most > 0, most.log() - log_alpha, 0.0)
-    if not bool((log_alpha.softmax(0) > most * (1 + 1e-9)).any()):  # as in nearly every round
+    if not bool((log_alpha.softmax(0) > most * (1 + 1e-9)).any()):
         return torch.zeros_like(log_alpha)
     capped = torch.zeros(len(most), dtype=torch.bool)
     while True:  # capping one raises the others' shares, which may bring another above its cap

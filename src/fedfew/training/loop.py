@@ -20,7 +20,7 @@ from fedfew.federation import Federation
 from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
-from fedfew.stack import Tree, bytes_each, put, take
+from fedfew.stack import Tree, bytes_each, everyone, put, take
 from fedfew.training import own_metrics, privacy, round_record, validation
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.checkpoint import State
@@ -60,6 +60,12 @@ class RoundLoop:
     @cached_property
     def _serving(self) -> Serving:
         return Serving(self.federation, self.method, self.engine, self.config, self.chunk, self.group, self.metrics)
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        """Of each client in all samples; in float64, for weights are exp(share · loss / μ)."""
+        counts = self.federation.train.count.cpu()
+        return counts.double() / counts.sum()
 
     @cached_property
     def _checkpoints(self) -> CheckpointWriter | None:
@@ -121,11 +127,14 @@ class RoundLoop:
 
     def _begun(self, number: int) -> tuple[Tensor, Aggregation]:
         """The clients drawn for the round, and what collects their replies."""
-        private, counts = self.config.dp_noise > 0, self.federation.train.count.cpu()
-        draw = privacy.drawn if private else random_streams.participants
-        present = draw(self.engine.seed, number, self.federation.ids, self.config.participation)
-        share = torch.zeros(len(self.federation), dtype=torch.float64)  # weights are exp(share · loss / μ): digits count
-        share[present] = counts[present].double() / counts[present].sum()
+        private = self.config.dp_noise > 0
+        if self.config.participation >= 1 and not private:
+            present, share = everyone(len(self.federation)), self._shares
+        else:
+            draw = privacy.drawn if private else random_streams.participants
+            present = draw(self.engine.seed, number, self.federation.ids, self.config.participation)
+            counts, share = self.federation.train.count.cpu(), torch.zeros_like(self._shares)
+            share[present] = counts[present].double() / counts[present].sum()
         noise = privacy.counted_noise(self.engine.seed, number) if private else None
         method = self.method.smoothed(self.config.smoothing_of(number))
         return present, Aggregation(method, self.state, share, self.optimizer, noise)
@@ -146,7 +155,7 @@ class RoundLoop:
             outcome = method.client(received, self._own(clients), local)
             collected.replies.bytes_down += bytes_each(received) * len(clients)
             good, outcome = usable(outcome)
-            clients = clients[good]
+            clients = clients if len(good) == len(clients) else clients[good]
             if len(clients) == 0:
                 continue
             if scored and self._serving.everyone_at_once(clients):

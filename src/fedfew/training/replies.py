@@ -65,7 +65,7 @@ class Replies:
         if self._known is None:
             if self.losses is None:
                 return torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0)
-            answered = torch.cat(self._answered)
+            answered = torch.cat(self._answered) if len(self._answered) > 1 else self._answered[0]
             self._known = answered, self.losses[answered].nan_to_num(nan=torch.inf)
         return self._known
 

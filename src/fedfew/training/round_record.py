@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.stack import leaves
+from fedfew.stack import is_everyone, leaves
 from fedfew.tasks import recorded_task
 from fedfew.training import own_metrics, unseen
 from fedfew.training.aggregation import Aggregation
@@ -30,7 +30,7 @@ def record(aggregation: Aggregation, state: State, served: PerClient, seconds: f
         columns["confirmed"] = state.confirmed
     called = recorded_task(state.settings).column
     single = {f"single_{called}": served["single_score"]} if "single_score" in served.columns else {}
-    state.history.append(
+    row = dict[str, Any](
         round=state.round,
         **{f"served_{called}": served["score"]},
         served_loss=served["loss"],
@@ -48,6 +48,7 @@ def record(aggregation: Aggregation, state: State, served: PerClient, seconds: f
         left_out=state.left_out,
         **columns,
     )
+    state.history.append(**{name: value.numpy() if isinstance(value, Tensor) else value for name, value in row.items()})
     state.left_out = 0
 
 
@@ -62,11 +63,14 @@ def _diagnosed(aggregation: Aggregation, models: int) -> dict[str, Any]:
     if "alpha" in found:
         found["alpha"] = _alpha_used(aggregation, found["alpha"])
     columns = dict[str, Any]()
+    everyone = is_everyone(answered, len(share))
     for name, value in found.items():
-        empty = torch.full((len(share), *value.shape[1:]) if value.ndim else (), torch.nan)
-        columns[name] = empty
+        if value.ndim == 0 or everyone:
+            columns[name] = torch.tensor(torch.nan) if aggregation.nobody_drawn else value.cpu().float()
+            continue
+        columns[name] = torch.full((len(share), *value.shape[1:]), torch.nan)
         if not aggregation.nobody_drawn:
-            columns[name] = value.cpu().float() if value.ndim == 0 else empty.index_copy(0, answered, value.cpu().float())
+            columns[name].index_copy_(0, answered, value.cpu().float())
     return columns
 
 

@@ -12,7 +12,7 @@ from fedfew.config import TrainConfig
 from fedfew.engines import Engine
 from fedfew.federation import Federation, Samples
 from fedfew.methods import Method
-from fedfew.stack import Tree, is_everyone, take
+from fedfew.stack import Tree, everyone, is_everyone, take
 from fedfew.training import own_metrics
 from fedfew.training.attack import without_attackers
 from fedfew.training.distributed import Group
@@ -61,9 +61,9 @@ class Serving:
 
         adapted: to be scored in the same pass, where :meth:`everyone_at_once` holds.
         """
-        everyone = torch.arange(len(self.federation))
-        scores = PerClient(len(everyone))
-        for clients in chunks(self.group.share(everyone, self.federation.train.count.cpu()), self.chunk):
+        number = len(self.federation)
+        scores = PerClient(number)
+        for clients in chunks(self.group.share(everyone(number), self.federation.train.count.cpu()), self.chunk):
             candidates = self.method.candidates(server, own, clients)
             learned = self._learned(own, clients)
             if adapted is None:
@@ -110,4 +110,6 @@ class Serving:
 
 def chunks(clients: Tensor, size: int) -> tuple[Tensor, ...]:
     """So many clients at a time; of none, none."""
-    return clients.split(size) if len(clients) else ()
+    if clients.shape[0] <= size:
+        return (clients,) if clients.shape[0] else ()
+    return clients.split(size)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.methods.base import Outcome
-from fedfew.stack import all_finite, finite, leaves, take, tree_map
+from fedfew.stack import all_finite, everyone, finite, leaves, take, tree_map
 
 
 def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
@@ -20,7 +20,7 @@ def usable(outcome: Outcome) -> tuple[Tensor, Outcome]:
     """
     reply = outcome.reply
     if all_finite({"losses": reply.losses, "update": reply.update, "own": outcome.own}):  # as in nearly every round
-        return torch.arange(reply.losses.shape[0]), outcome
+        return everyone(reply.losses.shape[0]), outcome
     pairs = reply.losses.isfinite()  # [C, K]
     if not all_finite(reply.update):
         for t in leaves(reply.update):

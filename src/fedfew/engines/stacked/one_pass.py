@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
 
 SMALL = 2**26  # bytes that the models' outputs of all layers may take
-Found = list[tuple[list[Tensor], Tensor]]  # of each stack: losses on each split, the score on the last
+Found = list[tuple[Tensor, Tensor]]  # loss and score of a stack on each split
+UNKNOWN = torch.tensor(torch.nan)
 KEPT = 16  # layouts: those of the clients scored last
 
 
@@ -85,8 +86,8 @@ class OnePass:
         lengths = tuple(s.longest for s in splits)
         names = tuple(tuple(path for path, _ in named_leaves(params)) for params in several)
         name = (lengths, names, layout.log_prior is not None, log_weights is not None)
-        found: Found = self._recordings.from_the_second_time(name, self._function(*name), *tensors)
-        return [[*(_losses_alone(loss) for loss in losses), ModelScores(last, score)] for (*losses, last), score in found]
+        found: list[Found] = self._recordings.from_the_second_time(name, self._function(*name), *tensors)
+        return [[ModelScores(*on_split) for on_split in of_stack] for of_stack in found]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
@@ -99,19 +100,17 @@ class OnePass:
 
     def _function(
         self, lengths: tuple[int, ...], names: tuple[tuple[str, ...], ...], prior: bool, mixes: bool
-    ) -> Callable[..., Found]:
+    ) -> Callable[..., list[Found]]:
         """The losses ``[C, S]`` of each stack on each split and the score on the last as a function of nothing but tensors."""
         criterion = self.engine.criterion
 
-        def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> Found:
+        def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> list[Found]:
             given = iter(rest)
             several = [from_named({path: next(given) for path in of_stack}) for of_stack in names]
             optional = tuple(given)
             return [of(params, x, y, own, count, optional) for params in several]
 
-        def of(
-            params: Tree, x: Tensor, y: Tensor, own: Tensor, count: Tensor, optional: tuple[Tensor, ...]
-        ) -> tuple[list[Tensor], Tensor]:
+        def of(params: Tree, x: Tensor, y: Tensor, own: Tensor, count: Tensor, optional: tuple[Tensor, ...]) -> Found:
             outputs = self._outputs(params, x)  # [C, S, B, d]
             if prior:
                 outputs = outputs + optional[0][:, None]
@@ -124,8 +123,9 @@ class OnePass:
             tail = slice(-lengths[-1], None)  # a score is asked for on the last split alone, and takes as long as the loss
             statistics = criterion.task.statistics(outputs[:, :, tail], y[:, :, tail])
             sums = [_kept(term, own[:, None, tail]).sum(-1, dtype=torch.float64) for term in statistics]
-            loss, score = criterion.scores(torch.stack([means[-1], *(total / count[-1][:, None] for total in sums)]))
-            return [*(mean.float() for mean in means[:-1]), loss], score
+            unknown = UNKNOWN.to(x.device)
+            last = criterion.scores(torch.stack([means[-1], *(total / count[-1][:, None] for total in sums)]))
+            return [*((mean.float(), unknown.expand_as(mean)) for mean in means[:-1]), last]
 
         return scores
 
@@ -144,10 +144,6 @@ class OnePass:
                 return of_runs.unflatten(2, (-1, x.shape[1])).movedim(1, 2).flatten(0, 1)
             shared = {path: t[0] for path, t in named_leaves(params)}
             return of_models(from_named(shared), x.flatten(0, 1)).unflatten(1, x.shape[:2]).movedim(0, 1)
-
-
-def _losses_alone(loss: Tensor) -> ModelScores:
-    return ModelScores(loss, torch.full_like(loss, torch.nan))
 
 
 def _kept(term: Tensor, own: Tensor) -> Tensor:

@@ -53,7 +53,9 @@ class Traced:
 
         rewrite: makes of the recording what is done in its place, the same for one name.
         """
-        key = (name, tuple((t.shape, t.stride(), t.dtype) for t in tensors))
+        return self._found(_key(name, tensors), function, tensors, rewrite)
+
+    def _found(self, key: Hashable, function: Callable[..., Any], tensors: tuple[Tensor, ...], rewrite: Rewrite | None) -> Any:
         if key in self._recordings:
             self._recordings.move_to_end(key)
         else:
@@ -70,11 +72,15 @@ class Traced:
     def from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """The same, but shapes that come once are not recorded, which takes as long as some calls: the clients of a round may
         never come together again."""
-        shapes = (name, tuple(t.shape for t in tensors))
-        if shapes in self._seen:
-            return self(name, function, *tensors)
-        self._seen.add(shapes)
+        key = _key(name, tensors)
+        if key in self._seen:
+            return self._found(key, function, tensors, None)
+        self._seen.add(key)
         return function(*tensors)
+
+
+def _key(name: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
+    return name, tuple((t.shape, t.stride(), t.dtype) for t in tensors)
 
 
 def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
