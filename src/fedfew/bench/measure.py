@@ -53,18 +53,29 @@ def measure(
         rows[variant]["difference"] = timed[variant].difference(trained, oracle)
     count = repeats or max(LEAST_REPEATS, min(MOST_REPEATS, int(BUDGET / sum(trial.values()))))
     show_status(f"{workload.name}: {count} repeats of each, about {count * sum(trial.values()):.0f} s")
-    seconds: dict[Variant, list[float]] = {variant: [] for variant in timed}
-    peaks = {p: machine.peak_tflops(device, p) for p in dict.fromkeys(variant.precision for variant in timed)}
+    for variant, figures in _timed(timed, device, flop, count, lambda text: show_status(f"{workload.name}: {text}")).items():
+        rows[variant] |= figures
+    about = workload.describe() | {"device": device.type, "mflop_per_sample": 1e-6 * per_sample, "tflop_per_round": 1e-12 * flop}
+    return about | {"variants": list(rows.values())}
+
+
+def _timed(
+    engines: dict[Variant, TimedEngine], device: torch.device, flop: float, count: int, show_status: ShowStatus
+) -> dict[Variant, dict[str, Any]]:
+    """Figures of the variants, which take turns for so many rounds of ``flop`` operations."""
+    seconds: dict[Variant, list[float]] = {variant: [] for variant in engines}
+    peaks = {p: machine.peak_tflops(device, p) for p in dict.fromkeys(variant.precision for variant in engines)}
     for number in range(count):
-        for variant, engine in timed.items():
+        for variant, engine in engines.items():
             seconds[variant].append(engine.seconds())
         peaks = {p: _remeasured(device, p, *peak) for p, peak in peaks.items()}
-        show_status(f"{workload.name}: repeat {number + 1} of {count}")
+        show_status(f"repeat {number + 1} of {count}")
     median = {variant: statistics.median(times) for variant, times in seconds.items()}
+    figures = {}
     for variant, times in seconds.items():
         peak, source = peaks[variant.precision]
         tflops = 1e-12 * flop / median[variant]
-        rows[variant] |= {
+        figures[variant] = {
             "seconds": median[variant],
             "all_seconds": times,
             "tflops": tflops,
@@ -72,11 +83,10 @@ def measure(
             "peak_source": source,
             "share_of_peak": tflops / peak,
             "times_the_oracle": median[ORACLE] / median[variant],
-            "chunk": timed[variant].chunk,
-            "clients_trained": timed[variant].clients,
+            "chunk": engines[variant].chunk,
+            "clients_trained": engines[variant].clients,
         }
-    about = workload.describe() | {"device": device.type, "mflop_per_sample": 1e-6 * per_sample, "tflop_per_round": 1e-12 * flop}
-    return about | {"variants": list(rows.values())}
+    return figures
 
 
 def _remeasured(device: torch.device, precision: str, peak: float, source: str) -> tuple[float, str]:

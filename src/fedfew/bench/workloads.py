@@ -93,82 +93,42 @@ class Workload:
         }
 
 
-WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        Workload(
-            name="digits-mlp",
-            about="8×8 digits, MLP with 64 hidden units: small steps, all overhead",
-            model="mlp",
-            shape=(1, 8, 8),
-            classes=10,
-            clients=20,
-            models=3,
-            samples=67,
-            batch_size=10,
-            lr=0.1,
-        ),
-        Workload(
-            name="cifar-cnn",
-            about="CIFAR-10's shape, the paper's CNN, 20 unequal clients (Dirichlet 0.5): the paper's main setting",
-            model="cnn",
-            shape=(3, 32, 32),
-            classes=10,
-            clients=20,
-            models=3,
-            samples=2245,
-            batch_size=50,
-            lr=0.005,
-            alpha=0.5,
-            on_cpu={"clients": 6, "samples": 100},
-        ),
-        Workload(
-            name="text-cnn",
-            about="AG News' shape, the paper's TextCNN: an embedding of 16 million parameters",
-            model="textcnn",
-            shape=(200,),
-            classes=4,
-            clients=20,
-            models=3,
-            samples=500,
-            batch_size=100,
-            lr=0.005,
-            vocabulary=32_000,
-            on_cpu={"clients": 4, "samples": 20},
-        ),
-        Workload(
-            name="resnet18",
-            about="64×64 images, ResNet-18 with BatchNorm, six clients",
-            model="resnet18",
-            shape=(3, 64, 64),
-            classes=8,
-            clients=6,
-            models=3,
-            samples=500,
-            batch_size=50,
-            lr=0.005,
-            on_cpu={"samples": 20, "shape": (3, 32, 32)},
-        ),
-        Workload(
-            name="blazefl-cnn",
-            about="BlazeFL's own benchmark: 100 clients of 500 CIFAR-10 images, 5 local epochs, a small CNN, one model (FedAvg)",
-            model="lenet",
-            shape=(3, 32, 32),
-            classes=10,
-            clients=100,
-            models=1,
-            samples=500,
-            batch_size=50,
-            lr=0.1,
-            local_epochs=5,
-            on_cpu={"clients": 10},
-            published=(
-                "BlazeFL's authors report about 42,000 images/s for whole rounds with 100 clients, aggregation and a test of the "
-                "global model included, on their machine: 48 CPU cores and an H100 (arXiv 2604.03606)"
-            ),
-        ),
-    )
-}
+# fmt: off
+_WORKLOADS = (
+    Workload(
+        name="digits-mlp",
+        about="8×8 digits, MLP with 64 hidden units: small steps, all overhead",
+        model="mlp", shape=(1, 8, 8), classes=10, clients=20, models=3, samples=67, batch_size=10, lr=0.1,
+    ),
+    Workload(
+        name="cifar-cnn",
+        about="CIFAR-10's shape, the paper's CNN, 20 unequal clients (Dirichlet 0.5): the paper's main setting",
+        model="cnn", shape=(3, 32, 32), classes=10, clients=20, models=3, samples=2245, batch_size=50, lr=0.005, alpha=0.5,
+        on_cpu={"clients": 6, "samples": 100},
+    ),
+    Workload(
+        name="text-cnn",
+        about="AG News' shape, the paper's TextCNN: an embedding of 16 million parameters",
+        model="textcnn", shape=(200,), classes=4, clients=20, models=3, samples=500, batch_size=100, lr=0.005,
+        vocabulary=32_000, on_cpu={"clients": 4, "samples": 20},
+    ),
+    Workload(
+        name="resnet18",
+        about="64×64 images, ResNet-18 with BatchNorm, six clients",
+        model="resnet18", shape=(3, 64, 64), classes=8, clients=6, models=3, samples=500, batch_size=50, lr=0.005,
+        on_cpu={"samples": 20, "shape": (3, 32, 32)},
+    ),
+    Workload(
+        name="blazefl-cnn",
+        about="BlazeFL's own benchmark: 100 clients of 500 CIFAR-10 images, 5 local epochs, a small CNN, one model (FedAvg)",
+        model="lenet", shape=(3, 32, 32), classes=10, clients=100, models=1, samples=500, batch_size=50, lr=0.1,
+        local_epochs=5, on_cpu={"clients": 10},
+        published="BlazeFL's authors report about 42,000 images/s for whole rounds with 100 clients, aggregation and a test of "
+        "the global model included, on their machine: 48 CPU cores and an H100 (arXiv 2604.03606)",
+    ),
+)
+# fmt: on
+WORKLOADS = {workload.name: workload for workload in _WORKLOADS}
 
 
 def find(name: str, device: str, quick: bool = False, **sizes: int | None) -> Workload:

@@ -176,36 +176,16 @@ def picture(federation: Federation, path: str | Path, style: Style = "auto") -> 
         style = "bars" if classes <= len(COLOURS) else "bubbles"
     if style not in ("bars", "bubbles"):
         raise ValueError(f"style must be auto, bars or bubbles, not {style!r}")
-    if style == "bars":
-        figure = Figure(figsize=(7.5, max(2.4, 1.2 + 0.24 * clients)), layout="constrained")
-    else:
-        figure = Figure(figsize=(max(4.5, 2.0 + 0.24 * clients), max(3.0, min(14.0, 1.4 + 0.24 * classes))), layout="constrained")
+    bars = style == "bars"
+    width, height = (7.5, 1.2 + 0.24 * clients) if bars else (max(4.5, 2.0 + 0.24 * clients), min(14.0, 1.4 + 0.24 * classes))
+    figure = Figure(figsize=(width, max(2.4 if bars else 3.0, height)), layout="constrained")
     axes = figure.add_subplot()
-    if style == "bars":
-        left = np.zeros(clients)
-        for label, name in enumerate(names):
-            colour = COLOURS[label % len(COLOURS)]
-            hatch = HATCHES[label // len(COLOURS) % 2]
-            axes.barh(
-                range(clients), counted[:, label], left=left, color=colour, hatch=hatch, edgecolor="white", lw=0.4, label=name
-            )
-            left += counted[:, label]
-        axes.invert_yaxis()
-        axes.set(xlabel="samples", ylabel="client")
+    (_draw_bars if bars else _draw_bubbles)(axes, counted, names, list(federation.client_names))
+    if bars:
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-        axes.set_yticks(*_ticks(clients, list(federation.client_names)))
-    else:
-        at_class, at_client = np.nonzero(counted.T)
-        size = counted.T[at_class, at_client]
-        axes.scatter(at_client, at_class, s=130 * size / counted.max(), color=COLOURS[0], alpha=0.8, linewidths=0)
-        axes.set(xlabel="client", ylabel="class", xlim=(-0.7, clients - 0.3), ylim=(classes - 0.3, -0.7))
-        axes.set_xticks(*_ticks(clients, list(federation.client_names)))
-        axes.set_yticks(*_ticks(classes, names))
-        axes.grid(color="#EEEEEE", lw=0.5)
-        axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    largest = f"\nlargest bubble: {int(counted.max()):,} samples" if style == "bubbles" else ""
+    largest = "" if bars else f"\nlargest bubble: {int(counted.max()):,} samples"
     axes.set_title(
         f"{federation.name}\nmean pairwise label distance {heterogeneity(counted):.2f}{largest}", loc="left", fontsize=9
     )
@@ -213,6 +193,28 @@ def picture(federation: Federation, path: str | Path, style: Style = "auto") -> 
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
     return target
+
+
+def _draw_bars(axes: Any, counted: NDArray[np.int64], classes: list[str], clients: list[str]) -> None:
+    left = np.zeros(len(counted))
+    for label, name in enumerate(classes):
+        look = {"color": COLOURS[label % len(COLOURS)], "hatch": HATCHES[label // len(COLOURS) % 2], "edgecolor": "white"}
+        axes.barh(range(len(counted)), counted[:, label], left=left, lw=0.4, label=name, **look)
+        left += counted[:, label]
+    axes.invert_yaxis()
+    axes.set(xlabel="samples", ylabel="client")
+    axes.set_yticks(*_ticks(len(counted), clients))
+
+
+def _draw_bubbles(axes: Any, counted: NDArray[np.int64], classes: list[str], clients: list[str]) -> None:
+    at_class, at_client = np.nonzero(counted.T)
+    size = counted.T[at_class, at_client]
+    axes.scatter(at_client, at_class, s=130 * size / counted.max(), color=COLOURS[0], alpha=0.8, linewidths=0)
+    axes.set(xlabel="client", ylabel="class", xlim=(-0.7, len(counted) - 0.3), ylim=(len(classes) - 0.3, -0.7))
+    axes.set_xticks(*_ticks(len(counted), clients))
+    axes.set_yticks(*_ticks(len(classes), classes))
+    axes.grid(color="#EEEEEE", lw=0.5)
+    axes.set_axisbelow(True)
 
 
 def _ticks(number: int, names: list[str], most: int = 40) -> tuple[list[int], list[str]]:

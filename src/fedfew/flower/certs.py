@@ -129,13 +129,7 @@ def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool)
         return [File(one, what, kept=True) for one, what in about.items()]
     if key_path.exists() and not path.exists():
         raise ValueError(f"{key_path} exists but {path} does not. Put it back, or move {key_path} away")
-    authority_key = folder / "ca.key"
-    if not authority_key.exists():
-        raise ValueError(f"{authority_key} does not exist, and nothing can be signed without it. Put it back for this command")
-    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    signer = serialization.load_pem_private_key(authority_key.read_bytes(), password=None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
-        raise ValueError(f"{authority_key} is not the key of {folder / 'ca.crt'}")
+    authority, signer = _signing_authority(folder)
     if datetime.now(UTC) + timedelta(days=days) > authority.not_valid_after_utc:
         raise ValueError(
             f"server-days must end before the CA does ({authority.not_valid_after_utc:%Y-%m-%d}), not after {days} days"
@@ -153,6 +147,18 @@ def _server(folder: Path, names: list[x509.GeneralName], days: int, renew: bool)
     put(key_path, _private_pem(key), 0o600)
     put(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return [File(one, what, kept=False) for one, what in about.items()]
+
+
+def _signing_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The certificate of the CA, and the key that it signs with."""
+    key_path = folder / "ca.key"
+    if not key_path.exists():
+        raise ValueError(f"{key_path} does not exist, and nothing can be signed without it. Put it back for this command")
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    signer = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
+        raise ValueError(f"{key_path} is not the key of {folder / 'ca.crt'}")
+    return authority, signer
 
 
 def _site(folder: Path, name: str) -> list[File]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,8 +80,6 @@ def _width(kind: pa.DataType) -> int:
 
 def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[str, ...] = ()) -> RawData:
     """The rows of all parts: images, texts, or features."""
-    import pyarrow.types as types
-
     table, file = _concatenated(parts), parts[0].name
     starts = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
 
@@ -115,24 +113,34 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         "splits": given_split,
         "notes": notes,
     }
-    if chosen is not None:
+    if single is None:
+        assert chosen is not None
         return RawData("table", features=table_columns.features(table, chosen), **common)
-    kind = table.schema.field(single).type
-    if types.is_struct(kind):
-        payload, names = _field(table[single], "bytes"), _field(table[single], "path")
+    image = _image_reader(table[single], single, lambda row: part_of(row).folder)
+    if image is None:
+        return RawData("text", texts=table[single].to_pylist(), **common)
+    return RawData("image", image=image, **common)
+
+
+def _image_reader(column: pa.ChunkedArray, name: str, folder: Callable[[int], Path | None]) -> Callable[[int], bytes] | None:
+    """The encoded image of a row: from its bytes, or from the file that it names; None for a column of texts."""
+    import pyarrow.types as types
+
+    if types.is_struct(column.type):
+        payload, names = _field(column, "bytes"), _field(column, "path")
 
         def image(row: int) -> bytes:
             if payload is not None and payload[row] is not None:
                 return payload[row]
-            return _image_file(part_of(row).folder, names[row] if names is not None else None)
+            return _image_file(folder(row), names[row] if names is not None else None)
 
-        return RawData("image", image=image, **common)
-    values = table[single].to_pylist()
-    if not _is_text(kind):
-        return RawData("image", image=lambda row: _there(values[row]), **common)
-    if str(single).lower() in IMAGE_NAMES:
-        return RawData("image", image=lambda row: _image_file(part_of(row).folder, values[row]), **common)
-    return RawData("text", texts=values, **common)
+        return image
+    if _is_text(column.type) and name.lower() not in IMAGE_NAMES:
+        return None
+    values = column.to_pylist()
+    if _is_text(column.type):
+        return lambda row: _image_file(folder(row), values[row])
+    return lambda row: _there(values[row])
 
 
 def _concatenated(parts: Sequence[TablePart]) -> pa.Table:

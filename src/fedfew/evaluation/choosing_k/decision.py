@@ -89,9 +89,6 @@ class Advice:
         """What each seed alone would choose."""
         return {seed: decide(run for run in self.runs if run.seed == seed).chosen for seed in self.seeds}
 
-    def with_k(self, K: int) -> list[Observed]:
-        return sorted((run for run in self.runs if run.models == K), key=lambda run: run.seed)
-
     def using(self, count: int) -> int:
         """How many runs use so many models."""
         return sum(run.in_use == count for run in self.runs)
@@ -162,34 +159,8 @@ class Advice:
             "without_seed": self.without,
             "single_seed": self.alone,
             "why": self.sentences(),
-            "models_in_use": {
-                count: {
-                    "validation_loss": float(d.mean[at]),
-                    "worse": float(d.worse[at]),
-                    "standard_error": float(d.error[at]),
-                    f"validation_{self.task.column}": float(np.nanmean(run.score)),
-                    "trained_with": {"models": run.models, "seed": run.seed},
-                    "runs": self.using(count),
-                }
-                for at, (count, run) in enumerate(zip(d.counts, d.runs, strict=True))
-            },
-            "ks": {
-                K: {
-                    "by_seed": {
-                        run.seed: {
-                            "validation_loss": float(run.validation.mean()),
-                            "training_loss": float(run.training.mean()),
-                            "models_in_use": run.in_use,
-                        }
-                        for run in self.with_k(K)
-                    },
-                    "coverage": self.coverage(K),
-                    "bytes_up": self.costs[K].bytes_up,
-                    "bytes_down": self.costs[K].bytes_down,
-                    "steps": self.costs[K].steps,
-                }
-                for K in self.ks
-            },
+            "models_in_use": {count: self._in_use(d, at) for at, count in enumerate(d.counts)},
+            "ks": {K: self._with_k(K) for K in self.ks},
             "heterogeneity": {
                 "largest": r.largest,
                 "tenth_largest": r.tenth_largest,
@@ -200,3 +171,26 @@ class Advice:
                 "local_validation_loss": float(r.own.mean()),
             },
         }
+
+    def _in_use(self, d: Decision, at: int) -> dict[str, Any]:
+        return {
+            "validation_loss": float(d.mean[at]),
+            "worse": float(d.worse[at]),
+            "standard_error": float(d.error[at]),
+            f"validation_{self.task.column}": float(np.nanmean(d.runs[at].score)),
+            "trained_with": {"models": d.runs[at].models, "seed": d.runs[at].seed},
+            "runs": self.using(d.counts[at]),
+        }
+
+    def _with_k(self, K: int) -> dict[str, Any]:
+        runs = sorted((run for run in self.runs if run.models == K), key=lambda run: run.seed)
+        by_seed = {
+            run.seed: {
+                "validation_loss": float(run.validation.mean()),
+                "training_loss": float(run.training.mean()),
+                "models_in_use": run.in_use,
+            }
+            for run in runs
+        }
+        costs = {name: getattr(self.costs[K], name) for name in ("bytes_up", "bytes_down", "steps")}
+        return {"by_seed": by_seed, "coverage": self.coverage(K)} | costs
