@@ -193,7 +193,7 @@ def test_select_needs_a_file_and_models(finished: Path) -> None:
     assert "text.npz cannot be read as .npz of plain arrays" in refused("select", str(finished), "--data", "text.npz")
     call("run", *SMALL, "--method", "local", "--folder", "r")
     np.savez("mine.npz", x=np.zeros((1, 1, 8, 8)), y=np.zeros(1, int))
-    assert "local keeps no models on the server" in refused("select", "r", "--data", "mine.npz")
+    assert "local keeps no whole models on the server" in refused("select", "r", "--data", "mine.npz")
 
 
 def test_labels_in_words_are_looked_up_in_the_class_names_of_the_export() -> None:

@@ -212,7 +212,7 @@ def test_of_a_run_on_a_network_the_server_knows_less(tmp_path: Path) -> None:
 
 def test_a_method_without_models_on_the_server_has_nothing_to_export(tmp_path: Path) -> None:
     local = fedfew.train(federation(), "linear", "local", rounds=1, engine="stacked")
-    with pytest.raises(ValueError, match="local keeps no models on the server"):
+    with pytest.raises(ValueError, match="local keeps no whole models on the server"):
         export.write(local, tmp_path / "e")
 
 
@@ -287,3 +287,33 @@ def test_the_page_speaks_of_a_mixture_only_where_one_is_served(
     page = (export.write(strong, tmp_path / "it") / "README.md").read_text().split("## Settings")[0]
     assert [words for words in wanted if words not in page] == []
     assert [words for words in unwanted if words in page] == []
+
+
+@pytest.mark.parametrize("method", ["pacfl", "fedgroup", "fesem"])
+def test_an_export_holds_which_model_the_server_assigned_to_each_client(method: str, tmp_path: Path) -> None:
+    data = federation()
+    run = fedfew.train(
+        data, linear, method, rounds=2, recipe="strong", device="cpu", engine="sequential", folder=tmp_path / "run"
+    )
+    cluster = run.state.server["cluster"].tolist()
+    assert len(set(cluster)) > 1
+    assert run.choice.tolist() == cluster == run.history.choice[-1].tolist()
+    assert run.choice.tolist() == fedfew.load(tmp_path / "run", linear).choice.tolist()
+    page = (export.write(run, tmp_path / "it") / "README.md").read_text()
+    assert "A client uses the model of its cluster, which the server decided on." in page
+    assert "mixture" not in page.split("## Settings")[0]
+    found = export.read(tmp_path / "it", linear)
+    assert [row["clients"] for row in found.card["models"]] == [cluster.count(k) for k in range(len(run.models))]
+    for client in range(len(data)):
+        x = data.test.of(client)[0]
+        torch.testing.assert_close(found.model_of(client)(x), run.model_of(client)(x), rtol=0, atol=0)
+        prior = run.state.priors["log_prior"][client]
+        torch.testing.assert_close(found.model_of(client)(x), run.models[cluster[client]](x) + prior)
+
+
+def test_clients_that_are_in_no_cluster_yet_use_none_of_the_models() -> None:
+    run = fedfew.train(federation(), linear, "pacfl", rounds=1, participation=0.5, device="cpu", engine="sequential")
+    assert run.choice.tolist().count(-1) == 2
+    assert not run.serves_server_models
+    x = federation().test.of(0)[0].numpy()
+    assert run.predict(x, client=int(run.choice.argmin())).shape == (6,)  # with the initial model

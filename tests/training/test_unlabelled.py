@@ -90,3 +90,9 @@ def test_a_client_without_samples_is_refused():
     run = fedfew.train(federation(), linear, fedfew.FedFew(models=2), **SHORT)
     with pytest.raises(ValueError, match="x is empty: at least one sample is needed to choose by"):
         run.for_new_client(federation().test.x[:0].numpy())
+
+
+def test_a_method_without_whole_models_on_the_server_has_none_for_a_new_client():
+    run = fedfew.train(federation(), "mlp", "fedrep", **SHORT)
+    with pytest.raises(ValueError, match="fedrep keeps no whole models on the server, so a client that took no part has none"):
+        run.for_new_client(federation().test.x.numpy())

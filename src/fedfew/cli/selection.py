@@ -51,7 +51,7 @@ def find(folder: Path, model: str | None, method: str | None = None) -> Source:
         return Source(found.models, found.card["model"], found.card["training"], {"card_sha256": found.sha256}, found.data, users)
     run = load(folder, model, method)
     if not run.models:
-        raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to choose from")
+        raise ValueError(f"{run.settings['method']['name']} keeps no whole models on the server: there are none to choose from")
     about = export.model_about(run, runfolder.about_data(folder))
     users = None
     if run.data.client_names and run.serves_server_models and run.has_choice:

@@ -82,7 +82,7 @@ def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str
     """The export of a run, its models written in this way."""
     place, modules = Path(folder), kind.modules(run)
     if not modules:
-        raise ValueError(f"{run.settings['method']['name']} keeps no models on the server, so there are none to export")
+        raise ValueError(f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export")
     _check_free(place, force)
     used = kind.served(run)
     data, served = (anonymised(run.data), {}) if anonymous else (run.data, used)

@@ -57,6 +57,8 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
         return f"Clients of {card['method']['name']} use models of their own, which are not here."
     if len(card["models"]) == 1:
         return "All clients use this model."
+    if _overrides(card, "assigned"):
+        return "A client uses the model of its cluster, which the server decided on."
     if _mixed(card):
         return "A client predicts with a mixture of them, weighted by how well they fit its own data."
     return "A client uses the one model that fits its own data best."
@@ -64,14 +66,14 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
 
 def _mixed(card: Mapping[str, Any]) -> bool:
     """Do clients predict with a mixture of the models here?"""
-    several = len(card["models"]) > 1 and card["scores_are_of_these_models"]
-    return several and (card["training"].get("serve") == "mixture" or _learned(card))
+    several = len(card["models"]) > 1 and card["scores_are_of_these_models"] and not _overrides(card, "assigned")
+    return several and (card["training"].get("serve") == "mixture" or _overrides(card, "mixture"))
 
 
-def _learned(card: Mapping[str, Any]) -> bool:
-    """Does the method learn the weights of its mixture?"""
+def _overrides(card: Mapping[str, Any], what: str) -> bool:
+    """mixture: does the method learn the weights of its mixture? assigned: does its server decide which model a client uses?"""
     known = METHODS.get(card["method"]["name"])
-    return known is not None and known.mixture is not Method.mixture
+    return known is not None and getattr(known, what) is not getattr(Method, what)
 
 
 def _of_single_clients(card: Mapping[str, Any]) -> str:
@@ -142,7 +144,8 @@ def _as_served(card: Mapping[str, Any]) -> str:
         )
     elif _mixed(card):
         temperature = card["training"].get("temperature", 0.5)
-        by = "weights that it learned" if _learned(card) else f"exp(-loss / {temperature:g}) with the loss on its own data"
+        by_losses = f"exp(-loss / {temperature:g}) with the loss on its own data"
+        by = "weights that it learned" if _overrides(card, "mixture") else by_losses
         text += f" The scores are of a mixture of all models, weighted per client by {by}."
     return text
 

@@ -104,6 +104,7 @@ class Exchanges:
                 put_score(scores, client, checks.check_score(message, self.state.like.losses.shape[1], self._lowest))
             except RefusedError as reason:
                 self._log_event(f"round {number}: client {client} is not scored: {reason}")
+        scores.assign(self.state.method.assigned(self.state.state.served))
         return scores
 
 

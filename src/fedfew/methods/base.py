@@ -233,6 +233,11 @@ class Method(ABC):
         here = clients.to(leaves(own)[0].device) if leaves(own) else clients
         return self.serve(self.dispatch(server, clients), take(own, here))
 
+    def assigned(self, server: Tree) -> Tensor | None:
+        """Which of the server's models each client is served ``[M]``, where the server decides it; −1: not decided yet, and the
+        client is served none of them. None: clients choose, or have models of their own."""
+        return None
+
     def server_models(self, server: Tree) -> Tree:
         """The server's models ``[K, …]``, for use outside of training; ``{}`` for a method that keeps none there."""
         return server

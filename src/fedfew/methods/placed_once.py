@@ -62,5 +62,8 @@ class PlacedOnce(Clusters):
     def joined(self, server: Tree, clients: Tensor, update: Tree) -> tuple[Tree, Tensor]:
         """The same for clients that come later."""
 
+    def assigned(self, server: Tree) -> Tensor:
+        return tensor(server, "cluster")
+
     def server_models(self, server: Tree) -> Tree:
         return take(branch(server, "models"), slice(max(1, int(tensor(server, "cluster").max()) + 1)))

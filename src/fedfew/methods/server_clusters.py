@@ -68,6 +68,9 @@ class ServerClusters(Clusters):
     def reclustered(self, server: Tree) -> Tree:
         """The server's state with the clusters of the next round."""
 
+    def assigned(self, server: Tree) -> Tensor:
+        return tensor(server, "cluster")
+
     def server_models(self, server: Tree) -> Tree:
         return take(branch(server, "models"), slice(int(tensor(server, "cluster").max()) + 1))
 

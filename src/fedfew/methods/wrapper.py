@@ -96,6 +96,9 @@ class Wrapper(Method):
     def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         return self.method.around(factory)
 
+    def assigned(self, server: Tree) -> Tensor | None:
+        return self.method.assigned(server)
+
     def server_models(self, server: Tree) -> Tree:
         return self.method.server_models(server)
 

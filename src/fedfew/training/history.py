@@ -26,7 +26,7 @@ class History:
     validation_loss     [S, M]       its loss there
     served_score, …     [S, M]       in place of accuracy, where the task is not classification: R² or micro-F1
     served_<name>       [S, M]       a metric of your own (metrics=…) of the model served
-    choice              [S, M]       which of the candidates served a client uses
+    choice              [S, M]       which of the models served a client uses; where the server decides it, which of the server's
     losses              [S, M, K]    losses that the clients reported (NaN: did not take part, or left out)
     seconds             [S]          seconds of training a round, mean since the last scored round (scoring not counted)
     bytes_up, _down     [S]          bytes sent to the server, and to the clients, in this round

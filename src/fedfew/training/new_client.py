@@ -105,6 +105,10 @@ def new_client(
 
     settings: of the training; label_prior, serve and temperature count.
     """
+    if not models:
+        raise ValueError(
+            f"{settings['method']['name']} keeps no whole models on the server, so a client that took no part has none to use"
+        )
     settings = defaults() | dict(settings)
     record = own_record(data, x)
     samples = samples_of(x, record, format)

@@ -37,9 +37,15 @@ class PerClient:
             theirs = (other.columns["choice"] >= 0).nonzero()[:, 0]
             self.put_values(theirs, {name: column[theirs] for name, column in other.columns.items()})
 
+    def assign(self, assigned: Tensor | None) -> None:
+        """Where the server decides which model each client uses ``[M]``, that is the choice of those that were scored."""
+        if assigned is not None and "choice" in self.columns:
+            scored = self.columns["choice"] >= 0
+            self.columns["choice"] = torch.where(scored, assigned.cpu(), -1)
+
     @property
     def chosen(self) -> tuple[Tensor, Tensor | None]:
-        """Which candidate each client uses, and the weights of its mixture, where one is served."""
+        """Which model each client uses, and the weights of its mixture, where one is served."""
         return self.columns["choice"], self.columns.get("mixture")
 
     def __getitem__(self, name: str) -> Tensor:

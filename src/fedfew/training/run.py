@@ -139,7 +139,8 @@ class Run(Predictor):
 
     @property
     def choice(self) -> Tensor:
-        """For each client, which of the models served to it fits its training data best."""
+        """For each client, which of the models served to it fits its training data best; where the server decides which one a
+        client is served (CFL, FeSEM, PACFL, FedGroup), its decision, −1 before it."""
         if not self.has_choice:  # of a run on a network the server learns the choices when it asks for scores
             raise ValueError(f"which models the clients use after round {self.round} is not known: that round was not scored")
         return torch.from_numpy(self.history.last("choice")) if self.state.choice is None else self.state.choice
@@ -164,12 +165,15 @@ class Run(Predictor):
 
     @property
     def serves_server_models(self) -> bool:
-        """Whether clients choose among the server's models; those of Ditto, APFL, … have models of their own."""
+        """Whether clients use the server's models, by their own choice or the server's; those of Ditto, APFL, … have models of
+        their own, and so have those that the server has not assigned to a model yet."""
         try:
             candidates = take(self.method.candidates(self.state.served, self.state.own, torch.tensor([0])), 0)
         except LookupError:  # of a run on a network the clients' own states are with them, and this method cannot serve without
             return False
         ours = self.method.server_models(self.state.served)
+        if (assigned := self.method.assigned(self.state.served)) is not None:
+            return bool((assigned >= 0).all()) and candidates.keys() == ours.keys()
         return candidates.keys() == ours.keys() and all(map(torch.equal, leaves(candidates), leaves(ours)))
 
     def _shared_model(self) -> nn.Module | None:
@@ -191,7 +195,7 @@ class Run(Predictor):
         prior = tensor(self.state.priors, "log_prior")[client] if self.state.priors else None
         if self.state.mixture is not None:
             return Served(candidates, self.state.mixture[client], prior)
-        at = int(self.choice[client])
+        at = int(self.choice[client]) if len(leaves(candidates)[0]) > 1 else 0
         return Served(take(candidates, slice(at, at + 1)), torch.ones(1), prior)
 
     def confusion(self, client: int | str | None = None, data: Federation | None = None) -> NDArray[np.int64]:

@@ -76,6 +76,7 @@ class Serving:
         first, *others = self.group.everyones(scores)
         for other in others:
             first.merge(other)
+        first.assign(self.method.assigned(server))
         return first
 
     def _both(
@@ -101,7 +102,9 @@ class Serving:
             candidates = self.method.candidates(server, own, clients)
             parts.append(choose(self.engine, candidates, self.own_data.take(clients), self.config, self._learned(own, clients)))
         mixtures = [mixture for _, mixture in parts if mixture is not None]
-        return torch.cat([choice for choice, _ in parts]), torch.cat(mixtures) if mixtures else None
+        assigned = self.method.assigned(server)
+        choice = torch.cat([choice for choice, _ in parts]) if assigned is None else assigned.cpu()
+        return choice, torch.cat(mixtures) if mixtures else None
 
     def _learned(self, own: Tree, clients: Tensor) -> Tensor | None:
         """The weights of a mixture, where the method learns them."""

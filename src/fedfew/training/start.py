@@ -115,7 +115,7 @@ def _by_use(run: Run) -> list[nn.Module]:
     if mixture is not None:
         used = mixture.sum(0)
     else:
-        used = torch.bincount(run.choice, minlength=len(models)) if run.has_choice else torch.zeros(len(models))
+        used = torch.bincount(run.choice.clamp(min=0), minlength=len(models)) if run.has_choice else torch.zeros(len(models))
     if len(used) != len(models):  # clients choose among other models than the server's
         return models
     return [models[k] for k in used.argsort(descending=True, stable=True).tolist()]
