@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.join_results import joined
+from tools.join_results import joined, place
 
 from fedfew.studies import store
 from tests.studies.made_up import Book
@@ -63,3 +63,12 @@ def test_the_program_writes_into_the_first_folder(tmp_path: Path, monkeypatch: p
     runpy.run_path(str(PROGRAM), run_name="__main__")
     assert means(store.read(tmp_path / "one")) == pytest.approx({("FedAvg", 0): 0.5, ("FedAvg", 1): 0.7})
     assert len(store.read(tmp_path / "two").runs) == 1
+
+
+def test_rows_and_columns_are_in_the_order_of_their_study() -> None:
+    def run(column: str, row: str) -> dict[str, str]:
+        return {"study": "leaderboard", "protocol": "fair", "column": column, "row": row}
+
+    late, early, first = run("cifar10-rotation", "IFCA"), run("cifar10-rotation", "FedAvg"), run("cifar10-dir-0.5", "Local")
+    gone = run("cifar10-rotation", "a row that the study had once")
+    assert sorted([gone, late, first, early], key=place) == [first, early, late, gone]
