@@ -154,7 +154,7 @@ def test_work_is_that_of_a_real_engine(method, federation, monkeypatch):
     outcome = chosen.client(chosen.dispatch(server, everyone), own, local)
     real, rows = steps, dict(_Counted.rows)
     c = cost(chosen, _Counted, federation, local_epochs=2, batch_size=BATCH)
-    at_once = {"apfl": 2, "two": 2, "fedsam": 2, "mofedsam": 2, "perfedavg": 2, "pfedme": 3}.get(
+    at_once = {"apfl": 2, "two": 2, "fedsam": 2, "mofedsam": 2, "perfedavg": 4, "pfedme": 3}.get(
         method.name, 1
     )  # gradients that a step takes
     if method.name == "fedfomo":  # trains on some samples and compares models by the others: counted as if by all

@@ -19,7 +19,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "qfedavg": {"q": ({}, 2.0)},
     "fedsam": {"rho": ({}, 0.5)},
     "pfedme": {"lam": ({}, 2.0), "inner_steps": ({}, 2), "outer_step": ({}, 0.5), "beta": ({}, 0.5)},
-    "perfedavg": {"variant": ({}, "HF"), "alpha": ({}, 0.5), "delta": ({"variant": "HF", "alpha": 0.5}, 2.0)},
+    "perfedavg": {"variant": ({}, "FO"), "alpha": ({}, 0.5), "delta": ({"alpha": 0.5}, 2.0)},
     "afl": {"step": ({}, 2.0)},
     "fedmgda": {"epsilon": ({}, 0.0), "normalise": ({}, False), "server_step": ({}, 0.5)},
     "mofedsam": {"rho": ({}, 0.5), "beta": ({}, 0.9)},
@@ -72,7 +72,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
 }
 
 # Forms of a method, beside its default and its preset, that are different enough to be put through all tests.
-FORMS: list[tuple[str, dict[str, Any]]] = [("perfedavg", {"variant": "HF"}), ("fedfew", {"share": "body"})]
+FORMS: list[tuple[str, dict[str, Any]]] = [("perfedavg", {"variant": "FO"}), ("fedfew", {"share": "body"})]
 
 NOT_A_WEIGHT = (-0.1, float("nan"), float("inf"))
 NOT_POSITIVE = (0.0, *NOT_A_WEIGHT)

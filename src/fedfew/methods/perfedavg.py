@@ -17,15 +17,16 @@ from fedfew.stack import Tree, add, branch, dot, subtract, tree_map
 class PerFedAvg(FedAvg):
     """Meta-learning (Fallah et al. 2020, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
     Meta-Learning Approach", Algorithm 1): clients minimise F_i(w − α·∇F_i(w)), the loss after one step of their own. The gradient
-    (I − α·∇²F_i(w))·∇F_i(w − α·∇F_i(w)) is taken without its Hessian (FO), or with the product ∇²F_i·v by a difference of two
-    gradients (HF). The server averages by number of samples, as FedAvg does.
+    (I − α·∇²F_i(w))·∇F_i(w − α·∇F_i(w)) is taken with the product ∇²F_i·v by a difference of two gradients (HF), or without its
+    Hessian (FO). The server averages by number of samples, as FedAvg does.
 
     All gradients of a step are taken on one batch, where the paper draws one for each. A client keeps the model that is one step
     on all its data away from the model it received last, and uses that.
     """
 
-    variant: Literal["FO", "HF"] = "FO"
-    """"FO", first-order: two gradients per step; "HF", Hessian-free: four."""
+    variant: Literal["FO", "HF"] = "HF"
+    """"HF", Hessian-free: four gradients per step; "FO", first-order: two, but steps go uphill where the curvature is above 1/α.
+    Default HF."""
     alpha: float = 0.03
     """α, the client's own step, in training and for the model that it uses. 0: FedAvg, served as received. Default 0.03."""
     delta: float = 1e-3
