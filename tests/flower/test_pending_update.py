@@ -9,12 +9,12 @@ pytest.importorskip("flwr")
 
 from fedfew.flower.messages import MASK, REVEAL, SHARE_KEYS, RefusedError, SiteMessage
 from fedfew.flower.pending_update import PendingUpdate, as_rows, as_tensor
-from fedfew.flower.private_files import DamagedError
 from fedfew.flower.secure import ProtocolError
 from fedfew.flower.secure.client import PublicKeys
 from fedfew.flower.secure.server import MaskingServer
 from fedfew.flower.site_data import SiteConfig
 from fedfew.stack import Tree
+from fedfew.util.files import DamagedFileError
 
 UPDATE: Tree = {"w": torch.tensor([[1.0, -2.0], [0.5, 3.0]]), "steps": torch.tensor([4, 5])}
 
@@ -125,7 +125,7 @@ def test_a_damaged_pending_update_is_not_sent(tmp_path, name):
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(DamagedError, match="it has changed since it was written"):
+    with pytest.raises(DamagedFileError, match="it has changed since it was written"):
         here.sites[0].handle(here.weights(0, [0.5, 0.5]))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from fedfew.config.group import TRAINING, Group
-from fedfew.util.validated import SHARE, one_of, setting
+from fedfew.config.group import Group, train_setting
+from fedfew.util.validated import SHARE
 
 BatchNorm = Literal["average", "local", "local-statistics", "batch"]
 Freeze = Literal["none", "body"]
@@ -21,26 +21,23 @@ ADAPTERS = (
 class Federated(Group):
     """Which clients take part in a round, and which parameters they train and share."""
 
-    participation: float = setting(
-        1.0, "Fraction of the clients that take part in a round, drawn again each round.", allowed=SHARE, panel=TRAINING
+    participation: float = train_setting(
+        1.0, "Fraction of the clients that take part in a round, drawn again each round.", allowed=SHARE
     )
-    adapters: str = setting(  # in Python a LoRA as well
+    adapters: str = train_setting(  # in Python a LoRA as well
         "none",
         "Freeze the model and train small adapters of its layers: lora, or with its settings, as "
         "lora:rank=8,alpha=16,targets=query+value (docs/adapters.md).",
         allowed=ADAPTERS,
-        panel=TRAINING,
     )
-    freeze: Freeze = setting(
+    freeze: Freeze = train_setting(
         "none",
         "body: freeze the model and train its last linear layer alone, on features that are computed once.",
-        allowed=one_of(*get_args(Freeze)),
-        panel=TRAINING,
+        allowed=Freeze,
     )
-    batch_norm: BatchNorm = setting(
+    batch_norm: BatchNorm = train_setting(
         "average",
         "BatchNorm layers: average (statistics travel with the parameters), local (each client keeps these layers, FedBN), "
         "local-statistics (each client keeps the statistics alone), or batch (no running statistics).",
-        allowed=one_of(*get_args(BatchNorm)),
-        panel=TRAINING,
+        allowed=BatchNorm,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from fedfew.util.validated import validate, with_plain_numbers
+from fedfew.util.validated import setting, validate, with_plain_numbers
 
 DATA, TRAINING, COMPUTE = "Data", "How to train", "Hardware, scoring and checkpoints"  # panels of --help
+data_setting, train_setting, compute_setting = (partial(setting, panel=panel) for panel in (DATA, TRAINING, COMPUTE))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
-from fedfew.config.group import COMPUTE, TRAINING, Group
-from fedfew.util.validated import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, POSITIVE, SHARE, ZERO_OR_MORE, one_of, setting
+from fedfew.config.group import Group, compute_setting, train_setting
+from fedfew.util.validated import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, POSITIVE, SHARE, ZERO_OR_MORE
 
 Augment = Literal["none", "flip", "crop-flip"]
 ClassWeights = Literal["none", "balanced"]
@@ -28,77 +28,61 @@ LOSS = (
 class LocalTraining(Group):
     """How a client trains: an optimiser as in PyTorch, started afresh each round."""
 
-    lr: float = setting(about="Learning rate of the clients.", allowed=POSITIVE, panel=TRAINING)
-    batch_size: int = setting(about="Samples per step.", allowed=AT_LEAST_ONE, panel=TRAINING)
-    local_epochs: int = setting(1, "Epochs per client and round.", allowed=AT_LEAST_ONE, panel=TRAINING)
-    rounds: int = setting(1, "Communication rounds: the length of a schedule.", allowed=AT_LEAST_ONE, panel=TRAINING)
-    optimizer: ClientOptimizer = setting(
-        "sgd",
-        "Optimiser of the clients, started afresh each round: sgd, adam or adamw (try lr 0.001).",
-        allowed=one_of(*get_args(ClientOptimizer)),
-        panel=TRAINING,
+    lr: float = train_setting(about="Learning rate of the clients.", allowed=POSITIVE)
+    batch_size: int = train_setting(about="Samples per step.", allowed=AT_LEAST_ONE)
+    local_epochs: int = train_setting(1, "Epochs per client and round.", allowed=AT_LEAST_ONE)
+    rounds: int = train_setting(1, "Communication rounds: the length of a schedule.", allowed=AT_LEAST_ONE)
+    optimizer: ClientOptimizer = train_setting(
+        "sgd", "Optimiser of the clients, started afresh each round: sgd, adam or adamw (try lr 0.001).", allowed=ClientOptimizer
     )
-    momentum: float = setting(0.0, "Momentum of the clients' SGD.", allowed=BELOW_ONE, panel=TRAINING)
-    weight_decay: float = setting(
-        0.0, "Weight decay of the clients' optimiser; apart from the gradient with adamw.", allowed=NOT_NEGATIVE, panel=TRAINING
+    momentum: float = train_setting(0.0, "Momentum of the clients' SGD.", allowed=BELOW_ONE)
+    weight_decay: float = train_setting(
+        0.0, "Weight decay of the clients' optimiser; apart from the gradient with adamw.", allowed=NOT_NEGATIVE
     )
-    schedule: Schedule = setting(
+    schedule: Schedule = train_setting(
         "constant",
         "Learning rate over rounds: constant, cosine (falls towards 0), or step (times step-factor after half of the rounds, and "
         "again after three quarters).",
-        allowed=one_of(*get_args(Schedule)),
-        panel=TRAINING,
+        allowed=Schedule,
     )
-    warmup_rounds: int = setting(
-        0, "Rounds in which the learning rate rises evenly to lr, before the schedule.", allowed=ZERO_OR_MORE, panel=TRAINING
+    warmup_rounds: int = train_setting(
+        0, "Rounds in which the learning rate rises evenly to lr, before the schedule.", allowed=ZERO_OR_MORE
     )
-    step_factor: float = setting(
-        0.1, "With schedule=step: what the learning rate is multiplied by.", allowed=SHARE, panel=TRAINING
+    step_factor: float = train_setting(0.1, "With schedule=step: what the learning rate is multiplied by.", allowed=SHARE)
+    clip_gradient: float = train_setting(
+        0.0, "Largest norm of the gradient of one model on one batch; 0: no limit.", allowed=NOT_NEGATIVE
     )
-    clip_gradient: float = setting(
-        0.0, "Largest norm of the gradient of one model on one batch; 0: no limit.", allowed=NOT_NEGATIVE, panel=TRAINING
-    )
-    loss: str = setting(  # in Python a function as well
+    loss: str = train_setting(  # in Python a function as well
         "auto",
         "What clients minimise: cross-entropy (classes), mse, mae or huber (numbers), bce (several labels per sample), or "
         "module:function for your own loss(outputs, targets), one value per sample (in Python the function itself). auto: "
         "cross-entropy, mse or bce, whichever fits the data.",
         allowed=LOSS,
-        panel=TRAINING,
     )
-    label_smoothing: float = setting(
-        0.0, "Share of a label that is spread evenly over all classes in training.", allowed=BELOW_ONE, panel=TRAINING
+    label_smoothing: float = train_setting(
+        0.0, "Share of a label that is spread evenly over all classes in training.", allowed=BELOW_ONE
     )
-    class_weights: ClassWeights = setting(
+    class_weights: ClassWeights = train_setting(
         "none",
         "balanced: in the training loss a class weighs the inverse of its frequency among the client's own training labels.",
-        allowed=one_of(*get_args(ClassWeights)),
-        panel=TRAINING,
+        allowed=ClassWeights,
     )
-    mixup: float = setting(
+    mixup: float = train_setting(
         0.0,
         "Mix each training sample with another of its batch by a share from Beta(mixup, mixup); 0: off, 0.2 is usual.",
         allowed=NOT_NEGATIVE,
-        panel=TRAINING,
     )
-    augment: Augment = setting(
-        "none", "Image augmentation: none, flip, or crop-flip.", allowed=one_of(*get_args(Augment)), panel=TRAINING
-    )
-    label_prior: LabelPrior = setting(
+    augment: Augment = train_setting("none", "Image augmentation: none, flip, or crop-flip.", allowed=Augment)
+    label_prior: LabelPrior = train_setting(
         "none",
         "client: each client adds the log of its own label frequencies to the logits, in training and in prediction.",
-        allowed=one_of(*get_args(LabelPrior)),
-        panel=TRAINING,
+        allowed=LabelPrior,
     )
-    prior_strength: float = setting(
-        1.0, "Factor of the log label frequencies (τ); 0: as without a prior.", allowed=NOT_NEGATIVE, panel=TRAINING
+    prior_strength: float = train_setting(
+        1.0, "Factor of the log label frequencies (τ); 0: as without a prior.", allowed=NOT_NEGATIVE
     )
-    precision: Precision = setting(
-        "tf32",
-        "GPU matmul and convolution precision: tf32, fp32 (half as fast), or bf16.",
-        allowed=one_of(*get_args(Precision)),
-        panel=COMPUTE,
-        outcome=False,
+    precision: Precision = compute_setting(
+        "tf32", "GPU matmul and convolution precision: tf32, fp32 (half as fast), or bf16.", allowed=Precision, outcome=False
     )
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from fedfew.config.group import TRAINING, Group
-from fedfew.util.validated import AT_LEAST_ONE, POSITIVE, ZERO_OR_MORE, one_of, setting
+from fedfew.config.group import Group, train_setting
+from fedfew.util.validated import AT_LEAST_ONE, POSITIVE, ZERO_OR_MORE
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "norm-bound"]
 Attack = Literal["none", "label-flip", "sign-flip", "forged-loss", "noise"]
@@ -18,38 +18,31 @@ AGGREGATOR_SETTINGS = {"trim": ("trimmed-mean",), "assumed_attackers": ("krum", 
 class Robustness(Group):
     """How updates are aggregated, and which attack is simulated."""
 
-    aggregator: Aggregator = setting(
+    aggregator: Aggregator = train_setting(
         "mean",
         "How the clients' updates become one: mean, or robust against false ones: median, trimmed-mean, geometric-median, krum, "
         "multi-krum or norm-bound. All but mean keep a round's updates in memory.",
-        allowed=one_of(*get_args(Aggregator)),
-        panel=TRAINING,
+        allowed=Aggregator,
     )
-    trim: float = setting(
+    trim: float = train_setting(
         0.2,
         "With aggregator=trimmed-mean: fraction of the weight that is left out at each end.",
         allowed=(lambda value: 0 <= value < 0.5, "in [0, 0.5)"),
-        panel=TRAINING,
     )
-    assumed_attackers: int = setting(
-        1,
-        "With aggregator=krum or multi-krum: clients per round that may send false updates.",
-        allowed=ZERO_OR_MORE,
-        panel=TRAINING,
+    assumed_attackers: int = train_setting(
+        1, "With aggregator=krum or multi-krum: clients per round that may send false updates.", allowed=ZERO_OR_MORE
     )
-    norm_bound: float = setting(
+    norm_bound: float = train_setting(
         1.0,
         "With aggregator=norm-bound: longer updates are shortened to this many times the round's median length.",
         allowed=POSITIVE,
-        panel=TRAINING,
     )
-    attack: Attack = setting(
+    attack: Attack = train_setting(
         "none",
         "Simulate an attack: label-flip, sign-flip, forged-loss or noise (docs/robustness.md). Attackers get no scores.",
-        allowed=one_of(*get_args(Attack)),
-        panel=TRAINING,
+        allowed=Attack,
     )
-    attackers: int = setting(1, "With attack: how many clients, drawn by the seed.", allowed=AT_LEAST_ONE, panel=TRAINING)
+    attackers: int = train_setting(1, "With attack: how many clients, drawn by the seed.", allowed=AT_LEAST_ONE)
 
     def without_effect(self) -> list[str]:
         found = super().without_effect()

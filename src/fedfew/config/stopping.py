@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from fedfew.config.group import TRAINING, Group
-from fedfew.util.validated import ZERO_OR_MORE, one_of, setting
+from fedfew.config.group import Group, train_setting
+from fedfew.util.validated import ZERO_OR_MORE
 
 Keep = Literal["last", "best"]
 BestBy = Literal["loss", "accuracy"]
@@ -16,23 +16,20 @@ BestBy = Literal["loss", "accuracy"]
 class Stopping(Group):
     """When training stops, and the models of which round are kept; decided on validation data."""
 
-    early_stopping: int = setting(
+    early_stopping: int = train_setting(
         0,
         "Stop after so many scored rounds without a better one on validation data; 0: never. Needs val-share.",
         allowed=ZERO_OR_MORE,
-        panel=TRAINING,
     )
-    keep: Keep = setting(
+    keep: Keep = train_setting(
         "last",
         "Models to use in the end: of the last round, or of the best scored round on validation data. best needs val-share.",
-        allowed=one_of(*get_args(Keep)),
-        panel=TRAINING,
+        allowed=Keep,
     )
-    best_by: BestBy = setting(
+    best_by: BestBy = train_setting(
         "loss",
         "What early-stopping and keep=best compare: the mean validation loss or accuracy (other tasks: score) over clients.",
-        allowed=one_of(*get_args(BestBy)),
-        panel=TRAINING,
+        allowed=BestBy,
     )
 
     @property

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from fedfew.config.federated import Federated
-from fedfew.config.group import COMPUTE, TRAINING
+from fedfew.config.group import compute_setting, train_setting
 from fedfew.config.local_training import LocalTraining, loss_name
 from fedfew.config.privacy import Privacy
 from fedfew.config.robustness import AGGREGATOR_SETTINGS, Robustness
 from fedfew.config.server import Server
 from fedfew.config.stopping import Stopping
 from fedfew.util.spelling import unknown
-from fedfew.util.validated import AT_LEAST_ONE, AT_LEAST_ONE_OR_NONE, POSITIVE, WHOLE, one_of, setting
+from fedfew.util.validated import AT_LEAST_ONE, AT_LEAST_ONE_OR_NONE, POSITIVE, WHOLE
 
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
@@ -25,31 +25,28 @@ FALLING = 0.25  # the last share of the rounds, over which a method's smoothing 
 class TrainConfig(Stopping, Server, Privacy, Robustness, Federated, LocalTraining):
     """All settings of :func:`fedfew.train` but the federation, the model and the method."""
 
-    lr: float = setting(0.05, "Learning rate of the clients.", allowed=POSITIVE, panel=TRAINING)
-    batch_size: int = setting(20, "Samples per step.", allowed=AT_LEAST_ONE, panel=TRAINING)
-    rounds: int = setting(100, "Communication rounds.", allowed=AT_LEAST_ONE, panel=TRAINING)
-    seed: int = setting(0, "Seed of initial models and batches.", allowed=WHOLE, panel=TRAINING)
-    engine: EngineName = setting(
+    lr: float = train_setting(0.05, "Learning rate of the clients.", allowed=POSITIVE)
+    batch_size: int = train_setting(20, "Samples per step.", allowed=AT_LEAST_ONE)
+    rounds: int = train_setting(100, "Communication rounds.", allowed=AT_LEAST_ONE)
+    seed: int = train_setting(0, "Seed of initial models and batches.", allowed=WHOLE)
+    engine: EngineName = compute_setting(
         "auto",
         "stacked (all replicas at once), threaded (one per core), sequential, or auto: the fastest in a short trial.",
-        allowed=one_of(*get_args(EngineName)),
-        panel=COMPUTE,
+        allowed=EngineName,
         outcome=False,
     )
-    device: str = setting("auto", "cpu, cuda, cuda:N, or auto.", panel=COMPUTE, outcome=False)
-    chunk: int | None = setting(
+    device: str = compute_setting("auto", "cpu, cuda, cuda:N, or auto.", outcome=False)
+    chunk: int | None = compute_setting(
         None,
         "Clients processed at once; chosen to fit in memory unless given. The result is the same.",
         allowed=AT_LEAST_ONE_OR_NONE,
-        panel=COMPUTE,
         outcome=False,
     )
-    score_every: int = setting(1, "Score all clients every so many rounds.", allowed=AT_LEAST_ONE, panel=COMPUTE)
-    checkpoint_every: int = setting(
+    score_every: int = compute_setting(1, "Score all clients every so many rounds.", allowed=AT_LEAST_ONE)
+    checkpoint_every: int = compute_setting(
         10,
         "Write a checkpoint every so many rounds, less often where that would take over 4 % of the time.",
         allowed=AT_LEAST_ONE,
-        panel=COMPUTE,
         outcome=False,
     )
 

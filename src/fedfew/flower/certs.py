@@ -58,7 +58,7 @@ def write(
         raise ValueError("nothing to write: give --host (CA and server certificate), --site (a site's key pair), or both")
     for name in sites:
         if not _SITE_NAME.fullmatch(name) or name.endswith(".pub"):
-            raise ValueError(f"site must be messages, digits, '.', '_' and '-' (and not end in .pub), not {name!r}")
+            raise ValueError(f"site must be letters, digits, '.', '_' and '-' (and not end in .pub), not {name!r}")
     for setting, days in (("server-days", server_days), ("ca-days", ca_days)):
         if days < 1:
             raise ValueError(f"{setting} must be a whole number ≥ 1, not {days}")

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from fedfew.flower import private_files
 from fedfew.stack import Tree, from_named, named_leaves
-from fedfew.util.files import remove_unfinished
+from fedfew.util.files import DamagedFileError, remove_unfinished
 
 
 class ClientStates:
@@ -34,7 +34,7 @@ class ClientStates:
             names, _, data = private_files.read(self._path(round)).partition(b"\n")
             tensors = load(data)
             return from_named({name: tensors[name] for name in json.loads(names)})  # safetensors does not keep their order
-        except (OSError, private_files.DamagedError):
+        except (OSError, DamagedFileError):
             return None
 
     def write(self, round: int, state: Tree, keep_from: int) -> None:

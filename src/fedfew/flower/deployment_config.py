@@ -25,12 +25,7 @@ SIMULATION_ONLY = {  # and why
     **dict.fromkeys(("early_stopping", "keep", "best_by"), "on a network no validation data are kept apart"),
     **dict.fromkeys(("attack", "attackers"), "they simulate hostile clients"),
 }
-SIMULATED = (
-    "data",
-    "partition",
-    "data-seed",
-    "task",
-)  # read by the nodes of a simulation, which have no configuration of their own
+SIMULATED = ("data", "partition", "data-seed", "task")  # read by the nodes of a simulation, which have no configuration
 
 
 @dataclass(frozen=True)

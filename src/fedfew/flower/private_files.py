@@ -6,13 +6,9 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
-from fedfew.util.files import write_atomically
+from fedfew.util.files import DamagedFileError, write_atomically
 
 DIGEST_BYTES = sha256().digest_size
-
-
-class DamagedError(ValueError):
-    """A file that is not as it was written."""
 
 
 def make_folder(path: Path) -> None:
@@ -35,9 +31,9 @@ def write(path: Path, data: bytes) -> None:
 
 
 def read(path: Path) -> bytes:
-    """The data that :func:`write` wrote; DamagedError where the file has changed since."""
+    """The data that :func:`write` wrote; DamagedFileError where the file has changed since."""
     contents = path.read_bytes()
     digest, data = contents[:DIGEST_BYTES], contents[DIGEST_BYTES:]
     if sha256(data).digest() != digest:
-        raise DamagedError(f"{path} is damaged: it has changed since it was written")
+        raise DamagedFileError(f"{path} is damaged: it has changed since it was written")
     return data

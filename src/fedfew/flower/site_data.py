@@ -26,21 +26,8 @@ from fedfew.util.spelling import unknown
 
 STATE = "FEDFEW_SITES"  # environment variable: where sites keep their state unless configured
 KNOWN = (
-    "client",
-    "data",
-    "clients",
-    "partition",
-    "data-seed",
-    "classes",
-    "task",
-    "tokenizer",
-    "max-length",
-    "state",
-    "engine",
-    "device",
-    "share-scores",
-    "masked-only",
-    "most-weight",
+    *("client", "data", "clients", "partition", "data-seed", "classes", "task", "tokenizer", "max-length"),
+    *("state", "engine", "device", "share-scores", "masked-only", "most-weight"),
 )
 FLOWER = ("partition-id", "num-partitions")  # what Flower configures in a simulation
 

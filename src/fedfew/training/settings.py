@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from fedfew.config import DATA, TRAINING, Recipe, Texts, TrainConfig
-from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, one_of, setting
+from fedfew.config import DATA, Recipe, Texts, TrainConfig
+from fedfew.config.group import data_setting, train_setting
+from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, setting
 
 TASK = "What to train"
 Scale = Literal["client", "global", "none"]
@@ -29,54 +30,42 @@ class Settings(Texts, TrainConfig):
     The method's own hyperparameters are in ``method_settings``.
     """
 
-    dataset: str = setting("digits", "A name ('fedfew data list'), a path, or hub:owner/name.", panel=DATA)
-    partition: str | None = setting(
-        None,
-        "How samples are split among clients: rotation, dirichlet:0.5, pathological:2, by:column, iid, … (docs/data.md).",
-        panel=DATA,
+    dataset: str = data_setting("digits", "A name ('fedfew data list'), a path, or hub:owner/name.")
+    partition: str | None = data_setting(
+        None, "How samples are split among clients: rotation, dirichlet:0.5, pathological:2, by:column, iid, … (docs/data.md)."
     )
-    clients: int | None = setting(None, "Number of clients.", panel=DATA)
-    client: str | None = setting(None, "Column that names the client of each row; as --partition by:COLUMN.", panel=DATA)
-    label: str | None = setting(None, "Label column, if it is not recognised by its name.", panel=DATA)
-    input: tuple[str, ...] | None = setting(None, "Input column; give it several times for several features.", panel=DATA)
-    size: int | None = setting(None, "Resize images to so many pixels per side.", allowed=AT_LEAST_ONE_OR_NONE, panel=DATA)
-    group: str = setting("", "Column whose rows stay in one split (e.g. a patient); none: no grouping.", panel=DATA)
-    test_share: float | None = setting(
-        None, "Fraction of each client's samples for test. Default: the data's own test split, else 0.25.", panel=DATA
+    clients: int | None = data_setting(None, "Number of clients.")
+    client: str | None = data_setting(None, "Column that names the client of each row; as --partition by:COLUMN.")
+    label: str | None = data_setting(None, "Label column, if it is not recognised by its name.")
+    input: tuple[str, ...] | None = data_setting(None, "Input column; give it several times for several features.")
+    size: int | None = data_setting(None, "Resize images to so many pixels per side.", allowed=AT_LEAST_ONE_OR_NONE)
+    group: str = data_setting("", "Column whose rows stay in one split (e.g. a patient); none: no grouping.")
+    test_share: float | None = data_setting(
+        None, "Fraction of each client's samples for test. Default: the data's own test split, else 0.25."
     )
-    val_share: float = setting(0.0, "Fraction of each client's samples for validation.", allowed=BELOW_ONE, panel=DATA)
-    stratify: bool = setting(False, "Split every class in the same proportion.", panel=DATA)
-    scale: Scale = setting(
-        "client",
-        "Standardise numbers of tables per client, global (over all clients), or none.",
-        allowed=one_of(*get_args(Scale)),
-        panel=DATA,
+    val_share: float = data_setting(0.0, "Fraction of each client's samples for validation.", allowed=BELOW_ONE)
+    stratify: bool = data_setting(False, "Split every class in the same proportion.")
+    scale: Scale = data_setting(
+        "client", "Standardise numbers of tables per client, global (over all clients), or none.", allowed=Scale
     )
-    vocabulary_from: VocabularyFrom = setting(
-        "train",
-        "Texts the vocabulary is built from: train, or all (as published).",
-        allowed=one_of(*get_args(VocabularyFrom)),
-        panel=DATA,
+    vocabulary_from: VocabularyFrom = data_setting(
+        "train", "Texts the vocabulary is built from: train, or all (as published).", allowed=VocabularyFrom
     )
-    skip_bad: bool = setting(False, "Leave out rows that cannot be used, and report how many.", panel=DATA)
-    data_seed: int = setting(0, "Seed of the partition; it stays the same when --seed changes.", panel=DATA)
-    sample: int | None = setting(None, "Keep only so many rows, drawn by --data-seed: for quick tries.", panel=DATA)
-    data_dir: str | None = setting(
-        None, "Folder searched for data before any network; else $FEDFEW_DATA.", panel=DATA, outcome=False
-    )
-    task: DataTask = setting(
+    skip_bad: bool = data_setting(False, "Leave out rows that cannot be used, and report how many.")
+    data_seed: int = data_setting(0, "Seed of the partition; it stays the same when --seed changes.")
+    sample: int | None = data_setting(None, "Keep only so many rows, drawn by --data-seed: for quick tries.")
+    data_dir: str | None = data_setting(None, "Folder searched for data before any network; else $FEDFEW_DATA.", outcome=False)
+    task: DataTask = data_setting(
         "auto",
         "What the labels are: classification, regression (numbers) or multi-label; auto: by --loss, else by what they are. "
         "Of texts with a --tokenizer also language-modelling, which needs no labels.",
-        allowed=one_of(*get_args(DataTask)),
-        panel=DATA,
+        allowed=DataTask,
     )
     model: str = setting("mlp", "A model's name, or module:factory for a module of your own (found from here).", panel=TASK)
-    recipe: Recipe = setting(
+    recipe: Recipe = train_setting(
         "plain",
         "strong: label prior, server momentum, averaged server models, a mixture and, for colour images, augmentation.",
-        allowed=one_of(*get_args(Recipe)),
-        panel=TRAINING,
+        allowed=Recipe,
         outcome=False,  # the settings it stands for count themselves
     )
     method: str = setting(

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, field, fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 
 def setting(
     default: Any = MISSING,
     about: str = "",
     *,
-    allowed: tuple[Callable[[Any], bool], str] | None = None,
+    allowed: Any = None,
     panel: str = "",
     outcome: bool = True,
 ) -> Any:
     """A field of a dataclass.
 
-    allowed: a test of the value and, in words, what passes it; panel: the group it is shown under in ``--help``;
+    allowed: a ``Literal`` type, or a test of the value and, in words, what passes it; panel: the group in ``--help``;
     outcome: False for a setting that changes how a run is computed, not what comes out.
     """
+    if get_origin(allowed) is Literal:
+        allowed = one_of(*get_args(allowed))
     return field(default=default, metadata={"about": about, "allowed": allowed, "panel": panel, "outcome": outcome})
 
 
