@@ -1,0 +1,78 @@
+"""Where a round goes on a GPU: the kernels of one round of FedFew and of FedAvg by their time, and the rounds themselves.
+
+    python benchmarks/kernel_times.py                 # on a CPU: tiny sizes, operations instead of kernels
+    python benchmarks/kernel_times.py --longest 20    # so many kernels of each
+
+The workload cifar-cnn of ``fedfew bench`` (20 clients, K = 3, random samples), trained by ``fedfew.train`` with the recipe
+"strong" (label prior, server momentum, crop-flip augmentation). The round that is profiled is not scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from itertools import pairwise
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import fedfew
+from fedfew import methods
+from fedfew.bench import workloads
+
+ROUNDS, PROFILED = 10, 8
+
+
+def federation(device: str) -> fedfew.Federation:
+    size = {"clients": 20, "samples": 2245} if device == "cuda" else {"clients": 4, "samples": 60}
+    samples = workloads.find("cifar-cnn", device, **size).draw()
+    train = []
+    for start, count in zip(samples.start.tolist(), samples.count.tolist(), strict=True):
+        rows = slice(start, start + count)
+        train.append((samples.x[rows].numpy(), samples.y[rows].numpy()))
+    return fedfew.Federation.from_arrays(train, [(x[: len(x) // 4], y[: len(y) // 4]) for x, y in train])
+
+
+def measure(data: fedfew.Federation, method: methods.Method, device: str, longest: int) -> None:
+    profiler = profile(activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU])
+    ends = [time.perf_counter()]
+
+    def watch(progress: fedfew.Progress) -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+        if progress.round == PROFILED - 1:
+            profiler.__enter__()
+        if progress.round == PROFILED:
+            profiler.__exit__(None, None, None)
+
+    fedfew.train(
+        data, "cnn", method, recipe="strong", augment="crop-flip", rounds=ROUNDS, lr=0.01, batch_size=50, score_every=1000,
+        device=device, engine="stacked", on_round=watch,
+    )  # fmt: skip
+    rounds = [end - begin for begin, end in pairwise(ends)]
+    later = min(rounds[2 : PROFILED - 1])
+    print(f"{method.name}: first round {rounds[0]:.2f} s, fastest of rounds 3 to {PROFILED - 1} {later:.4f} s")
+    times: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for event in profiler.events() or []:
+        times[event.name] += event.device_time if device == "cuda" else event.cpu_time
+        calls[event.name] += 1
+    print(f"round {PROFILED}: {calls.total()} kernels, {times.total() / 1000:.2f} ms")
+    for name, microseconds in times.most_common(longest):
+        print(f"{microseconds / 1000:8.3f} ms {calls[name]:6d} times  {name[:100]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--longest", type=int, default=40, help="how many kernels are listed")
+    longest = parser.parse_args().longest
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    data = federation(device)
+    for method in (methods.FedFew(models=3), methods.FedAvg()):
+        measure(data, method, device, longest)
+
+
+if __name__ == "__main__":
+    main()
