@@ -25,8 +25,8 @@ ROUNDS, PROFILED = 10, 8
 
 
 def federation(device: str) -> fedfew.Federation:
-    size = {"clients": 20, "samples": 2245} if device == "cuda" else {"clients": 4, "samples": 60}
-    samples = workloads.find("cifar-cnn", device, **size).draw()
+    clients, images = (20, 2245) if device == "cuda" else (4, 60)
+    samples = workloads.find("cifar-cnn", device, clients=clients, samples=images).draw()
     train = []
     for start, count in zip(samples.start.tolist(), samples.count.tolist(), strict=True):
         rows = slice(start, start + count)
