@@ -204,8 +204,8 @@ class Method(ABC):
 
     @property
     def not_optimised(self) -> str:
-        """Why the server's optimiser has nothing to move, the end of "server_optimizer is …, but METHOD …"; empty: it moves the
-        models that are not in ``notes``."""
+        """Why the server's optimiser leaves the whole state to the method, the end of "server_optimizer is …, but METHOD …"; empty:
+        it moves the models, all that is not in ``notes``."""
         return "" if self.aggregates else "averages no updates"
 
     @property

@@ -34,7 +34,6 @@ class FedDyn(WithVariates):
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with its regulariser"
 
-    notes: ClassVar[frozenset[str]] = WithVariates.notes | {"model"}
 
     @property
     def not_optimised(self) -> str:

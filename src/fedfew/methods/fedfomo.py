@@ -35,7 +35,6 @@ class FedFomo(Method):
     when: ClassVar[str] = "groups of few clients with samples to spare; each receives many models, and others see its own"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
-    notes: ClassVar[frozenset[str]] = frozenset({"sent", "affinity"})
 
     def check(self) -> None:
         self.require(self.models is None or is_whole(self.models), "models", "None or a whole number ≥ 1")

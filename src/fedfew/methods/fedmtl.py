@@ -40,8 +40,6 @@ class FedMTL(Method):
         """The published code's behaviour: its penalty has no gradient, which is local-only training."""
         return replace(cls(lam=0.0), **changes)
 
-    notes: ClassVar[frozenset[str]] = frozenset({"mean", "clients"})
-
     @property
     def not_optimised(self) -> str:
         return "keeps the mean of its clients' models on the server"  # moved any further, it would pull them with it

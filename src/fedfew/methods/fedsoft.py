@@ -37,7 +37,6 @@ class FedSoft(Method):
     when: ClassVar[str] = "clients mix a few kinds of data, have enough for a model of their own, and train and send only one"
     served: ClassVar[str] = "the client's own model, held near the K centres"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
-    notes: ClassVar[frozenset[str]] = frozenset({"models", "sum", "total"})
 
     @property
     def not_optimised(self) -> str:

@@ -29,7 +29,6 @@ class FeSEM(ServerClusters):
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K centres; each client trains the one nearest to its last model"
     when: ClassVar[str] = "clear groups, their number known, and clients cannot compare K models themselves"
-    notes: ClassVar[frozenset[str]] = ServerClusters.notes | {"models"}
 
     @property
     def not_optimised(self) -> str:

@@ -143,7 +143,7 @@ class Aggregation:
 
     def _stepped(self, before: Tree, proposed: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """The step of the server's optimiser. A model that goes on from another one moves from there, with that one's moments."""
-        if self.optimizer.idle:
+        if self.optimizer.idle or self.method.not_optimised:
             return proposed, moments
         old = self.method.rearranged(before, before, proposed)
         for name in ("first", "second"):

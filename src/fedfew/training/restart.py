@@ -19,7 +19,8 @@ NEAR = 0.9  # what a model that starts again has of its neighbour; the rest is i
 
 def applies(method: Method, server: Tree, models: int) -> bool:
     """Are the server's state K ≥ 2 whole models, moved by weights of clients?"""
-    return method.aggregates and models > 1 and not method.notes and all(t.ndim > 0 and len(t) == models for t in leaves(server))
+    moved = method.aggregates and not method.notes and not method.not_optimised
+    return moved and models > 1 and all(t.ndim > 0 and len(t) == models for t in leaves(server))
 
 
 def unused_for(before: tuple[int, ...], log_weights: Tensor) -> tuple[int, ...]:
