@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -65,7 +66,8 @@ def test_clients_that_are_alike_stay_alike() -> None:
     assert_close(FedAMP().dispatch(alone, torch.tensor([0]))["a"][:, 0], alone["a"])
 
 
-def test_two_rounds_by_hand() -> None:
+@pytest.mark.parametrize("start", ["cloud", "own"])
+def test_two_rounds_by_hand(start: Literal["cloud", "own"]) -> None:
     data = federation()
     alpha, sigma, lam = 0.1, 0.5, 0.07
     w = [theta(initial(linear))] * len(data)
@@ -74,8 +76,9 @@ def test_two_rounds_by_hand() -> None:
         xi.fill_diagonal_(0)
         xi += torch.diag(1 - xi.sum(1))
         u = torch.einsum("ij,j...->i...", xi, torch.stack(w))
-        w = [descend(w_i, x, y, pull=lam / alpha, to=u_i) for w_i, u_i, (x, y) in zip(w, u, clients_of(data), strict=True)]
-    run = train(FedAMP(lam=lam, alpha=alpha, sigma=sigma, unit="one"), data, **FULL_BATCH)
+        begin = u if start == "cloud" else w
+        w = [descend(b_i, x, y, pull=lam / alpha, to=u_i) for b_i, u_i, (x, y) in zip(begin, u, clients_of(data), strict=True)]
+    run = train(FedAMP(lam=lam, alpha=alpha, sigma=sigma, unit="one", start=start), data, **FULL_BATCH)
     for client, w_i in enumerate(w):
         assert_close(theta(run.model_of(client).state_dict()), w_i)
 
@@ -87,9 +90,14 @@ def test_server_keeps_what_every_client_sent_last() -> None:
 
 
 def test_without_penalty_it_is_local_training() -> None:
-    for method in (FedAMP(lam=0.0), FedAMP.as_published()):
+    for method in (FedAMP(lam=0.0, start="own"), FedAMP.as_published()):
         for a, b in zip(served(train(method)), served(train(LocalOnly())), strict=True):
             assert_same(a, b)
+
+
+def test_runs_of_earlier_versions_started_from_the_clients_own_models() -> None:
+    recorded = {"lam": 0.3, "alpha": 1.0, "sigma": 0.2, "unit": "mean"}
+    assert FedAMP(**FedAMP.recorded(recorded)) == FedAMP(**recorded, start="own")  # type: ignore[arg-type]
 
 
 def test_attention_is_of_parameters_alone() -> None:

@@ -199,7 +199,8 @@ def fedamp(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
             xi = [value / max(1.0, sum(xi)) for value in xi]
             xi[i] = 1.0 - sum(xi)
             cloud = {n: sum(xi[j] * w[j][n] for j in range(M)) for n in w[i]}
-            new.append(Local(i, r, batch).sgd(w[i], pull=method.lam / method.alpha, to=cloud)[0])
+            begin = cloud if method.start == "cloud" else w[i]
+            new.append(Local(i, r, batch).sgd(begin, pull=method.lam / method.alpha, to=cloud)[0])
         w = new
     return w
 

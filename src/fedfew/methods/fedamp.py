@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -20,21 +21,25 @@ class FedAMP(Method):
 
     The server keeps every client's model and takes a gradient step on the second sum, which gives client i a cloud model of its
     own, u_i = Σ_j ξ_ij·w_j with ξ_ij = α_k·A'(‖w_i − w_j‖²) and ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client minimises
-    F_i(w) + λ/(2α_k)·‖w − u_i‖², starting from its own model: the paper asks for the minimiser, whatever the start. Only
-    parameters travel and are compared; buffers (BatchNorm's statistics) stay with the client's own model.
+    F_i(w) + λ/(2α_k)·‖w − u_i‖². The paper asks for the minimiser, whatever the start; a round of local training is a few steps
+    towards it, and starts at u_i, the centre of the penalty. Only parameters travel and are compared; buffers (BatchNorm's
+    statistics) stay with the client's own model.
 
     A step α_k that would make ξ_ii negative is shortened for that client until ξ_ii = 0, so u_i is always a mean of models.
     """
 
-    lam: float = 0.3
-    """λ; a client feels λ/α_k. 0: local-only training (keep lr·λ/α_k < 1, above 2 SGD diverges). Default 0.3."""
+    lam: float = 0.01
+    """λ; the penalty counts λ/α_k. 0: no penalty; with start="own" that is local-only training (keep lr·λ/α_k < 1, above 2 SGD
+    diverges). Default 0.01."""
     alpha: float = 1.0
     """α_k, the server's step: how much others weigh in a client's cloud model. → 0: the client's own model. Default 1."""
-    sigma: float = 0.2
-    """σ, how far attention reaches. → 0: to no other client; → ∞: to all equally. Default 0.2."""
+    sigma: float = 0.125
+    """σ, how far attention reaches. → 0: to no other client; → ∞: to all equally. Default 0.125."""
     unit: Literal["mean", "one"] = "mean"
     """What squared distances, and with them σ, α_k and λ, are measured in: "mean", their mean over all pairs of clients (ours:
     one σ then fits models of any size), or "one", as they are (the paper)."""
+    start: Literal["cloud", "own"] = "cloud"
+    """Where a client's training starts: from its cloud model u_i, or from its own model, which the penalty then pulls to u_i."""
 
     name: ClassVar[str] = "fedamp"
     family: ClassVar[Family] = "one model per client"
@@ -42,17 +47,19 @@ class FedAMP(Method):
     when: ClassVar[str] = "groups of unknown number, clients with enough data for own models; the server keeps one per client"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
+    earlier: ClassVar[Mapping[str, Any]] = {"start": "own"}
 
     @classmethod
     def as_published(cls, **changes: Any) -> Self:
         """The published code's behaviour: α_k = σ = 1, and a penalty without gradient, which is local-only training."""
-        return replace(cls(lam=0.0, alpha=1.0, sigma=1.0, unit="one"), **changes)
+        return replace(cls(lam=0.0, alpha=1.0, sigma=1.0, unit="one", start="own"), **changes)
 
     def check(self) -> None:
         self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
         self.require(is_number(self.alpha) and self.alpha > 0, "alpha", "a finite number > 0")
         self.require(is_number(self.sigma) and self.sigma > 0, "sigma", "a finite number > 0")
         self.require(self.unit in ("mean", "one"), "unit", "'mean' or 'one'")
+        self.require(self.start in ("cloud", "own"), "start", "'cloud' or 'own'")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
@@ -91,7 +98,9 @@ class FedAMP(Method):
         return distance, (2 * spread / max(1, len(w[0]) - 1)).clamp_min(torch.finfo(spread.dtype).tiny)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        trained, losses = local.train(tree_map(lambda t: t[:, None], own), self.objective, context=received)
+        start = tree_map(lambda t: t[:, None], own)
+        start = start | received if self.start == "cloud" else start
+        trained, losses = local.train(start, self.objective, context=received)
         sent: Tree = {name: trained[name] for name in received}
         return Outcome(Reply(sent, losses, local.counts), tree_map(lambda t: t[:, 0], trained), adapted=trained)
 
