@@ -152,6 +152,10 @@ class Local:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def of(self, at: Tensor, round: int) -> Local:
+        """The clients at these positions of the stack, with the batches and the learning rate of another round."""
+        return Local(self.engine, self.samples.take(at), self.clients[at], round, self.share[at.to(self.share.device)])
+
     @property
     def counts(self) -> Tensor:
         """n_i, the number of training samples of each client."""

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedfew
+from fedfew.engines.sequential import Sequential
 from fedfew.flower import records
 from fedfew.flower.client_state import ClientStates
 from fedfew.flower.server_loop import TooFewError
@@ -48,6 +49,19 @@ def test_participants_are_those_of_the_simulator_when_all_are_there(participatio
     run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
     oracle = simulated(participation=participation, method="ditto")
     for name in ("losses", "adapted_accuracy", "served_accuracy", "choice"):
+        np.testing.assert_allclose(run.history[name], oracle.history[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_site_fine_tunes_when_a_round_is_scored_with_the_result_of_the_simulator(tmp_path, monkeypatch):
+    """Of four rounds with half of the clients the last is scored: each trains once, and fine-tunes what it received last."""
+    epochs = []
+    original = Sequential.train
+    monkeypatch.setattr(Sequential, "train", lambda engine, work: epochs.append(work.epochs) or original(engine, work))
+    settings = {"method": "fedbabu:finetune_epochs=3", "participation": 0.5, "rounds": 4, "score_every": 4}
+    run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    assert sum(epochs) == 4 * 2 + 3 * 4  # of one epoch, and of three
+    oracle = simulated(**settings)
+    for name in ("losses", "adapted_accuracy", "served_accuracy", "served_loss", "choice"):
         np.testing.assert_allclose(run.history[name], oracle.history[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 

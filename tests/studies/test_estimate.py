@@ -27,7 +27,7 @@ DIGITS = 1797
         ("local", {}, 1, 1),
         ("fedfew", {"models": 4}, 4, 4),
         ("ditto", {}, 2, 1),
-        ("fedbabu", {}, 1 + 10, 1),  # it fine-tunes in every round
+        ("fedbabu", {}, 1 + 10 / 10, 1),  # it fine-tunes for ten epochs in every tenth round, which is scored
     ],
 )
 def test_work_of_a_round(method, settings, gradient, choices):

@@ -47,6 +47,7 @@ class Cost:
     client_models: float  # what a client keeps from round to round, in models
     inference_passes: float  # models a client runs to predict one sample; of a mixture all, each from its first layer to its last
     selection_passes: int  # models a client compares on its training data to choose or weigh them; 0 where there is no choice
+    finish_passes: int = 0  # as gradient_passes, more of them where the round is scored: for what is served alone (FedBABU)
 
 
 def cost(
@@ -72,7 +73,10 @@ def cost(
 
     first = torch.tensor([0])  # messages are stacks, so every client's has the same size: one client stands for all
     received, kept = chosen.dispatch(server, first), take(own, first)
-    reply = chosen.client(received, kept, _first_client(counting, federation)).reply
+    local = _first_client(counting, federation)
+    outcome = chosen.client(received, kept, local)
+    reply, epochs, gradient_passes = outcome.reply, counting.epochs, counting.gradient_passes
+    chosen.finish(outcome.own, local)
     candidates = {name: t for name, t in chosen.serve(received, kept).items() if name in single}  # a memory is no model
     choices = leaves(candidates)[0].shape[1]
     learned = chosen.mixture(kept) is not None  # a mixture whose weights need no comparison of losses
@@ -82,14 +86,15 @@ def cost(
     return Cost(
         bytes_down=count_bytes(received),
         bytes_up=reply.bytes_each,
-        steps=counting.epochs * sum(batches) / len(batches),
-        gradient_passes=counting.gradient_passes,
+        steps=epochs * sum(batches) / len(batches),
+        gradient_passes=gradient_passes,
         forward_passes=counting.forward_passes,
         model_bytes=model_bytes,
         server_models=count_bytes(server) / model_bytes,
         client_models=count_bytes(own) / len(federation) / model_bytes,
         inference_passes=count_bytes(candidates) / (1 if mixed else choices) / model_bytes,
         selection_passes=choices if choices > 1 and not learned else 0,
+        finish_passes=counting.gradient_passes - gradient_passes,
     )
 
 

@@ -95,6 +95,9 @@ class Site:
             local = Local(task.engine, task.data.train, task.data.ids, task.round, sample_share)
             method = task.method.smoothed(task.training.smoothing_of(task.round))
             outcome = _usable(method.client(received, to(branch(state, "own"), task.device), local))
+            if message.flag("scored") and method.finishes:
+                own = method.finish(outcome.own, local)
+                outcome = replace(outcome, own=own, adapted=method.serve(received, own))
             reply = outcome.reply
             update = to(take(reply.update, 0), "cpu")
             sent, residual = wire.outgoing(update, branch(state, "wire"), task.settings["compression"])
@@ -133,7 +136,9 @@ class Site:
         state, _ = self._private_state(task, message.integer("last"))
         with fails_as("training"):
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
-            own = to(branch(state, "own"), task.device)
+            no_share = torch.zeros(1, dtype=torch.float64, device=task.device)
+            local = Local(task.engine, task.data.train, task.data.ids, task.round, no_share)
+            own = task.method.finish(to(branch(state, "own"), task.device), local)
             candidates = task.method.serve(received, own)
             scores = self._score_candidates(task, candidates, task.method.mixture(own))
         values: dict[str, Any] = self._header(task)

@@ -149,6 +149,17 @@ class Method(ABC):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         """A round at a stack of clients."""
 
+    def finish(self, own: Tree, local: Local) -> Tree:
+        """The private states of a stack of clients after the work that only their served models need and training does not, which
+        :meth:`client` left undone (FedBABU's fine-tuning). It is asked for where models are needed: a round is scored, a
+        checkpoint is written, or the run ends. The result must not depend on when that is. The default: nothing was left."""
+        return own
+
+    @property
+    def finishes(self) -> bool:
+        """Does :meth:`finish` do anything?"""
+        return type(self).finish is not Method.finish
+
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """log ω[i, k]: how much client i counts for model k, without normalisation.
 
@@ -204,8 +215,8 @@ class Method(ABC):
 
     @property
     def not_optimised(self) -> str:
-        """Why the server's optimiser leaves the whole state to the method, the end of "server_optimizer is …, but METHOD …"; empty:
-        it moves the models, all that is not in ``notes``."""
+        """Why the server's optimiser leaves the whole state to the method, the end of "server_optimizer is …, but METHOD …".
+        Empty: it moves the models, all that is not in ``notes``."""
         return "" if self.aggregates else "averages no updates"
 
     @property

@@ -59,6 +59,9 @@ class WithCompression(Wrapper):
         compressed = Compressed(arrived, reply.losses, reply.samples, reply.unseen, bytes_sent)
         return Outcome(compressed, {"own": outcome.own, "lost": lost}, outcome.adapted, outcome.mixture)
 
+    def finish(self, own: Tree, local: Local) -> Tree:
+        return own | {"own": self.method.finish(branch(own, "own"), local)}
+
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(received, branch(own, "own"))
 

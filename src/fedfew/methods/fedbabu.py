@@ -5,11 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
 from fedfew.methods.fedrep import whole
 from fedfew.models.split import head_names
-from fedfew.stack import Tree, WeightedMean, add, branch, named_leaves, stack, subtract, tree_map
+from fedfew.stack import (
+    Tree,
+    WeightedMean,
+    add,
+    branch,
+    finite,
+    leaves,
+    named_leaves,
+    put,
+    stack,
+    subtract,
+    take,
+    tensor,
+    tree_map,
+)
 
 
 @dataclass(frozen=True)
@@ -18,8 +34,9 @@ class FedBABU(Method):
     Yun 2022, "FedBABU: Toward Enhanced Representation for Federated Image Classification", Algorithm 1). A client personalises by
     fine-tuning: it starts from the body as received, never from its own trained one, with the initial head.
 
-    The paper fine-tunes once, when training has ended. Here a client does it in every round that it takes part in and keeps the
-    result, so that there is a personal model to serve at any time.
+    The paper fine-tunes once, when training has ended. Here a client keeps the body that it received last, and fine-tunes it when
+    its model is needed: a round is scored, a checkpoint is written, or the run ends. Rounds in between cost as much as FedAvg's.
+    A client whose fine-tuning diverges keeps the model that it started from.
     """
 
     head: str | None = None
@@ -46,18 +63,36 @@ class FedBABU(Method):
         names = head_names(dict(named_leaves(model)), self.head)
         head: Tree = {name: model[name] for name in names}
         body: Tree = {name: t for name, t in model.items() if name not in head}
-        own: Tree = {"head": head, "model": model}
-        return stack([body]), tree_map(lambda t: t.expand(clients, *t.shape).clone(), own)
+        own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), {"head": head, "model": model})
+        return stack([body]), own | {"untuned": torch.zeros(clients, dtype=torch.int64, device=leaves(model)[0].device)}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         head = tree_map(lambda t: t[:, None], branch(own, "head"))  # initial
         body, losses = local.train(received, whole, context=head)
-        parts: dict[str, tuple[Tree, Tree]] = {"whole": (received | head, {}), "head": (head, received), "body": (received, head)}
+        model = tree_map(lambda t: t.expand(len(local), *t.shape[1:]), received) | head
+        untuned = torch.full_like(tensor(own, "untuned"), local.round)  # the round whose body waits for fine-tuning; 0: none does
+        kept: Tree = {"head": branch(own, "head"), "model": tree_map(lambda t: t[:, 0].clone(), model), "untuned": untuned}
+        return Outcome(Reply(subtract(body, received), losses, local.counts), kept, adapted=model)
+
+    def finish(self, own: Tree, local: Local) -> Tree:
+        """Fine-tune the models that wait for it, with the batches and the learning rate of the round in which each arrived."""
+        own = tree_map(torch.clone, own)
+        untuned = tensor(own, "untuned")
+        for number in untuned.unique().tolist():
+            if number:
+                at = (untuned == number).nonzero()[:, 0].cpu()
+                put(branch(own, "model"), at, self.fine_tuned(take(own, at.to(untuned.device)), local.of(at, number)))
+        return own | {"untuned": torch.zeros_like(untuned)}
+
+    def fine_tuned(self, own: Tree, local: Local) -> Tree:
+        start, names = tree_map(lambda t: t[:, None], branch(own, "model")), branch(own, "head").keys()
+        head: Tree = {name: t for name, t in start.items() if name in names}
+        body: Tree = {name: t for name, t in start.items() if name not in names}
+        parts: dict[str, tuple[Tree, Tree]] = {"whole": (start, {}), "head": (head, body), "body": (body, head)}
         tuned, fixed = parts[self.finetune]
         tuned, _ = local.train(tuned, whole, context=fixed, epochs=self.finetune_epochs, first_epoch=local.engine.local_epochs)
-        model = tree_map(lambda t: t.expand(len(local), *t.shape[1:]), fixed) | tuned
-        kept: Tree = {"head": branch(own, "head"), "model": tree_map(lambda t: t[:, 0], model)}
-        return Outcome(Reply(subtract(body, received), losses, local.counts), kept, adapted=model)
+        good = finite(tuned)
+        return tree_map(lambda a, b: torch.where(good.reshape(-1, *[1] * (a.ndim - 2)), a[:, 0], b[:, 0]), fixed | tuned, start)
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return add(server, mean.mean())

@@ -34,7 +34,6 @@ class FedDyn(WithVariates):
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with its regulariser"
 
-
     @property
     def not_optimised(self) -> str:
         return "has a server's step of its own, which sums up all updates so far"

@@ -51,6 +51,9 @@ class LocalNorm(Wrapper):
         reply = replace(reply, update=self._sent(reply.update))
         return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted, outcome.mixture)
 
+    def finish(self, own: Tree, local: Local) -> Tree:
+        return own | {"own": self.method.finish(branch(own, "own"), local)}
+
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(_whole(received, branch(own, "kept")), branch(own, "own"))
 

@@ -42,6 +42,13 @@ class Wrapper(Method):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         return self.method.client(received, own, local)
 
+    def finish(self, own: Tree, local: Local) -> Tree:
+        return self.method.finish(own, local)
+
+    @property
+    def finishes(self) -> bool:
+        return self.method.finishes
+
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         return self.method.log_weights(reply, share, clients)
 

@@ -106,15 +106,16 @@ def work(settings: Settings) -> float:
     """Sample passes of one round, scoring included."""
     samples = settings.sample or _samples(settings.dataset, settings.data_dir)
     train, test = TRAIN_SHARE * samples, (1 - TRAIN_SHARE) * samples
-    gradient, forward, choices = _passes(json.dumps(settings.method_settings), settings.method, settings.local_epochs)
+    gradient, forward, choices, finishing = _passes(json.dumps(settings.method_settings), settings.method, settings.local_epochs)
     training = settings.participation * train * (gradient + FORWARD * forward)
-    scoring = 2 * FORWARD * choices * (test + (train if choices > 1 else 0)) / settings.score_every  # served, and adapted
-    return training + scoring
+    scoring = 2 * FORWARD * choices * (test + (train if choices > 1 else 0))  # served, and adapted
+    return training + (scoring + train * finishing) / settings.score_every
 
 
 @cache
-def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, int]:
-    """How often a client sends its data forward and backward, and forward only; and among how many models it chooses.
+def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, int, int]:
+    """How often a client sends its data forward and backward, and forward only; among how many models it chooses; and how often
+    it sends them forward and backward once more where the round is scored.
 
     These do not depend on model or data, so the smallest ones stand for all.
     """
@@ -124,15 +125,15 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
     from fedfew.federation import Federation
 
     if is_own(method):  # it is not imported for an estimate
-        return epochs, 0, 1
+        return epochs, 0, 1, 0
     made = make_method(Settings(method=method, method_settings=json.loads(method_settings)))
     few = max(2, getattr(made, "models", None) or 1)  # None: all of the others (FedFomo)
     client = np.zeros((2, 2), dtype=np.float32), np.array([0, 1])
     try:
         c = cost(made, "mlp", Federation.from_arrays([client] * few, [client] * few, classes=2), epochs, 2)
     except ValueError:  # a setting with one number per client, or a head by name
-        return epochs * made.replicas, 0, made.replicas
-    return c.gradient_passes, c.forward_passes, max(1, c.selection_passes)
+        return epochs * made.replicas, 0, made.replicas, 0
+    return c.gradient_passes, c.forward_passes, max(1, c.selection_passes), c.finish_passes
 
 
 @cache

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -108,6 +108,8 @@ class RoundLoop:
             raise self._diverged(number)
         self._seconds.append(self.engine.clock() - begin - scoring)
         with self._own_replaced(new, number):
+            if scored:
+                self._finish()
             served = self._serving.scores(step.served, self.state.own, self.federation.test, adapted) if scored else None
             validated = None
             if scored and self.config.validates and self.federation.val is not None:
@@ -158,6 +160,9 @@ class RoundLoop:
             clients = clients if len(good) == len(clients) else clients[good]
             if len(clients) == 0:
                 continue
+            if scored and method.finishes:
+                own = method.finish(outcome.own, local.of(good, number))
+                outcome = replace(outcome, own=own, adapted=method.serve(method.dispatch(self.state.server, clients), own))
             if scored and self._serving.everyone_at_once(clients):
                 adapted = Adapted(outcome.adapted, outcome.mixture, collected.replies.adapted)
             elif scored:
@@ -188,6 +193,17 @@ class RoundLoop:
                         put(self.state.own, clients, own)
             raise
 
+    def _finish(self) -> None:
+        """Have every client's private state finished, of which training leaves something undone until it is needed. A client's
+        state becomes the same whenever that is done, so nothing is undone if the round fails."""
+        if not self.method.finishes:
+            return
+        train = self.federation.train
+        for clients in torch.arange(len(self.federation)).split(self.chunk):
+            share = torch.zeros(len(clients), dtype=torch.float64, device=train.y.device)
+            local = Local(self.engine, train.take(clients), self.federation.ids[clients], self.state.round, share)
+            put(self.state.own, clients, self.method.finish(self._own(clients), local))
+
     def _is_best(self) -> bool:
         history = self.state.history
         return validation.best_row(history, self.config) == len(history) - 1
@@ -195,6 +211,7 @@ class RoundLoop:
     def _note_choice(self) -> None:
         """Which of the models served now each client would use, if the last round was not scored."""
         if self.state.choice is None:
+            self._finish()
             self.state.choice, self.state.mixture = self._serving.choices(self.state.served, self.state.own)
 
     def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
