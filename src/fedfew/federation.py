@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
 from typing import Any, Literal, Protocol
 
@@ -60,6 +61,12 @@ class Samples:
         own: dict[str, Any] = {"log_prior": prior, "class_weights": weights}
         own["unseen"] = None if self.unseen is None else self.unseen[at]
         return replace(self, start=self.start[at], count=count, longest=int(count.max()), **own)
+
+    @cached_property
+    def largest_first(self) -> tuple[Tensor, list[int]]:
+        """Positions of the clients, largest first, and their sizes in that order."""
+        rank = self.count.argsort(descending=True, stable=True)
+        return rank, self.count[rank].tolist()
 
     def not_seen(self) -> Samples | None:
         """The samples of the same clients that are never trained on; None where there are none."""

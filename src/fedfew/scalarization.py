@@ -90,8 +90,7 @@ def _soft_min(objectives: Tensor, mu: float) -> Tensor:
 def _log_client_weights(weights: Tensor | float | None, losses: Tensor) -> Tensor:
     if weights is None:
         return losses.new_zeros(len(losses), dtype=_working_type(losses))
-    column = _per_client("client_weights", weights, losses.to(_working_type(losses)))[:, 0]
-    least, most = map(float, column.aminmax())
+    column, least, most = _per_client("client_weights", weights, losses.to(_working_type(losses)))
     if least < 0 or most <= 0:
         raise ValueError("client_weights must be ≥ 0, and > 0 for at least one client")
     return column.log()
@@ -122,24 +121,26 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
             raise ValueError(f"losses of client {int((~usable.any(1)).nonzero()[0])} are all infinite: it has no model to use")
     objectives = losses = losses.to(_working_type(losses))
     if ideal is not None:
-        objectives = objectives - _per_client("ideal", ideal, losses)
+        objectives = objectives - _per_client("ideal", ideal, losses)[0][:, None]
     if preference is not None:
-        lam = _per_client("preference", preference, losses)
-        if (lam < 0).any():
+        lam, least, _ = _per_client("preference", preference, losses)
+        if least < 0:
             raise ValueError("preference must be ≥ 0 for every client")
-        objectives = lam * objectives
+        objectives = lam[:, None] * objectives
         if usable is not None:
             objectives = torch.where(usable, objectives, torch.inf)  # 0·∞ would be NaN
     return objectives
 
 
-def _per_client(name: str, value: Tensor | float, losses: Tensor) -> Tensor:
+def _per_client(name: str, value: Tensor | float, losses: Tensor) -> tuple[Tensor, float, float]:
+    """One number per client ``[M]``, checked, and the least and the largest of them."""
     column = torch.as_tensor(value, dtype=losses.dtype, device=losses.device)
     if column.ndim > 1 or (column.ndim == 1 and len(column) != len(losses)):
         raise ValueError(f"{name} must be one number or one per client ({len(losses)}), not of shape {list(column.shape)}")
-    if not _finite(column):
+    least, most = map(float, column.detach().aminmax())  # NaN where one of them is
+    if not (math.isfinite(least) and math.isfinite(most)):
         raise ValueError(f"{name} must be finite")
-    return column.expand(len(losses))[:, None]
+    return column.expand(len(losses)), least, most
 
 
 def _finite(values: Tensor) -> bool:

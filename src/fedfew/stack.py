@@ -37,7 +37,13 @@ def named_leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    return [tensor for _, tensor in named_leaves(tree)]
+    found: list[Tensor] = []
+    for value in tree.values():
+        if isinstance(value, dict):
+            found += leaves(value)
+        else:
+            found.append(value)
+    return found
 
 
 def branch(tree: Tree, name: str) -> Tree:
@@ -182,9 +188,6 @@ def _like(model: Tensor, value: Tensor) -> Tensor:
     return value.to(model.dtype) if model.is_floating_point() else value.round().to(model.dtype)
 
 
-NOTHING = torch.tensor(-torch.inf, dtype=torch.float64)  # log 0
-
-
 class WeightedMean:
     """``Σ_i ω[i, k] x[i, k] / Σ_i ω[i, k]`` for each model k, added up a chunk of clients at a time.
 
@@ -197,14 +200,14 @@ class WeightedMean:
         self._largest = torch.full((models,), -torch.inf, dtype=torch.float64)
         self._total = torch.zeros(models, dtype=torch.float64)
         self._sum: Tree | None = None
-        self.log_whole = NOTHING  # log of what the weights are shares of, see add
+        self._log_whole: Tensor | None = None  # where it was given, see add
 
     def add(self, log_weights: Tensor, x: Tree, log_whole: Tensor | None = None) -> None:
         """log_whole: one number per client; the sum of their exponentials is the whole of which the weights are shares. The
         weights themselves sum to it unless it is given."""
         log_weights = log_weights.to("cpu", torch.float64)
-        log_whole = log_weights.flatten() if log_whole is None else log_whole.to("cpu", torch.float64)
-        self.log_whole = torch.logaddexp(self.log_whole, log_whole.logsumexp(0))
+        if log_whole is not None:
+            self._add_whole(log_whole.to("cpu", torch.float64).logsumexp(0))
         largest = torch.maximum(self._largest, log_weights.amax(0))
         anchor = largest.masked_fill(largest == -torch.inf, 0.0)
         omega = (log_weights - anchor).exp()
@@ -222,7 +225,8 @@ class WeightedMean:
         """The sums so far: what another process needs to :meth:`merge` them with its own. Empty if nothing was added."""
         if self._sum is None:
             return {}
-        return {"largest": self._largest, "total": self._total, "sum": self._sum, "whole": self.log_whole}
+        sums: Tree = {"largest": self._largest, "total": self._total, "sum": self._sum}
+        return sums if self._log_whole is None else sums | {"whole": self._log_whole}
 
     def merge(self, parts: Tree) -> None:
         """Take in the sums of other clients."""
@@ -233,10 +237,19 @@ class WeightedMean:
         anchor = largest.masked_fill(largest == -torch.inf, 0.0)
         shrink, scale = (self._largest - anchor).exp(), (theirs - anchor).exp()
         self._largest = largest
-        self.log_whole = torch.logaddexp(self.log_whole, tensor(parts, "whole").cpu())
+        if "whole" in parts:
+            self._add_whole(tensor(parts, "whole").cpu())
         self._total = self._total * shrink + total * scale
         added = scaled(added, scale)
         self._sum = added if self._sum is None else tree_map(torch.add, scaled(self._sum, shrink), added)
+
+    def _add_whole(self, log_whole: Tensor) -> None:
+        self._log_whole = log_whole if self._log_whole is None else torch.logaddexp(self._log_whole, log_whole)
+
+    @property
+    def log_whole(self) -> Tensor:
+        """The log of what the weights are shares of."""
+        return self.log_total.logsumexp(0) if self._log_whole is None else self._log_whole
 
     @property
     def log_total(self) -> Tensor:

@@ -45,7 +45,7 @@ class TrainConfig(Stopping, Server, Privacy, Robustness, Federated, LocalTrainin
     score_every: int = compute_setting(1, "Score all clients every so many rounds.", allowed=AT_LEAST_ONE)
     checkpoint_every: int = compute_setting(
         10,
-        "Write a checkpoint every so many rounds, less often where that would take over 4 % of the time.",
+        "Write a checkpoint every so many rounds, less often where that would take over 2 % of the time.",
         allowed=AT_LEAST_ONE,
         outcome=False,
     )

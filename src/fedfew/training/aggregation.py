@@ -121,7 +121,7 @@ class Aggregation:
         """Mean over clients of the least loss they reported."""
         if self.nobody_drawn:
             return math.nan
-        return float(self.replies.reported.amin(1).mean())
+        return float(self.replies.least.mean())
 
     def result(self) -> ServerStep | None:
         """The server's new state; None if no client answered or the state is not finite."""
@@ -138,7 +138,7 @@ class Aggregation:
         if self._products is not None and mean is not None:
             server = self._products.factored(server, self._state.server, terms=1 + answered)
         average = self._averaged(server)
-        median = median_of(self.replies.reported) if answered else self._state.median_loss
+        median = median_of(self.replies.least) if answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._confirmed(), self._state.unused))
 
     def _stepped(self, before: Tree, proposed: Tree, moments: Tree) -> tuple[Tree, Tree]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedfew.training import checkpoint
 from fedfew.training.checkpoint import State
 
-PATIENCE = 25  # the next checkpoint: not before so many times the seconds have passed that the last one took
+PATIENCE = 50  # the next checkpoint: not before so many times the seconds have passed that the last one took
 
 
 class CheckpointWriter:
@@ -27,6 +27,6 @@ class CheckpointWriter:
         self._took = self._finished - begin
 
     def worth_writing(self) -> bool:
-        """Writing must not take more than about 4 % of the time: rounds of small models are faster than writing a checkpoint.
+        """Writing must not take more than about 2 % of the time: rounds of small models are faster than writing a checkpoint.
         A run that is stopped writes its last round in any case; one that is killed loses at most this interval."""
         return time.perf_counter() - self._finished >= PATIENCE * self._took

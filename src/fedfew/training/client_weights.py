@@ -7,6 +7,7 @@ all the weight of a round.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -28,11 +29,12 @@ def bounded(losses: Tensor, bound: float | None) -> Tensor:
     return torch.where(losses.isfinite(), losses - excess, losses)
 
 
-def median_of(losses: Tensor) -> float:
+def median_of(least: Tensor) -> float:
     """The median over clients of the least loss they reported; of two in the middle the lower one, which is a reported value."""
-    return float(losses.amin(1).median())
+    return float(least.median())
 
 
+@lru_cache(maxsize=1)  # of a tensor the identity counts: where everyone takes part, the loop has the same one in every round
 def caps(most_share: float, share: Tensor) -> Tensor:
     """The largest share of a round's weights per client, [M]; share: n_i / Σ_j n_j of the clients that the round began with.
 

@@ -217,10 +217,9 @@ class RoundLoop:
     def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
         if collected.nobody_drawn:
             return
-        answered = collected.replies.answered.sort().values
-        missing = [] if len(answered) == len(present) else present[~torch.isin(present, answered)].tolist()
-        self.state.left_out += len(missing)
-        if missing:
+        if len(collected.replies) < len(present):
+            missing = present[~torch.isin(present, collected.replies.answered)].tolist()
+            self.state.left_out += len(missing)
             self._note(f"round {number}: left out, their loss or update is not finite: clients {some(missing)}")
 
     def _note(self, event: str) -> None:

@@ -50,7 +50,7 @@ class PerClient:
 
     def __getitem__(self, name: str) -> Tensor:
         """A column; all values are missing if no client has been scored."""
-        return self.columns.get(name, torch.full((self.clients,), torch.nan))
+        return self.columns[name] if name in self.columns else torch.full((self.clients,), torch.nan)
 
 
 def some(clients: list[int]) -> str:

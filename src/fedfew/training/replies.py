@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedfew.methods.base import Reply
+from fedfew.stack import is_everyone
 from fedfew.training.per_client import PerClient
 
 
@@ -20,7 +21,7 @@ class Replies:
         self.bytes_up = 0
         self.bytes_down = 0
         self._answered: list[Tensor] = []
-        self._known: tuple[Tensor, Tensor] | None = None  # answered and reported
+        self._known: tuple[Tensor, Tensor, Tensor] | None = None  # answered, reported and least
 
     def __len__(self) -> int:
         """The number of clients that answered."""
@@ -28,11 +29,14 @@ class Replies:
 
     def add(self, clients: Tensor, reply: Reply) -> None:
         """The replies of the clients at these positions."""
-        if self.losses is None:
-            self.losses = torch.full((len(self.samples), reply.losses.shape[1]), torch.nan)
         losses = reply.losses.cpu()
-        self.losses[clients] = losses.float().masked_fill(losses == torch.inf, torch.nan)
-        self.samples[clients] = reply.samples.cpu()
+        losses, samples = losses.float().masked_fill(losses == torch.inf, torch.nan), reply.samples.cpu()
+        if is_everyone(clients, len(self.samples)):
+            self.losses, self.samples = losses, samples
+        else:
+            if self.losses is None:
+                self.losses = torch.full((len(self.samples), losses.shape[1]), torch.nan)
+            self.losses[clients], self.samples[clients] = losses, samples
         if reply.unseen is not None:
             self.unseen = torch.full_like(self.losses, torch.nan) if self.unseen is None else self.unseen
             self.unseen[clients] = reply.unseen.cpu().float()
@@ -53,20 +57,26 @@ class Replies:
     @property
     def answered(self) -> Tensor:
         """Positions of the clients that answered, in the order in which they did."""
-        return self._answered_and_reported[0]
+        return self._numbers[0]
 
     @property
     def reported(self) -> Tensor:
         """The losses [C, K] of the clients that answered, +inf for a model that a client cannot use."""
-        return self._answered_and_reported[1]
+        return self._numbers[1]
 
     @property
-    def _answered_and_reported(self) -> tuple[Tensor, Tensor]:
+    def least(self) -> Tensor:
+        """The least of them per client [C]."""
+        return self._numbers[2]
+
+    @property
+    def _numbers(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._known is None:
             if self.losses is None:
-                return torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0)
+                return torch.zeros(0, dtype=torch.int64), torch.zeros(0, 0), torch.zeros(0)
             answered = torch.cat(self._answered) if len(self._answered) > 1 else self._answered[0]
-            self._known = answered, self.losses[answered].nan_to_num(nan=torch.inf)
+            reported = self.losses[answered].nan_to_num(nan=torch.inf)
+            self._known = answered, reported, reported.amin(1)
         return self._known
 
 

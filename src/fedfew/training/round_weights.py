@@ -58,7 +58,7 @@ class RoundWeights:
         reported = replies.reported
         if not self.median:
             return []
-        large = reported.amin(1) > LOSS_BOUND * self.median
+        large = replies.least > LOSS_BOUND * self.median
         if not bool(large.any()):
             return []
         without_bound = confirmation.counted(reported, self.confirmed)

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import captured as module_under_test
-from fedfew.engines.stacked.batches import by_size, unranked
+from fedfew.engines.stacked.batches import unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.federation import Federation
 from fedfew.local import LocalEpochs, cross_entropy
@@ -52,7 +52,7 @@ class CapturedStack(Stacked):
         self._captured = CapturedTraining(self, capture)
 
     def _train(self, work, passes):
-        rank, sizes = by_size(work.samples)
+        rank, sizes = work.samples.largest_first
         trained, loss = self._captured.train(
             work.params, work.samples, rank, sizes, passes, work.objective, work.context, work.project
         )

@@ -12,7 +12,7 @@ from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores, forward, ro
 from fedfew.engines.loss import shifted
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked.batch_norm import weighted_rows
-from fedfew.engines.stacked.batches import batches_of, by_size, in_order, inputs, unranked
+from fedfew.engines.stacked.batches import batches_of, in_order, inputs, unranked
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
@@ -33,7 +33,7 @@ class BatchScores:
     def of_clients(self, params: Tree, samples: Samples, log_weights: Tensor | None = None) -> ModelScores:
         """Scores ``[C, S]`` of each client's own models ``params[C, S, …]``; with log_weights ``[C, S]`` those of their mixture,
         too, as the last column."""
-        rank, sizes = by_size(samples)
+        rank, sizes = samples.largest_first
         ranked = tree_map(lambda t: t[rank], params)
         clients, models = leaves(ranked)[0].shape[:2]
         columns = models + (log_weights is not None)

@@ -29,12 +29,6 @@ class Batch:
     share: Tensor  # [clients]: b / n_i
 
 
-def by_size(samples: Samples) -> tuple[Tensor, list[int]]:
-    """Positions of the clients, largest first, and their sizes in that order."""
-    rank = samples.count.argsort(descending=True, stable=True)
-    return rank, samples.count[rank].tolist()
-
-
 def unranked(ranked: Tensor, rank: Tensor) -> Tensor:
     return ranked.index_select(0, rank.argsort())
 

@@ -26,7 +26,7 @@ from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.batch_norm import make_masked
 from fedfew.engines.stacked.batch_scores import BatchScores
-from fedfew.engines.stacked.batches import Batch, batches_of, by_size, in_order, unranked
+from fedfew.engines.stacked.batches import Batch, batches_of, in_order, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.engines.stacked.differentiation import Differentiation, Front
 from fedfew.engines.stacked.embedding import make_padded
@@ -60,11 +60,11 @@ class Stacked(Engine):
     def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         params, samples, objective, context, project = work.params, work.samples, work.objective, work.context, work.project
         clients, models = leaves(params)[0].shape[:2]
-        rank, sizes = by_size(samples)
+        rank, sizes = samples.largest_first
         if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture
             trained, mean_loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
             return tree_map(lambda t: unranked(t, rank), trained), unranked(mean_loss, rank)
-        weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)
+        weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)  # a copy, which is trained
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         state = optimizer.fresh_state(self.training, self.trained(weights))
         mean_loss = torch.zeros(())
@@ -156,7 +156,7 @@ class Stacked(Engine):
 
     def _gradient_together(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
-        rank, sizes = by_size(samples)
+        rank, sizes = samples.largest_first
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
         context = tree_map(lambda t: t[rank].flatten(0, 1), with_client_terms({}, replace(samples, class_weights=None), models))
         total = tree_map(torch.zeros_like, weights)
