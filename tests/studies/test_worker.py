@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedfew.studies import execution
+from fedfew.studies import execution, worker_main
 from fedfew.studies import worker as module
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.worker import Worker
@@ -65,16 +65,16 @@ def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(tmp_path, monkeypa
 
 
 @pytest.mark.usefixtures("exits")
-@pytest.mark.parametrize(("last", "slept"), [('{"stop": true}\n', []), ("", [module.LAST_ROUND])])
+@pytest.mark.parametrize(("last", "slept"), [('{"stop": true}\n', []), ("", [worker_main.LAST_ROUND])])
 def test_only_a_worker_whose_runner_has_died_limits_the_time_of_its_round(last, slept, tmp_path, monkeypatch):
     worker, messages, naps = one(tmp_path, []), queue.SimpleQueue(), []
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"key": "abc"}\n' + last))
-    monkeypatch.setattr(module, "time", type("Clock", (), {"sleep": staticmethod(naps.append)}))
+    monkeypatch.setattr(worker_main, "time", type("Clock", (), {"sleep": staticmethod(naps.append)}))
     if last:
-        module._read_messages(messages, worker)
+        worker_main._read_messages(messages, worker)
     else:
         with pytest.raises(ExitedError):
-            module._read_messages(messages, worker)
+            worker_main._read_messages(messages, worker)
     assert naps == slept
     assert worker.stopping.is_set()
     assert [messages.get(), messages.get()] == [{"key": "abc"}, None]
@@ -94,12 +94,13 @@ def test_a_run_whose_costs_cannot_be_counted_is_kept(tmp_path, monkeypatch):
 HANGS = """
 import sys, threading
 import fedfew.studies.worker as worker
+from fedfew.studies import worker_main
 def hang(settings):
     print("hangs", file=sys.stderr, flush=True)
     threading.Event().wait()
 
 worker.make_federation = hang
-worker.main(sys.argv[1:])
+worker_main.main(sys.argv[1:])
 """
 
 

@@ -68,7 +68,7 @@ def read(
     """Samples, labels and (where there are any) groups of a new client's file, and the preprocessing that is its own."""
     from fedfew.data import new_data
     from fedfew.training.new_client import own_record, targets_of
-    from fedfew.training.prediction import SampleFormat, samples_of
+    from fedfew.training.sample_format import SampleFormat, samples_of
 
     format = SampleFormat.of(source.about)
     found = new_data.read(path, source.data.kind, source.data.columns, label or source.data.label_column)

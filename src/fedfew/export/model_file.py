@@ -18,8 +18,8 @@ from fedfew.models.served import ServedModel
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.data_record import DataRecord
 from fedfew.training.new_client import NewClient
-from fedfew.training.prediction import SampleFormat
 from fedfew.training.run import named_factory
+from fedfew.training.sample_format import SampleFormat
 
 
 def write(path: Path, module: nn.Module, about: Mapping[str, Any], log_prior: Tensor | None = None) -> None:

@@ -15,7 +15,8 @@ from fedfew.export.adapter_file import load_adapter
 from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.training.data_record import DataRecord
-from fedfew.training.prediction import Predictor, SampleFormat
+from fedfew.training.prediction import Predictor
+from fedfew.training.sample_format import SampleFormat
 from fedfew.util.files import sha256_of
 from fedfew.util.printable import printable
 

@@ -1,18 +1,9 @@
-"""A process that makes runs, one after the other, as the runner asks for them.
-
-It reads one JSON message per line from standard input: ``{"key": …, "settings": {…}}`` asks for a run, ``{"pack": [{…}, {…}]}``
-for several in one stack, ``{"stop": true}`` ends the worker after the current round, or at once while it loads data; so does the
-end of the input, when the runner has died. It writes one event per line to what was its standard output; anything else that
-prints goes to standard error, which is the runner's log.
-
-python -P -m fedfew.studies.worker ARGUMENTS       # started by fedfew.studies.runner
-"""
+"""A worker makes runs, one after the other or several in one stack, and reports what happens as events."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import sys
 import threading
 import time
@@ -31,6 +22,7 @@ from fedfew.training.settings import OF_THE_DATA, Settings
 from fedfew.util.files import FolderInUseError, folder_locked
 
 if TYPE_CHECKING:
+    from fedfew.evaluation.costs import Cost
     from fedfew.federation import Federation
     from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
@@ -39,7 +31,6 @@ Candidates = list[tuple[dict[str, Any], Settings]]  # values of the hyperparamet
 
 PROGRESS = ("round", "rounds", "loss", "served", "adapted", "seconds")  # what a round's event reports
 EVENT_EVERY = 0.1  # seconds: at most so often
-LAST_ROUND = 60.0  # seconds that a worker whose runner has died takes for its round at most
 
 
 def data_of(settings: Settings) -> tuple[Any, ...]:
@@ -109,7 +100,6 @@ class Worker:
     def _train(self, key: str, settings: Settings, folder: RunFolder, candidates: Candidates) -> None:
         from fedfew.engines import packed
         from fedfew.engines.memory import share, too_large
-        from fedfew.evaluation.costs import cost_of
         from fedfew.util.devices import device_named
 
         device = device_named(settings.device)
@@ -138,11 +128,8 @@ class Worker:
             "tuning": None if tuned is None else json.dumps(tuned[1]),
             "seconds": seconds + sum(attempt.get("seconds", 0.0) for attempt in before),
         }
-        spent = None
-        try:
-            spent = cost_of(settings, federation)
-        except Exception as error:  # the run is made; only this column of a table is missing
-            notes = [*notes, f"the costs of a round could not be counted: {error_text(error)}"]
+        spent, why_not = _cost(settings, federation)
+        notes = [*notes, *why_not]
         here = federation.to(device, stream=too_large([federation.train, federation.test], device))
         folder.finish(run_result.run_result(run, here, settings, spent, about, notes), self.keep_models)
 
@@ -232,6 +219,16 @@ def error_text(error: Exception) -> str:
     return text if isinstance(error, expected) else f"{type(error).__name__}: {text}"
 
 
+def _cost(settings: Settings, federation: Federation) -> tuple[Cost | None, list[str]]:
+    """The costs of a round; None, and why, where they cannot be counted: the run is made, only a column of a table is missing."""
+    from fedfew.evaluation.costs import cost_of
+
+    try:
+        return cost_of(settings, federation), []
+    except Exception as error:
+        return None, [f"the costs of a round could not be counted: {error_text(error)}"]
+
+
 def _device_name(device: Any) -> str:
     import torch
 
@@ -246,59 +243,3 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-# -- the process -------------------------------------------------------------------------------------------------------------
-
-
-def main(arguments: list[str]) -> None:
-    """Work until the runner sends ``stop``, or has died."""
-    import torch
-
-    given = json.loads(arguments[0])
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else prints goes to the log
-    torch.set_num_threads(given["threads"])
-
-    def send(event: dict[str, Any]) -> None:
-        try:
-            events.write(json.dumps(event) + "\n")
-            events.flush()
-        except (BrokenPipeError, ValueError):  # the runner has died: this run ends with its round
-            worker.stopping.set()
-
-    worker = Worker(Path(given["root"]), given["keep_models"], given["code"], given["workers"], send)
-    messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_messages, args=(messages, worker), daemon=True).start()
-    send({"event": "ready"})
-    while (message := messages.get()) is not None and not worker.stopping.is_set():
-        runs = [_arguments(run) for run in message.get("pack", [message])]
-        if len(runs) == 1:
-            worker.make(**runs[0])
-        else:
-            worker.make_pack(runs)
-
-
-def _arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Of :meth:`Worker.make`."""
-    candidates = [Settings(**settings) for settings in message["candidates"]]
-    settings = Settings(**message["settings"])
-    return {"key": message["key"], "settings": settings, "candidates": candidates, "values": message["values"]}
-
-
-def _read_messages(messages: queue.SimpleQueue[dict[str, Any] | None], worker: Worker) -> None:
-    for line in sys.stdin:
-        message = json.loads(line)
-        if message.get("stop"):
-            worker.stop()
-            messages.put(None)
-            return
-        messages.put(message)
-    messages.put(None)
-    worker.stop()
-    time.sleep(LAST_ROUND)  # the process ends meanwhile, unless it hangs
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

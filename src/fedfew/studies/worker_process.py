@@ -25,7 +25,7 @@ Events = queue.SimpleQueue[tuple["WorkerProcess", dict[str, Any] | None]]
 
 @dataclass
 class WorkerProcess:
-    """A process of :mod:`fedfew.studies.worker`, and what it is doing."""
+    """A process of :mod:`fedfew.studies.worker_main`, and what it is doing."""
 
     number: int
     process: subprocess.Popen[str]
@@ -40,7 +40,7 @@ class WorkerProcess:
         """Start a worker whose events go to ``events``; None at its end. What it prints goes to the log."""
         # -P: a file in the working folder, such as json.py, must not take the place of a module that the worker imports.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fedfew.studies.worker", json.dumps(arguments)],
+            [sys.executable, "-P", "-m", "fedfew.studies.worker_main", json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -23,7 +23,8 @@ from fedfew.tasks import TASKS, chosen
 from fedfew.training import unlabelled
 from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
-from fedfew.training.prediction import Predictor, SampleFormat, is_raw_table, logits_of, samples_of
+from fedfew.training.prediction import Predictor, logits_of
+from fedfew.training.sample_format import SampleFormat, is_raw_table, samples_of
 from fedfew.training.scoring import mixture_weights
 
 

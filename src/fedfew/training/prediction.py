@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,61 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedfew.data.preprocessing import ImagePreprocessing, TablePreprocessing, TextPreprocessing
-from fedfew.data.readers.npz import channels_first
-from fedfew.data.tokens import Tokens
 from fedfew.engines.evaluation import evaluation_batches
-from fedfew.federation import Pixels, as_input
-from fedfew.tasks import CLASSIFICATION
+from fedfew.federation import as_input
 from fedfew.training.data_record import DataRecord
+from fedfew.training.sample_format import RawRows, SampleFormat
 
 if TYPE_CHECKING:
     from fedfew.training.new_client import NewClient
 
-KINDS = {"f": "floating-point numbers", "u1": "bytes (uint8, which are read as pixels)", "i": "whole numbers (token ids)"}
 Client = int | str | Sequence[int | str] | NDArray[Any]
-
-
-@dataclass(frozen=True)
-class SampleFormat:
-    """What the models were trained on."""
-
-    shape: tuple[int, ...]
-    classes: int
-    pixels: Pixels = "symmetric"
-    dtype: str | None = None  # of stored samples; None: not known
-    task: str = CLASSIFICATION.name
-
-    @classmethod
-    def of(cls, about: Any) -> SampleFormat:
-        """From what a run records of its federation, or an export of its models."""
-        return cls(
-            tuple(about["shape"]),
-            about["classes"],
-            about.get("pixels", "symmetric"),
-            about.get("dtype"),
-            about.get("task", "classification"),
-        )
-
-    def checked(self, x: Any, where: str = "x") -> NDArray[Any]:
-        """Samples as an array of the stored type, or an error that says what they should be."""
-        array = channels_first(x.numpy(force=True) if isinstance(x, Tensor) else np.asarray(x))
-        if array.dtype.kind not in "biuf":
-            raise ValueError(f"{where} must hold numbers, one row per sample, as the models were trained on arrays")
-        if array.ndim == 0 or array.shape[1:] != self.shape:
-            raise ValueError(
-                f"{where} must be samples of shape {list(self.shape)}, one row each, not {list(array.shape[1:])}"
-                + (": a single sample needs one more axis, x[None]" if array.shape == self.shape else "")
-            )
-        wanted = None if self.dtype is None else np.dtype(self.dtype)
-        if wanted is not None and wanted.kind == "f" and array.dtype.kind in "bi":
-            array = array.astype(wanted)
-        if wanted is not None and _kind(array.dtype) != _kind(wanted):
-            given = KINDS.get(_kind(array.dtype), str(array.dtype))
-            raise ValueError(f"{where} must be {KINDS.get(_kind(wanted), self.dtype)}, as in the training, not {given}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"{where} contains NaN or infinite values")
-        return array.astype(np.float32) if array.dtype.kind in "fb" else array
 
 
 class Predictor(ABC):
@@ -169,7 +122,7 @@ class Predictor(ABC):
                 "predict gives one prediction per sample, but these are language models: run.model_of(client) is the module to "
                 "generate with, and 'fedfew select' chooses one of them by texts"
             )
-        rows = _Rows.of(x, self.data, self.sample_format)
+        rows = RawRows.of(x, self.data, self.sample_format)
         found = np.zeros((len(rows), self.sample_format.classes))
         for number, at in self._by_client(client, len(rows)):
             module = self._module(number)
@@ -207,62 +160,11 @@ class Predictor(ABC):
             yield one, np.flatnonzero(whose == one)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Raw rows, or samples that are ready."""
-
-    raw: Any  # an Arrow table, whose preprocessing depends on the client
-    ready: NDArray[Any] | None
-    preprocessing: TablePreprocessing | None
-
-    @classmethod
-    def of(cls, x: Any, data: DataRecord, format: SampleFormat) -> _Rows:
-        fitted = data.preprocessing
-        if isinstance(fitted, TablePreprocessing) and is_raw_table(x):
-            from fedfew.data.objects import arrow_table
-
-            return cls(arrow_table(x), None, fitted)
-        if isinstance(fitted, (TextPreprocessing, Tokens)):
-            if isinstance(x, str):
-                raise ValueError("x is one text: give a list of texts, [x]")
-            texts = x if isinstance(x, (list, tuple, Tensor)) else np.asarray(x).tolist()
-            if not isinstance(texts, Tensor) and all(isinstance(one, str) for one in texts):
-                return cls(None, fitted.apply(list(texts)), None)
-        if isinstance(fitted, ImagePreprocessing) and isinstance(x, (list, tuple)):
-            return cls(None, fitted.apply(x) if x else np.zeros((0, *format.shape), np.uint8), None)
-        return cls(None, format.checked(x), None)
-
-    def __len__(self) -> int:
-        return len(self.raw if self.ready is None else self.ready)
-
-    def samples(self, at: NDArray[np.int64], client: str | None) -> NDArray[Any]:
-        if self.ready is not None:
-            return self.ready[at]
-        assert self.preprocessing is not None
-        return self.preprocessing.apply(self.raw.take(at), client)
-
-
-def is_raw_table(x: Any) -> bool:
-    """Columns by name, not an array of samples."""
-    return not isinstance(x, (np.ndarray, Tensor, list, tuple))
-
-
-def samples_of(x: Any, data: DataRecord, format: SampleFormat) -> NDArray[Any]:
-    """Raw data or samples as samples, for no client in particular."""
-    rows = _Rows.of(x, data, format)
-    return rows.samples(np.arange(len(rows)), None)
-
-
 def logits_of(module: nn.Module, inputs: Tensor) -> Tensor:
     """What a module in evaluation mode gives for inputs, batch by batch."""
     with torch.no_grad():
         parts = [module(batch) for batch in evaluation_batches(inputs)]
     return torch.cat(parts)
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    """What samples of this type become on their way into a model: see ``as_input``."""
-    return "u1" if dtype == "u1" else "f" if dtype.kind == "f" else dtype.kind
 
 
 def _plain(client: Any) -> int | str:

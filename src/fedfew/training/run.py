@@ -31,7 +31,8 @@ from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.own_method import NotImported
-from fedfew.training.prediction import Predictor, SampleFormat
+from fedfew.training.prediction import Predictor
+from fedfew.training.sample_format import SampleFormat
 
 
 @dataclass(frozen=True)

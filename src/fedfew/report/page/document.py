@@ -11,7 +11,7 @@ from fedfew._version import __version__
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES
 from fedfew.report.page import classes, labels, pack, series
-from fedfew.report.page.binning import arranged, thinned
+from fedfew.report.page.binning import Rows, arranged, thinned
 from fedfew.report.page.record import Record, SideFiles
 from fedfew.report.page.reproduction import how_to_repeat
 from fedfew.tasks import outputs_in_words, recorded_task
@@ -89,17 +89,21 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
         "words": _words(record),
     }
     if models > 1:
-        of_clients, document["curves"]["switches"] = series.switches(record, at)
-        document["curves"]["switches"] = document["curves"]["switches"].tolist()
-        document["clients"]["switches"] = pack.whole(of_clients)
-    if files.confusion is not None and files.confusion.clients == len(choice):
-        called = record.data.class_names or [str(i) for i in range(files.confusion.classes)]
-        document["confusion"] = classes.confusion(files.confusion, [printable(name) for name in called])
+        of_clients, of_rounds = series.switches(record, at)
+        document["curves"]["switches"], document["clients"]["switches"] = of_rounds.tolist(), pack.whole(of_clients)
+    return document | _classes(record, files, rows)
+
+
+def _classes(record: Record, files: SideFiles, rows: Rows) -> dict[str, Any]:
+    """Which classes are taken for which, and who has which labels, as far as this was counted."""
+    names = [printable(name) for name in record.data.class_names]
+    found = {}
+    if files.confusion is not None and files.confusion.clients == len(rows.of):
+        found["confusion"] = classes.confusion(files.confusion, names or [str(i) for i in range(files.confusion.classes)])
     if files.labels is not None:
-        document["labels"] = labels.distribution(
-            files.labels, [printable(name) for name in record.data.class_names or files.about.get("class_names", ())], rows
-        )
-    return document
+        listed = names or [printable(name) for name in files.about.get("class_names", ())]
+        found["labels"] = labels.distribution(files.labels, listed, rows)
+    return found
 
 
 def _models(record: Record) -> int:
