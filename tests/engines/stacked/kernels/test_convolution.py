@@ -8,6 +8,7 @@ from torch.func import vmap
 
 pytest.importorskip("triton")
 
+from fedfew.engines.stacked.kernels import launch
 from fedfew.engines.stacked.kernels.convolution import convolution, twin
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -38,6 +39,10 @@ def close(got, want):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def rounded(t):
+    return t.to(launch.STORED["bf16"]).float()
+
+
 SLOW = (
     "many channels, pooled",
     "strided, pixels left over",
@@ -58,6 +63,23 @@ def test_values_and_gradients_are_those_of_pytorch(name):
     g = torch.randn(want.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     gradients = [torch.autograd.grad((y * g).sum(), [x, weight, bias]) for y in (got, want)]
     close([got, *gradients[0]], [want, *gradients[1]])
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in ("padded and pooled", "strided")] + ["words"])
+def test_bf16_rounds_the_factors_and_nothing_else(name, monkeypatch):
+    """Where x, the filters and the gradient that comes in are rounded already, the results are those of float32."""
+    if DEVICE == "cpu":  # the interpreter has no bf16
+        monkeypatch.setitem(launch.STORED, "bf16", torch.float16)
+    *_, stride, padding, pool = shape = SHAPES[name]
+    exact = tensors(shape)
+    x, weight = (rounded(t.detach()).requires_grad_() for t in exact[:2])
+    bias = exact[2]
+    want = twin(x, weight, bias, stride, padding, pool)
+    got = convolution(exact[0], exact[1], bias, stride, padding, pool, "bf16")
+    g = rounded(torch.randn(want.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE))
+    found = torch.autograd.grad((got * g).sum(), [exact[0], exact[1], bias])
+    close([got, *found], [want, *torch.autograd.grad((want * g).sum(), [x, weight, bias])])
+    assert {t.dtype for t in (got, *found)} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", ["colours, pooled", "words"])

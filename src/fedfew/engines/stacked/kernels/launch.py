@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedfew.engines.stacked.kernels import triton_convolution
 
-INPUT_PRECISION = {
-    "fp32": "tf32x3",
-    "tf32": "tf32",
-    "bf16": "bf16",
-}  # of factors; tf32x3: in three products, float32 but for rounding
+INPUT_PRECISION = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "ieee"}
+"""Of factors in float32, of no effect on others. tf32x3: in three products, float32 but for rounding."""
+STORED = {"bf16": torch.bfloat16}
+"""As what factors are written to memory before kernels read them, if not as they are: half the bytes."""
 PROGRAMS = 132 * 4  # enough to fill a large GPU
+ALIGNED = 16  # bytes that a GPU reads at once
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,16 @@ def laid_out(image: Tensor) -> Tensor:
     return image if image.permute(0, 1, 4, 2, 3).is_contiguous() else image.contiguous()
 
 
+def factor(image: Tensor, precision: str) -> Tensor:
+    """As the kernels read it."""
+    return image.to(STORED.get(precision, image.dtype))
+
+
 def forward(
     x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source: Tensor, shape: Shape, pool: bool, precision: str
 ) -> None:
     """Write into ``out`` and, with ``pool``, ``source``, both [R, B, OH, OW, N]."""
-    x, filters = x.contiguous(), filters.contiguous()
+    x, filters = (factor(t.contiguous(), precision) for t in (x, filters))
     R, B, H, W, _ = x.shape
     OH, OW, N = out.shape[2:]
     tile = tiles("forward", shape.channels, N, shape.width, pool)
@@ -84,14 +90,14 @@ def forward(
 
 def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, precision: str) -> tuple[Tensor, Tensor]:
     """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling."""
-    x, g = x.contiguous(), g.contiguous()
+    x, g = factor(x.contiguous(), precision), g.contiguous()
     R, B, H, W, C = x.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("weight", C, N, shape.width, True)
     Q = shape.height * shape.width * C
     programs = -(-Q // tile["BQ"]) * -(-N // tile["BN"])
     splits, per_split = _splits(B * OH * OW, 256, programs * R, tile["BM"])
-    dw, db = x.new_empty(splits, R, N, Q), x.new_empty(splits, R, N)
+    dw, db = g.new_empty(splits, R, N, Q), g.new_empty(splits, R, N)
     triton_convolution.weight_gradient[(programs, splits, R)](
         x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
     )
@@ -107,20 +113,22 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tenso
     programs = -(-Q // tile["BQ"]) * -(-shape.filters // tile["BN"])
     splits, per_split = _splits(height, 1, programs * R, 1)
     dw = x.new_empty(splits, R, shape.filters, Q)
-    x = _samples_last(x.contiguous(), shape.pad_h, shape.pad_w)
+    x, g = _samples_last(x.contiguous(), precision, shape.pad_h, shape.pad_w), _samples_last(g, precision)
     triton_convolution.weight_gradient_by_sample[(programs, splits, R)](
-        x, _samples_last(g), dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
+        x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
     return _summed(dw).view(R, shape.filters, shape.height, shape.width, C)
 
 
-def _samples_last(x: Tensor, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
-    """[R, B, H, W, C] as [R, C, H + 2 pad_h, W + 2 pad_w, S], S = B or the next multiple of four (of 16 bytes), filled up with
-    zeros."""
+def _samples_last(x: Tensor, precision: str, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
+    """[R, B, H, W, C] as [R, C, H + 2 pad_h, W + 2 pad_w, S], S = B or, ``aligned``, the next multiple of 16 bytes, filled up
+    with zeros; stored as factors of this precision."""
     R, B, H, W, C = x.shape
-    S = -(-B // 4) * 4 if aligned else B
-    out = x.new_empty(R, C, H + 2 * pad_h, W + 2 * pad_w, S)
+    dtype = STORED.get(precision, x.dtype)
+    multiple = ALIGNED // dtype.itemsize if aligned else 1
+    S = -(-B // multiple) * multiple
+    out = x.new_empty(R, C, H + 2 * pad_h, W + 2 * pad_w, S, dtype=dtype)
     BC = 32
     grid = (out.shape[2] * out.shape[3], -(-C // BC), R)
     triton_convolution.samples_last[grid](x, out, B, H, W, C, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
@@ -145,9 +153,9 @@ def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precis
     OH, OW, N = g.shape[2:]
     tile = tiles("input", C, N, shape.width, False)
     grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
-    turned = _samples_last(filters.contiguous(), aligned=False)
+    turned = _samples_last(filters.contiguous(), precision, aligned=False)
     triton_convolution.input_gradient[grid](
-        g, turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
+        factor(g, precision), turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
     )
 
 

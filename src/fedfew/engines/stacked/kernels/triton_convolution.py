@@ -14,12 +14,8 @@ import triton.language as tl
 
 @triton.jit
 def _dot(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a·b, the factors in the precision asked for, the sum in float32."""
-    if PRECISION == "bf16":
-        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
-    else:
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    return acc
+    """acc + a·b, both factors as a is stored and, of float32, in the precision asked for; the sum in float32."""
+    return tl.dot(a, b.to(a.dtype), acc, input_precision=PRECISION)
 
 
 @triton.jit
