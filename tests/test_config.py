@@ -69,6 +69,17 @@ def test_numbers_of_numpy_and_torch_are_settings_like_others(tmp_path):
     assert type(TrainConfig(lr=np.float64(0.1)).lr) is float
 
 
+def test_hyperparameters_of_another_kind_are_refused():
+    for settings, answer in (
+        ({"scale_free": "false"}, "fedfew: scale_free must be True or False, not 'false'"),
+        ({"preference": 1.0}, "fedfew: preference must be None or a list of numbers, one per client, not 1.0"),
+        ({"ideal": "low"}, "fedfew: ideal must be None or a list of numbers, one per client, not 'low'"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(answer)):
+            fedfew.FedFew(**settings)
+    assert fedfew.FedFew(preference=np.array([1.0, 2.0])) == fedfew.FedFew(preference=(1.0, 2.0))
+
+
 def test_a_hyperparameter_given_to_train_is_answered_with_where_it_belongs():
     answer = "models is a setting of the method, not of train: give it with the method, method=FedFew(models=2)"
     for method in ("fedfew", fedfew.FedFew()):

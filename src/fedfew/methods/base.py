@@ -113,6 +113,9 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         with_plain_numbers(self)
+        for f in fields(self):
+            if isinstance(f.default, bool):  # text such as "false" would count as true
+                self.require(isinstance(getattr(self, f.name), bool), f.name, "True or False")
         self.check()
 
     def check(self) -> None:  # noqa: B027  # optional: most methods have something to refuse, not all

@@ -101,6 +101,9 @@ class FedFew(Method):
             )
         else:
             self.require(self.head is None, "head", "None where share is 'none'")
+        for setting in ("preference", "ideal"):
+            given = getattr(self, setting)
+            self.require(given is None or isinstance(given, tuple | list), setting, "None or a list of numbers, one per client")
         if self.preference is not None:
             positive = all(map(is_number, self.preference)) and any(self.preference)
             self.require(positive, "preference", "a finite number ≥ 0 for every client, > 0 for one of them")

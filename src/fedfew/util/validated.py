@@ -30,8 +30,8 @@ def with_plain_numbers(instance: Any) -> None:
     """Numbers of numpy and torch (of a sweep, say) become Python's: they are recorded, compared and printed as such."""
     for f in fields(instance):
         value = getattr(instance, f.name)
-        if type(value).__module__ in ("numpy", "torch") and getattr(value, "ndim", None) == 0:
-            object.__setattr__(instance, f.name, value.item())
+        if type(value).__module__ in ("numpy", "torch") and getattr(value, "ndim", 2) < 2:
+            object.__setattr__(instance, f.name, value.item() if value.ndim == 0 else tuple(value.tolist()))
 
 
 def validate(instance: Any, hyphens: bool = False) -> None:
