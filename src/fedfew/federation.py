@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -57,9 +57,8 @@ class Samples:
             return self
         at = clients.to(self.count.device)
         count = self.count[at]
-        prior, weights = (None if t is None else t[at] for t in (self.log_prior, self.class_weights))
-        own: dict[str, Any] = {"log_prior": prior, "class_weights": weights}
-        own["unseen"] = None if self.unseen is None else self.unseen[at]
+        optional = {name: getattr(self, name) for name in ("log_prior", "class_weights", "unseen")}
+        own: dict[str, Any] = {name: None if t is None else t[at] for name, t in optional.items()}
         return replace(self, start=self.start[at], count=count, longest=int(count.max()), **own)
 
     @cached_property
@@ -76,16 +75,15 @@ class Samples:
 
     def to(self, device: torch.device | str, stream: bool = False) -> Samples:
         """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
+        optional = {name: getattr(self, name) for name in ("log_prior", "class_weights", "row", "unseen")}
+        moved: dict[str, Any] = {name: None if t is None else t.to(device) for name, t in optional.items()}
         return replace(
             self,
             x=self.x if stream else self.x.to(device),
             y=self.y.to(device),
             start=self.start.to(device),
             count=self.count.to(device),
-            log_prior=None if self.log_prior is None else self.log_prior.to(device),
-            class_weights=None if self.class_weights is None else self.class_weights.to(device),
-            row=None if self.row is None else self.row.to(device),
-            unseen=None if self.unseen is None else self.unseen.to(device),
+            **moved,
         )
 
     def inputs(self, rows: Tensor) -> Tensor:
@@ -226,7 +224,7 @@ class Federation:
         """A summary without any sample."""
         shape = "×".join(map(str, self.shape)) or "1"
         kind = str(self.train.x.dtype).removeprefix("torch.")
-        sizes = ", ".join(f"{name} {sum(counts):,} ({_range(counts)} per client)" for name, counts in self._counts().items())
+        sizes = ", ".join(f"{name} {sum(counts):,} ({_range(counts)} per client)" for name, counts in self.counts().items())
         return f"<Federation {self.name!r}: {len(self)} clients, {self.what}, samples {shape} {kind}; {sizes}>"
 
     @property
@@ -241,7 +239,7 @@ class Federation:
 
     def _repr_html_(self) -> str:
         """The samples per client and split as a small table, for notebooks."""
-        counts = self._counts()
+        counts = self.counts()
         head = "".join(f"<th>{name}</th>" for name in ("client", *counts))
         rows = [
             f"<tr><td>{escape(client)}</td>{''.join(f'<td>{numbers[i]:,}</td>' for numbers in counts.values())}</tr>"
@@ -252,27 +250,33 @@ class Federation:
             rows.append(f'<tr><td colspan="{1 + len(counts)}">and {more:,} more</td></tr>')
         return f"<p>{escape(repr(self)[1:-1])}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
 
-    def _counts(self) -> dict[str, list[int]]:
-        splits = {"train": self.train, "val": self.val, "test": self.test}
-        return {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    @property
+    def splits(self) -> dict[str, Samples]:
+        """train, val (where there is one) and test."""
+        return {"train": self.train} | ({} if self.val is None else {"val": self.val}) | {"test": self.test}
+
+    def counts(self) -> dict[str, list[int]]:
+        """Samples per client, by split."""
+        return {name: samples.count.tolist() for name, samples in self.splits.items()}
 
     def take(self, clients: Sequence[int] | Tensor) -> Federation:
         """A federation of the chosen clients in that order; each keeps its identity, and so its batches."""
         at = torch.as_tensor(clients)
         return replace(
-            self,
-            train=self.train.take(at),
-            test=self.test.take(at),
+            self.with_splits(lambda samples: samples.take(at)),
             ids=self.ids[at],
             groups=None if self.groups is None else self.groups[at],
-            val=None if self.val is None else self.val.take(at),
             client_names=tuple(self.client_names[i] for i in at.tolist()),
         )
 
     def to(self, device: torch.device | str, stream: bool = False) -> Federation:
         """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
-        val = None if self.val is None else self.val.to(device, stream)
-        return replace(self, train=self.train.to(device, stream), test=self.test.to(device, stream), val=val)
+        return self.with_splits(lambda samples: samples.to(device, stream))
+
+    def with_splits(self, change: Callable[[Samples], Samples]) -> Federation:
+        """The federation with every split changed."""
+        changed: dict[str, Any] = {name: change(samples) for name, samples in self.splits.items()}
+        return replace(self, **changed)
 
     def fingerprint(self) -> str:
         """A hash of the samples, labels and clients: identifies the data that a checkpoint belongs to."""

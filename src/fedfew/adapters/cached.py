@@ -35,12 +35,8 @@ class HeadAlone(nn.Module):
 def on_features(federation: Federation, factory: ModelFactory, device: torch.device) -> tuple[Federation, ModelFactory]:
     """The federation of what enters the head, with the body in evaluation mode (no dropout), and a factory of heads."""
     module = factory().to(device).eval()
-    parts = {
-        name: replace(samples, x=_features(module, samples, device))
-        for name in ("train", "test", "val")
-        if (samples := getattr(federation, name)) is not None
-    }
-    return replace(federation, **parts), lambda: HeadAlone(factory())
+    features = federation.with_splits(lambda samples: replace(samples, x=_features(module, samples, device)))
+    return features, lambda: HeadAlone(factory())
 
 
 @torch.no_grad()

@@ -134,7 +134,7 @@ def prepare(
     federation = _loaded(dataset, seed, given)
     path = prepared.write(federation, output)
     seconds = time.perf_counter() - begin
-    samples = sum(int(s.count.sum()) for s in (federation.train, federation.test, federation.val) if s is not None)
+    samples = sum(int(s.count.sum()) for s in federation.splits.values())
     Console().print(
         f"{path}: {federation.name}, {len(federation)} clients, {samples:,} samples, "
         f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s"

@@ -27,13 +27,11 @@ def write(federation: Federation, path: str | Path) -> Path:
     target = Path(path)
     if not is_prepared(target):
         raise ValueError(f"the file of a prepared federation must end in {SUFFIX}, not {target.name!r}")
-    splits = {"train": federation.train, "test": federation.test, "val": federation.val}
     tensors = {"ids": federation.ids}
     if federation.groups is not None:
         tensors["groups"] = federation.groups
-    for name, samples in splits.items():
-        if samples is not None:
-            tensors |= {f"{name}/{part}": getattr(samples, part) for part in ("x", "y", "start", "count")}
+    for name, samples in federation.splits.items():
+        tensors |= {f"{name}/{part}": getattr(samples, part) for part in ("x", "y", "start", "count")}
     about = {
         "kind": "federation",
         "format": FORMAT,
@@ -104,10 +102,7 @@ def _check(federation: Federation) -> None:
     if federation.train.pixels not in ("symmetric", "unit"):
         raise ValueError(f"pixels is {federation.train.pixels!r}")
     clients = len(federation.ids)
-    splits = {"train": federation.train, "test": federation.test, "val": federation.val}
-    for name, samples in splits.items():
-        if samples is None:
-            continue
+    for name, samples in federation.splits.items():
         rows = len(samples.y)
         if (
             samples.y.shape != _target_shape(federation, samples)

@@ -33,25 +33,24 @@ def counts(federation: Federation) -> NDArray[np.int64]:
     if not has_classes(federation):
         raise ValueError(f"there are no classes to count: the task is {federation.task}")
     found = torch.zeros(len(federation), federation.classes, dtype=torch.int64)
-    for samples in (federation.train, federation.test, federation.val):
-        if samples is not None:
-            for client in range(len(federation)):
-                y = samples.of(client)[1].cpu()
-                several = federation.task == "multi-label"
-                found[client] += y.long().sum(0) if several else torch.bincount(y, minlength=federation.classes)
+    for samples in federation.splits.values():
+        for client in range(len(federation)):
+            y = samples.of(client)[1].cpu()
+            several = federation.task == "multi-label"
+            found[client] += y.long().sum(0) if several else torch.bincount(y, minlength=federation.classes)
     return found.numpy()
 
 
 def target_statistics(federation: Federation) -> NDArray[np.float64]:
     """Mean and standard deviation of every target, all splits together: [clients + 1, targets, 2], last all clients together."""
-    splits = [samples for samples in (federation.train, federation.test, federation.val) if samples is not None]
+    splits = federation.splits.values()
     of_clients = [np.concatenate([s.of(i)[1].cpu().numpy() for s in splits]) for i in range(len(federation))]
     return np.stack([np.stack([y.mean(0), y.std(0)], -1) for y in (*of_clients, np.concatenate(of_clients))]).astype(np.float64)
 
 
 def token_counts(federation: Federation) -> list[int]:
     """Of language modelling: tokens per client without padding, all splits together."""
-    splits = [samples for samples in (federation.train, federation.test, federation.val) if samples is not None]
+    splits = federation.splits.values()
     return [sum(int((s.of(i)[1] != IGNORED).sum()) for s in splits) for i in range(len(federation))]
 
 
@@ -70,8 +69,7 @@ def heterogeneity(counted: NDArray[np.int64]) -> float:
 
 def document(federation: Federation) -> dict[str, Any]:
     """The figures of ``fedfew data show`` as JSON values."""
-    splits = {"train": federation.train, "val": federation.val, "test": federation.test}
-    sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    sides = federation.counts()
     counted = counts(federation) if has_classes(federation) else None
     clients = [
         {"name": name, "samples": sum(numbers[i] for numbers in sides.values())}
@@ -114,8 +112,7 @@ def table(federation: Federation, width: int = 100) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    splits = {"train": federation.train, "val": federation.val, "test": federation.test}
-    sides = {name: samples.count.tolist() for name, samples in splits.items() if samples is not None}
+    sides = federation.counts()
     samples = [sum(of_client) for of_client in zip(*sides.values(), strict=True)]
     fixed = {"client": [*map(printable, federation.client_names), "all"]}
     fixed |= {name: [*map(str, count), str(sum(count))] for name, count in {"samples": samples, **sides}.items()}

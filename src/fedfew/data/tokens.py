@@ -165,15 +165,8 @@ def for_language_modelling(federation: Federation, tokens: Tokens) -> Federation
     def own(samples: Samples) -> Samples:
         return replace(samples, y=torch.from_numpy(tokens.targets(samples.x.numpy())))
 
-    return replace(
-        federation,
-        train=own(federation.train),
-        test=own(federation.test),
-        val=None if federation.val is None else own(federation.val),
-        classes=tokens.size,
-        class_names=(),
-        task="language-modelling",
-    )
+    changed = replace(federation, classes=tokens.size, class_names=(), task="language-modelling")
+    return changed.with_splits(own)
 
 
 def with_labels(data: Any) -> Any:

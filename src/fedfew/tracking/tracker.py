@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from operator import methodcaller
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedfew.tracking.values import final_values, flattened, round_values
+from fedfew.util.files import write_atomically
 
 if TYPE_CHECKING:
     from fedfew.training.on_round import Progress
@@ -129,6 +129,4 @@ class Tracker:
 
     def _write(self) -> None:
         if self._folder is not None and self._folder.is_dir():
-            partial = self._folder / f".{KEPT}.partial"
-            partial.write_text(json.dumps(self._kept))
-            os.replace(partial, self._folder / KEPT)
+            write_atomically(self._folder / KEPT, json.dumps(self._kept))

@@ -38,8 +38,7 @@ def with_label_prior(federation: Federation, training: LocalTraining, classes: i
     if training.label_prior == "none":
         return federation
     priors = log_priors(federation.train, classes or federation.classes, training.prior_strength)
-    splits = {name: getattr(federation, name) for name in ("train", "test", "val")}
-    return replace(federation, **{name: replace(s, log_prior=priors) for name, s in splits.items() if s is not None})
+    return federation.with_splits(lambda samples: replace(samples, log_prior=priors))
 
 
 def estimated_log_prior(scores: Tensor, classes: int, rounds: int = 100) -> Tensor:
