@@ -25,7 +25,7 @@ class FrozenBatchNorm(nn.Module):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)  # type: ignore[arg-type]  # registered above
 
 
-def freeze(module: nn.Module, trained: tuple[str, ...] = ()) -> nn.Module:
+def freeze(module: nn.Module, trained: tuple[str, ...]) -> nn.Module:
     """The module itself, frozen but for the submodules named: parameters, BatchNorm's statistics and all other buffers.
 
     Frozen parameters are held once for all replicas and are not sent. Buffers are a replica's, so they become such parameters.

@@ -15,12 +15,12 @@ from fedfew.bench.workloads import Workload
 from fedfew.federation import Samples
 
 
-def forward_flop(module: nn.Module, samples: Samples, rows: int = 2) -> float:
+def forward_flop(module: nn.Module, samples: Samples) -> float:
     """Operations of one sample on its way forward through the module."""
-    x = samples.inputs(torch.arange(rows, device=samples.y.device) % len(samples.y))
+    x = samples.inputs(torch.arange(2, device=samples.y.device) % len(samples.y))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(x)
-    return counter.get_total_flops() / rows
+    return counter.get_total_flops() / len(x)
 
 
 def training_flop(module: nn.Module, samples: Samples) -> float:

@@ -16,7 +16,7 @@ STRONG: dict[str, Any] = {
 """What recipe="strong" sets, besides crop-flip augmentation for colour images."""
 
 
-def recipe_settings(recipe: str, colour_images: bool, classes: bool = True) -> dict[str, Any]:
+def recipe_settings(recipe: str, colour_images: bool, classes: bool) -> dict[str, Any]:
     """The settings of a recipe; "plain" has none. classes: False for other tasks, which have no label prior."""
     if recipe not in get_args(Recipe):
         raise ValueError(f"recipe must be plain or strong, not {recipe!r}")

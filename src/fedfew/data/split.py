@@ -31,7 +31,7 @@ def check_shares(test_share: float, val_share: float) -> None:
         raise ValueError(f"val_share must lie between 0 and 1 − test_share = {1 - test_share:g}, not {val_share}")
 
 
-def amounts(samples: int, test_share: float, val_share: float, who: str = "a client") -> tuple[int, int]:
+def amounts(samples: int, test_share: float, val_share: float, who: str) -> tuple[int, int]:
     """How many of a client's samples go to test and to validation: the share, rounded, but at least one per split."""
     sides = 3 if val_share else 2
     if samples < sides:

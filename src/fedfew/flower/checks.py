@@ -57,7 +57,7 @@ def check_not_failed(message: SiteMessage) -> None:
         raise kind(f"the site failed: {category}" if category in CATEGORIES else "the site failed")
 
 
-def check_reply(message: SiteMessage, request: Request, like: Reply, compression: Way, lowest: float = 0.0) -> CheckedReply:
+def check_reply(message: SiteMessage, request: Request, like: Reply, compression: Way, lowest: float) -> CheckedReply:
     """The update and losses in a reply; ``like`` is a reply with the right names, shapes and types. lowest: score."""
     check_matches(message, request)
     if message.integer("samples", 1) != request.samples:
@@ -80,7 +80,7 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     return CheckedReply(request, message, reply, norm(update), message.integer("started_from"), score)
 
 
-def check_score(message: SiteMessage, models: int, lowest: float = 0.0) -> tuple[int, float, float] | None:
+def check_score(message: SiteMessage, models: int, lowest: float) -> tuple[int, float, float] | None:
     """Choice among so many models, score (from lowest to 1; called accuracy in the message, whatever the task) and loss; None
     where the site does not report them."""
     if "accuracy" not in message.values:

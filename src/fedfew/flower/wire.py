@@ -13,14 +13,14 @@ from fedfew.methods.compression import Way
 from fedfew.stack import Tree
 
 
-def outgoing(update: Tree, residual: Tree, how: Way = "none") -> tuple[Tree, Tree]:
+def outgoing(update: Tree, residual: Tree, how: Way) -> tuple[Tree, Tree]:
     """The arrays to send, and the residual for the next round."""
     if how == "int8":
         return compression.with_feedback(update, residual, how)
     return compression.encode(update, how), {}  # bf16 loses too little to be worth storing a residual
 
 
-def incoming(arrived: Tree, like: Tree, how: Way = "none") -> Tree:
+def incoming(arrived: Tree, like: Tree, how: Way) -> Tree:
     """The update in a message's checked arrays; ``like`` has its names, shapes and types."""
     try:
         compression.check(arrived, like, how)
@@ -29,6 +29,6 @@ def incoming(arrived: Tree, like: Tree, how: Way = "none") -> Tree:
     return compression.decode(arrived, like, how)
 
 
-def expected(like: Tree, how: Way = "none") -> dict[str, Spec]:
+def expected(like: Tree, how: Way) -> dict[str, Spec]:
     """Names, shapes and types of the arrays that an update ``like`` this is sent as."""
     return specs(outgoing(like, {}, how)[0])

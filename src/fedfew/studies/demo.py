@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
     from fedfew.training.run import Run
 
-CLIENTS, ROUNDS, BATCH_SIZE, LR = 20, 100, 10, 0.1
+CLIENTS, BATCH_SIZE, LR = 20, 10, 0.1
 METHODS: dict[str, Method] = {"local only": LocalOnly(), "FedAvg": FedAvg(), "FedFew, 4 models": FedFew(models=4)}
 FEDFEW = "FedFew, 4 models"
 GROUP_NAMES = ("turned 0°", "turned 90°", "turned 180°", "turned 270°")
@@ -32,7 +32,7 @@ def federation(seed: int) -> Federation:
     return data.digits(CLIENTS, "rotation", seed=seed)
 
 
-def train_all(seed: int, watch: Watch, rounds: int = ROUNDS) -> dict[str, Run]:
+def train_all(seed: int, watch: Watch, rounds: int) -> dict[str, Run]:
     """One run per method; ``watch(label)`` gives the function that is called after each of its rounds."""
     clients = federation(seed)
     # "auto" might take the one engine or the other, and the last digits with it; the demonstration is to be the same each time

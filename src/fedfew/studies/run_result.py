@@ -24,7 +24,7 @@ OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_me
 
 
 def run_result(
-    run: Run, federation: Federation, settings: Settings, cost: Cost | None, about: dict[str, Any], notes: Sequence[str] = ()
+    run: Run, federation: Federation, settings: Settings, cost: Cost | None, about: dict[str, Any], notes: Sequence[str]
 ) -> dict[str, Any]:
     """All three, as plain values. about: what the runner knows (code, started, seconds)."""
     from fedfew.evaluation.metrics import evaluate

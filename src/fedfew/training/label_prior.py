@@ -15,6 +15,7 @@ from torch import Tensor
 from fedfew.config import LocalTraining
 from fedfew.federation import Federation, Samples
 
+STEPS = 100  # of EM
 SMOOTHING = 1.0  # added to the count of every class, so that no class is ruled out
 
 
@@ -41,7 +42,7 @@ def with_label_prior(federation: Federation, training: LocalTraining, classes: i
     return federation.with_splits(lambda samples: replace(samples, log_prior=priors))
 
 
-def estimated_log_prior(scores: Tensor, classes: int, rounds: int = 100) -> Tensor:
+def estimated_log_prior(scores: Tensor, classes: int) -> Tensor:
     """log π ``[classes]`` estimated from unlabelled inputs: EM of Saerens, Latinne and Decaestecker (2002).
 
     scores: ``[N, classes]``, what a model trained with label priors says of the inputs, i.e. log-likelihoods of the classes up to
@@ -49,7 +50,7 @@ def estimated_log_prior(scores: Tensor, classes: int, rounds: int = 100) -> Tens
     """
     log_likelihood = scores.double().log_softmax(1)
     log_prior = torch.full((classes,), 1 / classes, dtype=torch.float64, device=scores.device).log()
-    for _ in range(rounds):
+    for _ in range(STEPS):
         responsibilities = (log_likelihood + log_prior).softmax(1)
         counts = responsibilities.sum(0) + SMOOTHING
         log_prior = (counts / counts.sum()).log()
