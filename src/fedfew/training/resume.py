@@ -24,7 +24,13 @@ def state_in(folder: Path | None, resume: bool, identity: dict[str, Any]) -> tup
         return None, []
     if not resume:
         raise ValueError(f"{folder} already holds a run: resume it (resume=True), or choose another folder")
-    return checkpoint.read_newest(folder, identity)
+    try:
+        return checkpoint.read_newest(folder, identity)
+    except checkpoint.CheckpointError as error:
+        if "belongs to another run" not in str(error):
+            raise
+        advice = f"With other settings, start a new run from its models (start=fedfew.load(…), --start {folder})"
+        raise checkpoint.CheckpointError(f"{error}. {advice}") from None
 
 
 def with_recorded(config: TrainConfig, state: State) -> TrainConfig:

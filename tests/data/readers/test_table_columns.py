@@ -36,6 +36,8 @@ def chosen(columns: dict[str, object], **named: object) -> table_columns.Feature
         ("visit", list(range(1000, 1000 + N)), "an id: every value is different"),
         ("visit", [float(1000 + i) for i in range(N)], "an id: every value is different"),
         ("visit", [f"v{i}" for i in range(N)], "an id: every value is different"),
+        ("dose", ["12,5", *[f" {i}.25" for i in range(N - 2)], "1e-3"], f"{N - 1} of {N} values are numbers, but not '12,5'"),
+        ("dose", ["low", "high", *[f"{i}" for i in range(60)] * 2], "120 of 122 values are numbers, but not 'high', 'low'"),
         ("notes", [f"word {i % 30} {i}" for i in range(N)] * 2, None),
         ("ward", ["A"] * N, "the same value in all rows"),
         ("dose", [None] * N, "no values"),
@@ -46,7 +48,7 @@ def test_what_is_left_out_and_why(name: str, values: list[object], reason: str |
     if reason is None:
         values, reason = [f"w{i % 60}" for i in range(2 * N)], "60 different words, more than 50 categories"
     rows = len(values)
-    found = chosen({"age": (AGE * 2)[:rows], name: values})
+    found = chosen({"age": (AGE * 4)[:rows], name: values})
     assert found.used == ("age",)
     assert __import__("re").match(reason, found.left_out[name])
 

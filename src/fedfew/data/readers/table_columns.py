@@ -11,12 +11,15 @@ import numpy as np
 
 from fedfew.data.decoded import Column, Features
 from fedfew.data.errors import DataError
+from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_CATEGORIES = 50  # a text column with more different values is not used as a category, unless it is named
 ROWS_FOR_IDS = 20  # in smaller tables different values in all rows are no sign of an id
+NUMBERS_BUT = 0.1  # the most words that are no numbers in a column that was meant to hold numbers
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _ID_NAME = re.compile(r"(?i:(^|[\s_\-.])(id|ids|uid|uuid|guid|mrn|key)$)|[a-z](Id|ID)$|(?i:^id[\s_\-.])")
 _ID_NAMES = {"", "unnamed: 0", "index", "idx", "row", "row_number", "rownames", "patient", "subject", "participant", "name"}
 
@@ -138,7 +141,17 @@ def _reason_to_leave_out(table: pa.Table, name: str, kind: str | None, index: se
         return "the same value in all rows"
     whole = kind == "category" or not types.is_floating(type_) or pc.all(pc.equal(column, pc.floor(column))).as_py()
     if whole and not types.is_boolean(type_) and different == len(column) - column.null_count and len(column) >= ROWS_FOR_IDS:
-        return "an id: every value is different"
+        return (kind == "category" and _nearly_numbers(column)) or "an id: every value is different"
     if kind == "category" and different > MOST_CATEGORIES:
-        return f"{different:,} different words, more than {MOST_CATEGORIES} categories"
+        return _nearly_numbers(column) or f"{different:,} different words, more than {MOST_CATEGORIES} categories"
     return None
+
+
+def _nearly_numbers(column: pa.ChunkedArray) -> str | None:
+    """Why a column of words is none: nearly all of them are numbers, so that the others are mistakes."""
+    words = [word for word in column.to_pylist() if word is not None]
+    wrong = [word for word in words if not _NUMBER.fullmatch(word.strip())]
+    if not 0 < len(wrong) <= NUMBERS_BUT * len(words):
+        return None
+    some = ", ".join(repr(shortened(printable(word))) for word in sorted(set(wrong))[:3])
+    return f"{len(words) - len(wrong):,} of {len(words):,} values are numbers, but not {some}"
