@@ -1,4 +1,4 @@
-"""Estimators in the manner of scikit-learn: ``fit(X, y, groups=client)``, ``predict(X, groups=client)``."""
+"""Estimators with the interface of scikit-learn: ``fit(X, y, groups=client)``, ``predict(X, groups=client)``."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def correct(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _squares(outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    """Per target (y − output)², y and y²; in double precision, for a variance is a small difference of large numbers."""
+    """Per target (y − output)², y and y²; in double precision, since a variance is a small difference of large numbers."""
     y = y.double()
     return (*(y - outputs).square().unbind(-1), *y.unbind(-1), *y.square().unbind(-1))
 

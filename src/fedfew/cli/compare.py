@@ -77,13 +77,7 @@ def compare(
     tracking.open(*(track or []), folder=Path())  # a missing package is reported now
     plots.check_output(output)
     file = runfolder.configuration(folder, "compare", resume, config, given)
-    kept = str(file.pop("methods", DEFAULT_METHODS))
-    specs = kept if methods is None else methods
-    for own in parse(specs).values():
-        if is_own(own["name"]):
-            if resume:
-                runfolder.check_named_by_user(folder, own["name"], methods, f"--methods {kept}, here for")
-            import_method(own["name"])
+    specs = _specs(methods, str(file.pop("methods", DEFAULT_METHODS)), folder, resume)
     count = seeds or int(file.pop("seeds", DEFAULT_SEEDS))
     common = {name: value for name, value in file.items() if name not in ("methods", "seeds", "method")}
     set_by_user = recipe.explicit(flags.given(given), common)
@@ -111,6 +105,17 @@ def compare(
         tables.comparison(runs, title), tables.costs({label: counted for label, counted in costs.items() if counted is not None})
     )
     console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+
+
+def _specs(given: str | None, kept: str, folder: Path | None, resume: bool) -> str:
+    """The methods to compare: those given, else those kept in the folder or the default. The user's own are imported."""
+    specs = kept if given is None else given
+    for method in parse(specs).values():
+        if is_own(method["name"]):
+            if resume:
+                runfolder.check_named_by_user(folder, method["name"], given, f"--methods {kept}, here for")
+            import_method(method["name"])
+    return specs
 
 
 def _settings(

@@ -26,8 +26,8 @@ def client_scores(logits: ArrayLike, labels: ArrayLike, classes: int) -> ClientS
     """Scores of one client from ``logits[N, classes]`` and ``labels[N]``.
 
     A client seldom has all classes, so each macro mean says over which it is taken:
-    ``macro_f1``: those that occur among the labels *or* the predictions. A class predicted but absent counts as 0, for it is
-    always wrong; a class that is neither is no question that was asked.
+    ``macro_f1``: those that occur among the labels *or* the predictions. A class predicted but absent counts as 0, since it is
+    always wrong; a class that is neither does not count.
     ``auc``: those that have both positives and negatives among the labels; NaN if there is none. Samples are ranked by the
     log-odds of the class, the same order as that of its probability, without the ties of probabilities rounded to 0 or 1.
     """

@@ -35,7 +35,7 @@ def save(folder: Path, task: Task, candidates: Tree, scores: ServedScores) -> No
 
 
 def reported(scores: ServedScores) -> dict[str, Any]:
-    """What is sent of them; nothing where there is no score (R² of equal targets), for numbers in messages are finite."""
+    """What is sent of them; nothing where there is no score (R² of equal targets), since numbers in messages must be finite."""
     return {} if bool(scores.score.isnan().any()) else _as_values(scores)
 
 

@@ -67,7 +67,7 @@ def _apart(row: Layer) -> tuple[dict[str, Any], dict[str, Any]]:
 def with_data_defaults(merged: dict[str, Any]) -> dict[str, Any]:
     """With the defaults of the data set filled in, so that a protocol can change them and equal runs have equal settings."""
     from fedfew.data.prepared import is_prepared
-    from fedfew.data.reading import CLIENTS
+    from fedfew.data.reading import CLIENTS, PARTITION
     from fedfew.data.sources import SOURCES
 
     dataset = merged.get("dataset", Settings.dataset)
@@ -75,7 +75,7 @@ def with_data_defaults(merged: dict[str, Any]) -> dict[str, Any]:
     if is_prepared(dataset):
         return merged
     source = SOURCES.get(dataset)
-    partition, clients = (source.partition, source.clients) if source else ("dirichlet:0.5", CLIENTS)
+    partition, clients = (source.partition, source.clients) if source else (PARTITION, CLIENTS)
     if merged.get("client") or (source is None and _has_folders_of_clients(dataset)):  # the data name their clients
         return merged
     natural = str(merged.get("partition", "")).startswith("by:")  # one client per value, unless clients is given

@@ -63,7 +63,7 @@ def ranges() -> tuple[Range, ...]:
 def number(measure: str, column: str, row: str, point: Mapping[str, Any] | None = None) -> Number | None:
     """What the paper prints for a measure of a method (``row``) on data (``column``) at a grid point; None where nothing.
 
-    Rounds are no axis of the paper's: with local epochs they follow, for the updates are the same.
+    Rounds are not an axis in the paper: they follow from the local epochs, since the updates are the same.
     """
     axes = [(axis, value) for axis, value in (point or {}).items() if axis != "rounds"]
     if not all(isinstance(value, int | float) for _, value in axes):

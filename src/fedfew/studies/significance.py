@@ -1,7 +1,7 @@
 """Whether two methods differ, judged over seeds: the same seeds, so pairs.
 
-Two tests, for few seeds carry little: Student's paired t-test, which believes that differences are normal, and the exact
-sign-flip permutation test, which believes no more than that without a difference each sign would be as likely as the other. Of n
+Two tests, since few seeds carry little information: Student's paired t-test, which assumes normal differences, and the exact
+sign-flip permutation test, which assumes only that without a difference both signs are equally likely. Of n
 seeds there are 2ⁿ sign patterns, so the latter's p cannot go below 2/2ⁿ: with 3 seeds never below 0.25.
 """
 

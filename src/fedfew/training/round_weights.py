@@ -20,7 +20,7 @@ class RoundWeights:
     def __init__(self, method: Method, state: State, share: Tensor) -> None:
         self.method = method
         self.share = share
-        self.median = median = state.median_loss  # kept here, for the state changes when the round is complete
+        self.median = median = state.median_loss  # kept here, since the state changes when the round is complete
         self.confirmed = state.confirmed  # likewise
         self.bound = method.loss_bound(median) if median is not None and median > 0 else None
 

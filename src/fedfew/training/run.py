@@ -69,7 +69,7 @@ class Run(Predictor):
         return self._criterion or chosen(self.settings.get("loss", "auto"), self.task.name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle: the state and an untrained module, for factories are often functions within functions."""
+        """For pickle: the state and an untrained module, since factories are often functions within functions."""
         try:
             module = self._factory()
         except ValueError:  # a module of the user's own, which was not given to load

@@ -71,7 +71,7 @@ class SideFiles:
 
 
 class InMemory:
-    """The record of a run that is at hand."""
+    """The record of a run in memory."""
 
     def __init__(self, state: State) -> None:
         self.settings, self.round, self.events = state.settings, state.round, state.events

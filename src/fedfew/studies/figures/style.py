@@ -214,7 +214,7 @@ def empty_panel(axis: Any, why: str) -> None:
 
 
 def percent_limits(axes: Iterable[Any]) -> None:
-    """No more of 0 … 100 % than is needed, and nothing beyond; to be called when all is drawn, for axes may share."""
+    """Limits within 0 … 100 %; to be called when everything is drawn, since axes may share their limits."""
     for axis in axes:
         low, high = axis.get_ylim()
         axis.set_ylim(max(low, -1.0), min(high, 101.0))

@@ -132,6 +132,6 @@ def tchebycheff(clients: int = 5) -> Check:
 
 
 def _shared(world: Quadratics, pair: tuple[int, ...]) -> Array:
-    """One model amid the pair, then each other client's own optimum."""
+    """One model midway between the pair, then each other client's own optimum."""
     others = [i for i in range(len(world)) if i not in pair]
     return np.vstack([world.optimum[list(pair)].mean(0), world.optimum[others]])
