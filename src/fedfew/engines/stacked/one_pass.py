@@ -86,7 +86,9 @@ class OnePass:
         lengths = tuple(s.longest for s in splits)
         names = tuple(tuple(path for path, _ in named_leaves(params)) for params in several)
         name = (lengths, names, layout.log_prior is not None, log_weights is not None)
-        found: list[Found] = self._recordings.from_the_second_time(name, self._function(*name), *tensors)
+        again = len(several) > 1  # they are scored together where all clients train together, as in every round
+        recorded = self._recordings if again else self._recordings.from_the_second_time
+        found: list[Found] = recorded(name, self._function(*name), *tensors)
         return [[ModelScores(*on_split) for on_split in of_stack] for of_stack in found]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
