@@ -23,17 +23,19 @@ import torch
 import fedfew
 from fedfew.bench import history
 from fedfew.engines.base import Engine
+from fedfew.engines.orders import Orders
 from fedfew.engines.stacked import traced
 from fedfew.engines.stacked.engine import Stacked
-from fedfew.training import api, checkpoint, loop, round_record, serving
+from fedfew.training import api, checkpoint, loop, round_record
 from fedfew.training.aggregation import Aggregation
+from fedfew.training.serving import Serving
 
 PARTS: list[tuple[Any, str, str]] = [
     (traced, "recorded", "recording steps and scores"),
     (traced, "_replay", "recording steps and scores"),
     (Stacked, "_train", "training: around the replay"),
-    (Stacked, "_scores", "scores: around the replays"),
-    (serving, "score", "scores: around the replays"),
+    (Serving, "scores", "scores: around the replay"),
+    (Orders, "of", "orders of samples"),
     (Engine, "pass_of", "orders of samples"),
     (Aggregation, "add", "weights and weighted mean"),
     (Aggregation, "result", "weights and weighted mean"),
@@ -75,7 +77,7 @@ class Parts:
         def named(graph: Any, constants: Any) -> Any:
             program = scripted(graph, constants)
             trains = any("baddbmm_" in str(node.target) for node in graph.nodes)
-            return program and self.timed(program, "training: the replay" if trains else "scores: the replays")
+            return program and self.timed(program, "training: the replay" if trains else "scores: the replay")
 
         module["scripted"] = named
 

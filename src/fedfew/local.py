@@ -84,9 +84,12 @@ def gradient_of(loss: Loss, parameters: Tree, buffers: Tree) -> tuple[Tree, Tens
     return tree_map(torch.detach, gradient), value.detach()
 
 
+INFINITE = torch.tensor(torch.inf)  # a tensor: a recording's program takes no such number
+
+
 def best_model(losses: Tensor) -> Tensor:
     """For each client of ``losses[C, K]`` the model with the least loss, [C]; one whose loss is NaN is never preferred."""
-    return losses.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(1)
+    return losses.where(~losses.isnan(), INFINITE.to(losses)).argmin(1)
 
 
 @dataclass(frozen=True)

@@ -69,13 +69,13 @@ def test_local_keeps_no_server_models_and_its_two_scores_are_one():
 
 @pytest.mark.parametrize(("options", "sets"), [({}, {2}), ({"chunk": 3}, {1}), ({"participation": 0.5}, {1})])
 def test_models_served_and_adapted_are_scored_together_where_everyone_trains_at_once(options, sets, monkeypatch):
-    found, scores_of = set(), fedfew.engines.Stacked.scores_of
+    found, chosen_scores = set(), fedfew.engines.Stacked.chosen_scores
 
-    def counted(self, several, splits):
+    def counted(self, several, own, test):
         found.add(len(several))
-        return scores_of(self, several, splits)
+        return chosen_scores(self, several, own, test)
 
-    monkeypatch.setattr(fedfew.engines.Stacked, "scores_of", counted)
+    monkeypatch.setattr(fedfew.engines.Stacked, "chosen_scores", counted)
     train(FedFew(models=2), engine="stacked", **options)
     assert found == sets
 

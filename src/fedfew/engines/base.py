@@ -26,7 +26,7 @@ from fedfew.engines.loss import with_client_terms
 from fedfew.engines.orders import Orders
 from fedfew.engines.precision import products
 from fedfew.federation import Samples
-from fedfew.local import LocalEpochs
+from fedfew.local import LocalEpochs, best_model
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree, leaves, tree_map
@@ -154,9 +154,15 @@ class Engine(ABC):
         with self._evaluating(splits[0]):
             return self._scores(params, splits)
 
-    def scores_of(self, several: Sequence[Tree], splits: Sequence[Samples]) -> list[list[ModelScores]]:
-        """The same of several stacks of models for the same clients."""
-        return [self.scores(params, splits) for params in several]
+    def chosen_scores(self, several: Sequence[Tree], own: Samples, test: Samples) -> list[tuple[Tensor, ModelScores]]:
+        """Of each of several stacks ``[1 or C, S, …]``: the model ``[C]`` with the least loss on each client's own samples, and
+        its scores ``[C]`` on the test samples."""
+        found = []
+        for params in several:
+            on_own, on_test = self.scores(params, [own, test])
+            choice = best_model(on_own.loss)
+            found.append((choice, ModelScores(*(t.gather(1, choice[:, None])[:, 0] for t in (on_test.loss, on_test.score)))))
+        return found
 
     def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:
         """Scores ``[C, 1]`` of each client's mixture of outputs, e.g. Σ_s weights[i, s]·p_s(y|x), and ``[C, S]`` of its single

@@ -52,8 +52,8 @@ def by_loss(candidates: Tree, config: TrainConfig, learned: Tensor | None) -> bo
 
 def scores_by_loss(engine: Engine, several: Sequence[Tree], own_data: Samples, test: Samples) -> list[ServedScores]:
     """:func:`score` of several sets of candidates of the same clients, who choose :func:`by_loss`; in one pass where possible."""
-    found = engine.scores_of(several, [own_data, test])
-    return [_of_choice(best_model(own.loss).cpu(), on_test, None) for own, on_test in found]
+    found = engine.chosen_scores(several, own_data, test)
+    return [ServedScores(choice.cpu(), scores.score.cpu(), scores.loss.cpu()) for choice, scores in found]
 
 
 def _of_choice(choice: Tensor, scores: ModelScores, mixture: Tensor | None) -> ServedScores:

@@ -146,16 +146,22 @@ def test_of_many_clients_some_are_scored_at_a_time(clients, monkeypatch):
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_several_stacks_are_scored_in_one_pass_where_they_fit(fits, monkeypatch):
-    own, splits = replicas(mlp, models=3), [DATA.train, DATA.test]
-    shared = tree_map(lambda t: -t[:1, :2], own)
+@pytest.mark.parametrize("prior", [None, PRIOR], ids=["no prior", "prior"])
+def test_models_that_clients_choose_are_scored_for_several_stacks_in_one_pass_where_they_fit(prior, fits, monkeypatch):
+    train, test = splits = [replace(s, log_prior=prior) for s in (DATA.train, DATA.test)]
     each = stacked().bytes_per_sample(DATA.train) * 3 * (DATA.train.longest + DATA.test.longest)
     monkeypatch.setattr(one_pass, "SMALL", (8 if fits else 7) * each)  # of four clients, twice
-    engine, other = stacked(), stacked()
-    for _ in range(3):  # plain, recorded, replayed
-        together = engine.scores_of([own, shared], splits)
-        assert len(engine._one_pass._recordings._seen) == (0 if fits else 2)
-        for params, found in zip((own, shared), together, strict=True):
-            for scores, alone in zip(found, other.scores(params, splits), strict=True):
-                torch.testing.assert_close(scores.loss, alone.loss)
-                torch.testing.assert_close(scores.score, alone.score, equal_nan=True)
+    engine = stacked()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        own = tree_map(torch.randn_like, replicas(mlp, models=3))
+        shared = tree_map(lambda t: -t[:1, :2], own)
+        own = tree_map(lambda t, at=seed: t.index_fill(1, torch.tensor([at]), torch.nan), own)  # nobody can choose this one
+        found = engine.chosen_scores([own, shared], train, test)
+        assert len(engine._one_pass._recordings._recordings) == (1 if fits else min(2 * seed, 2))
+        for params, models, (choice, scores) in zip((own, shared), (3, 2), found, strict=True):
+            for i in range(4):
+                losses, on_test = ([by_hand(params, of, prior, i, s) for s in range(models)] for of in splits)
+                best = int(np.nanargmin([loss for loss, _ in losses]))
+                assert choice[i] == best
+                assert (scores.loss[i].item(), scores.score[i].item()) == pytest.approx(on_test[best], rel=1e-5)

@@ -176,11 +176,12 @@ class Stacked(Engine):
         """How many clients are scored in one pass."""
         return self._one_pass.clients_at_once(params, splits, self._bytes_per_sample(splits[0]))
 
-    def scores_of(self, several: Sequence[Tree], splits: Sequence[Samples]) -> list[list[ModelScores]]:
-        if min(self.clients_at_once(params, splits) for params in several) < len(several) * len(splits[0].count):
-            return super().scores_of(several, splits)
-        with self._evaluating(splits[0]):
-            return self._one_pass.scores_of(several, splits)
+    def chosen_scores(self, several: Sequence[Tree], own: Samples, test: Samples) -> list[tuple[Tensor, ModelScores]]:
+        at_once = min(self.clients_at_once(params, [own, test]) for params in several)
+        if len(several) == 1 or at_once < len(several) * len(own.count):
+            return super().chosen_scores(several, own, test)
+        with self._evaluating(own):
+            return self._one_pass.chosen(several, own, test)
 
     def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
         clients, shared = len(splits[0].count), leaves(params)[0].shape[0] == 1

@@ -2,13 +2,14 @@
 
 For small models nearly all the time of scoring goes into deciding what to compute, once per model, batch and split. Here the
 samples of all clients lie side by side, filled up to the longest of each split, and are gathered once for all rounds in which the
-same clients are scored. Large stacks are scored batch by batch: their time is arithmetic, and filling up would add to it.
+same clients are scored. Where a client chooses among models, only the one it chooses meets its test samples. Large stacks are
+scored batch by batch: their time is arithmetic, and filling up would add to it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from fedfew.engines.evaluation import ModelScores, forward
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
-from fedfew.stack import Tree, from_named, leaves, named_leaves
+from fedfew.local import best_model
+from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
@@ -41,6 +43,11 @@ class Layout:
     own: Tensor  # [C, B]: False for what fills a client's rows up
     count: Tensor  # [splits, C]
     log_prior: Tensor | None  # [C, B, classes]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        data = (self.x, self.y, self.own, self.count)
+        return data if self.log_prior is None else (*data, self.log_prior)
 
     @classmethod
     def of(cls, splits: tuple[Samples, ...]) -> Layout:
@@ -74,22 +81,38 @@ class OnePass:
     def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
         """Scores ``[C, S]`` of ``params[R, S, …]``, each shared by C/R clients, on each split (the loss alone on all but the
         last); with log_weights ``[C, S]`` those of the mixture, too, as the last column."""
-        return self.scores_of([params], splits, log_weights)[0]
+        layout, lengths, names = self._layout(tuple(splits)), tuple(s.longest for s in splits), _names(params)
+        several = log_weights is not None
+        given = len(layout.tensors)
 
-    def scores_of(
-        self, several: Sequence[Tree], splits: Sequence[Samples], log_weights: Tensor | None = None
-    ) -> list[list[ModelScores]]:
-        """The same of several stacks."""
-        layout = self._layout(tuple(splits))
-        optional = [t for t in (layout.log_prior, log_weights) if t is not None]
-        tensors = (layout.x, layout.y, layout.own, layout.count, *(t for params in several for t in leaves(params)), *optional)
-        lengths = tuple(s.longest for s in splits)
-        names = tuple(tuple(path for path, _ in named_leaves(params)) for params in several)
-        name = (lengths, names, layout.log_prior is not None, log_weights is not None)
-        again = len(several) > 1  # they are scored together where all clients train together, as in every round
-        recorded = self._recordings if again else self._recordings.from_the_second_time
-        found: list[Found] = recorded(name, self._function(*name), *tensors)
-        return [[ModelScores(*on_split) for on_split in of_stack] for of_stack in found]
+        def function(*tensors: Tensor) -> Found:
+            rest = iter(tensors[given:])
+            models = from_named({path: next(rest) for path in names})
+            return self._scored(lengths, models, tensors[:given], next(rest) if several else None)
+
+        tensors = (*layout.tensors, *leaves(params), *([] if log_weights is None else [log_weights]))
+        found: Found = self._recordings.from_the_second_time((lengths, names, given, several), function, *tensors)
+        return [ModelScores(*on_split) for on_split in found]
+
+    def chosen(self, several: Sequence[Tree], own: Samples, test: Samples) -> list[tuple[Tensor, ModelScores]]:
+        """Of each stack ``[1 or C, S, …]``: the model ``[C]`` with the least loss on each client's own samples, and its scores
+        ``[C]`` on the test samples. It is recorded the first time: who is scored so comes again in the next round."""
+        of_own, of_test, names = self._layout((own,)), self._layout((test,)), [_names(params) for params in several]
+        given = len(of_own.tensors)
+
+        def function(*tensors: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+            rest, found = iter(tensors[2 * given :]), []
+            for of_stack in names:
+                models = from_named({path: next(rest) for path in of_stack})
+                (losses,), *_ = self._losses((own.longest,), models, tensors[:given])
+                choice = best_model(losses.float())
+                ((loss, score),) = self._scored((test.longest,), _picked(models, choice), tensors[given : 2 * given])
+                found.append((choice, loss[:, 0], score[:, 0]))
+            return found
+
+        name = ("chosen", own.longest, test.longest, tuple(names), given)
+        tensors = (*of_own.tensors, *of_test.tensors, *(t for params in several for t in leaves(params)))
+        return [(choice, ModelScores(*scores)) for choice, *scores in self._recordings(name, function, *tensors)]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
@@ -100,36 +123,35 @@ class OnePass:
         self._layouts.move_to_end(key)
         return self._layouts[key]
 
-    def _function(
-        self, lengths: tuple[int, ...], names: tuple[tuple[str, ...], ...], prior: bool, mixes: bool
-    ) -> Callable[..., list[Found]]:
-        """The losses ``[C, S]`` of each stack on each split and the score on the last as a function of nothing but tensors."""
+    def _scored(
+        self, lengths: tuple[int, ...], params: Tree, data: tuple[Tensor, ...], log_weights: Tensor | None = None
+    ) -> Found:
+        """The losses ``[C, S]`` on each split of a layout, and the score on the last."""
+        criterion, (_, _, own, count, *_) = self.engine.criterion, data
+        means, outputs, y = self._losses(lengths, params, data, log_weights)
+        tail = slice(-lengths[-1], None)  # a score is asked for on the last split alone, and takes as long as the loss
+        statistics = criterion.task.statistics(outputs[:, :, tail], y[:, :, tail])
+        sums = [_kept(term, own[:, None, tail]).sum(-1, dtype=torch.float64) for term in statistics]
+        last = criterion.scores(torch.stack([means[-1], *(total / count[-1][:, None] for total in sums)]))
+        unknown = UNKNOWN.to(own.device)
+        return [*((mean.float(), unknown.expand_as(mean)) for mean in means[:-1]), last]
+
+    def _losses(
+        self, lengths: tuple[int, ...], params: Tree, data: tuple[Tensor, ...], log_weights: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The losses ``[C, S]`` on each split, the outputs ``[C, S, B, d]`` and the labels ``[C, S, B]``."""
         criterion = self.engine.criterion
-
-        def scores(x: Tensor, y: Tensor, own: Tensor, count: Tensor, *rest: Tensor) -> list[Found]:
-            given = iter(rest)
-            several = [from_named({path: next(given) for path in of_stack}) for of_stack in names]
-            optional = tuple(given)
-            return [of(params, x, y, own, count, optional) for params in several]
-
-        def of(params: Tree, x: Tensor, y: Tensor, own: Tensor, count: Tensor, optional: tuple[Tensor, ...]) -> Found:
-            outputs = self._outputs(params, x)  # [C, S, B, d]
-            if prior:
-                outputs = outputs + optional[0][:, None]
-            if mixes:
-                mixed = criterion.task.mixed(outputs.movedim(1, 0), optional[-1].T[..., None, None])
-                outputs = torch.cat([outputs, mixed[:, None]], 1)
-            y = y[:, None].expand(-1, outputs.shape[1], *y.shape[1:])
-            losses = _kept(criterion.losses(outputs, y), own[:, None]).split(list(lengths), -1)
-            means = [part.sum(-1, dtype=torch.float64) / count[at][:, None] for at, part in enumerate(losses)]
-            tail = slice(-lengths[-1], None)  # a score is asked for on the last split alone, and takes as long as the loss
-            statistics = criterion.task.statistics(outputs[:, :, tail], y[:, :, tail])
-            sums = [_kept(term, own[:, None, tail]).sum(-1, dtype=torch.float64) for term in statistics]
-            unknown = UNKNOWN.to(x.device)
-            last = criterion.scores(torch.stack([means[-1], *(total / count[-1][:, None] for total in sums)]))
-            return [*((mean.float(), unknown.expand_as(mean)) for mean in means[:-1]), last]
-
-        return scores
+        x, y, own, count, *priors = data
+        outputs = self._outputs(params, x)  # [C, S, B, d]
+        for prior in priors:
+            outputs = outputs + prior[:, None]
+        if log_weights is not None:
+            mixed = criterion.task.mixed(outputs.movedim(1, 0), log_weights.T[..., None, None])
+            outputs = torch.cat([outputs, mixed[:, None]], 1)
+        y = y[:, None].expand(-1, outputs.shape[1], *y.shape[1:])
+        losses = _kept(criterion.losses(outputs, y), own[:, None]).split(list(lengths), -1)
+        means = [part.sum(-1, dtype=torch.float64) / count[at][:, None] for at, part in enumerate(losses)]
+        return means, outputs, y
 
     def _outputs(self, params: Tree, x: Tensor) -> Tensor:
         def of(weights: Tree, x: Tensor) -> Tensor:
@@ -146,6 +168,17 @@ class OnePass:
                 return of_runs.unflatten(2, (-1, x.shape[1])).movedim(1, 2).flatten(0, 1)
             shared = {path: t[0] for path, t in named_leaves(params)}
             return of_models(from_named(shared), x.flatten(0, 1)).unflatten(1, x.shape[:2]).movedim(0, 1)
+
+
+def _names(params: Tree) -> tuple[str, ...]:
+    return tuple(path for path, _ in named_leaves(params))
+
+
+def _picked(params: Tree, choice: Tensor) -> Tree:
+    """The chosen model of each client, ``[C, 1, …]``, of ``[1 or C, S, …]``."""
+    clients, models = leaves(params)[0].shape[:2]
+    at = choice if clients == 1 else choice + models * torch.arange(clients, device=choice.device)
+    return tree_map(lambda t: t.flatten(0, 1).index_select(0, at)[:, None], params)
 
 
 def _kept(term: Tensor, own: Tensor) -> Tensor:
