@@ -1,8 +1,10 @@
 """The engine by name, and ``auto``: the fastest of a short trial."""
 
 import random
+from dataclasses import replace
 
 import pytest
+import torch
 from torch import nn
 
 from fedfew.engines import LocalTraining, Sequential, Stacked, Threaded, UnsupportedModuleError, choice, make
@@ -59,7 +61,7 @@ def test_auto_takes_the_fastest_once_for_each_kind_of_work(stack, threads, faste
         return type(make("auto", linear(), LocalTraining(lr=lr, batch_size=batch_size), 0, FEDERATION.train, models))
 
     assert auto() is fastest
-    assert trials == [*[("sequential", 1)] * 2, *WORK, *TURN * choice.TURNS]
+    assert trials == [*[("sequential", 1)] * 4, *WORK, *TURN * choice.TURNS]  # one model, then all three
     number = len(trials)
     assert auto(lr=0.2) is fastest
     assert len(trials) == number, "the same work is not tried again"
@@ -84,18 +86,62 @@ def test_six_of_six_trials_take_the_same_engine_on_a_busy_machine(monkeypatch):
     assert names == {"stacked"}
 
 
-def test_a_trial_of_long_steps_is_kept_short(monkeypatch):
+def auto_in(monkeypatch, seconds, models=3, samples=FEDERATION.train):
+    """The engine that ``auto`` takes, and what was tried, where ``seconds(name, models, clients)`` of each are given."""
     trials = []
 
-    def seconds(engine, samples, models, clients):
-        trials.append((engine.name, clients))
-        return {"sequential": 9.0, "threaded": 16.0, "stacked": 19.0}[engine.name]
+    def timed(engine, samples, models, clients):
+        trials.append((engine.name, models, clients))
+        return seconds(engine.name, models, clients)
 
-    monkeypatch.setattr(choice, "_seconds", seconds)
+    monkeypatch.setattr(choice, "_seconds", timed)
     monkeypatch.setattr(choice, "_fastest", {})
-    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, FEDERATION.train, 3)
-    assert engine.name == "threaded", "16 s against twice 9"
-    assert trials == [*[("sequential", 1)] * 2, *[("stacked", 2), ("threaded", 2)] * 2]
+    return make("auto", linear(), LocalTraining(lr=0.1, batch_size=4), 0, samples, models), trials
+
+
+@pytest.mark.parametrize(
+    ("threaded", "fastest", "turns"),
+    [
+        ([30.0, 16.0], "threaded", 2),  # the first pass starts the threads and does not count: 16 s against twice 9
+        ([30.0, 29.0], "sequential", 2),
+        ([54.1, 1.0], "sequential", 1),  # more than three times as long: it gets no second pass
+    ],
+)
+def test_long_steps_are_tried_with_one_model_and_without_a_stack(threaded, fastest, turns, monkeypatch):
+    monkeypatch.setattr(choice.torch, "get_num_threads", lambda: 2)
+    passes = iter(threaded)
+    engine, trials = auto_in(monkeypatch, lambda name, models, clients: 9.0 if name == "sequential" else next(passes))
+    assert engine.name == fastest
+    assert trials == [*[("sequential", 1, 1)] * 2, *[("threaded", 1, 2)] * turns]
+    assert engine.why.endswith("; a stack, which cannot shorten steps this long, was not tried")
+
+
+def test_long_steps_on_one_core_need_no_trial(monkeypatch):
+    monkeypatch.setattr(choice.torch, "get_num_threads", lambda: 1)
+    engine, trials = auto_in(monkeypatch, lambda *_: 9.0)
+    assert trials == [("sequential", 1, 1)] * 2
+    assert engine.why == "two steps of a client take 9 s, and on one core other engines cannot shorten them"
+    assert engine.name == "sequential"
+
+
+def test_on_one_core_threads_are_tried_for_images(monkeypatch):
+    """They lay them out channels last."""
+    monkeypatch.setattr(choice.torch, "get_num_threads", lambda: 1)
+    images = replace(FEDERATION.train, x=torch.zeros(len(FEDERATION.train.x), 1, 5, 1))
+    engine, trials = auto_in(monkeypatch, lambda name, models, clients: 9.0 if name == "sequential" else 14.0, samples=images)
+    assert engine.name == "threaded"
+    assert trials == [*[("sequential", 1, 1)] * 2, *[("threaded", 1, 2)] * 2]
+
+
+def test_many_models_are_tried_as_one_where_together_they_take_long(monkeypatch):
+    """0.15 s for one model and 0.45 s for three: a stack is tried, of two clients with a model each."""
+    engine, trials = auto_in(monkeypatch, lambda name, models, clients: {"stacked": 0.06}.get(name, 0.15) * models * clients)
+    assert engine.name == "stacked"
+    assert {(name, models, clients) for name, models, clients in trials} == {
+        ("sequential", 1, 1),
+        ("stacked", 1, 2),
+        ("threaded", 1, 2),
+    }
 
 
 def test_a_trial_takes_time():

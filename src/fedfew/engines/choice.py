@@ -64,24 +64,39 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
     are tried on as many clients as a fraction of a second allows; where that is not even one, two are taken to be twice as long.
     The engines take turns and the least time of each counts, because other work on the machine makes single times longer. Of
     engines that are about as fast, it is always the same one.
+
+    Long steps are arithmetic, of which every model has as much: they are tried with one model. On a CPU a stack cannot shorten
+    them, and on a single core threads can for images alone, by their layout: else these are not tried. An engine far behind in
+    its first pass gets no other.
     """
     plain = Sequential(module, training, seed)
-    one_client = min(_seconds(plain, samples, models, clients=1) for _ in range(2))
+    one_client = _least_of_two(plain, samples, models=1)
+    on_cpu, arithmetic = not samples.y.is_cuda, one_client > LONG
+    models = 1 if models * one_client > LONG else models
+    if models > 1:
+        one_client = _least_of_two(plain, samples, models)
     few = min(len(samples.count), max(2, int(TRIAL_SECONDS / one_client)))
-    tried: dict[str, Engine] = {"stacked": Stacked(module, training, seed)}
-    if not samples.y.is_cuda:  # the number of cores does not matter to a GPU
+    tried: dict[str, Engine] = {}
+    if not (on_cpu and arithmetic):
+        tried["stacked"] = Stacked(module, training, seed)
+    of_no_use = torch.get_num_threads() == 1 and samples.x.ndim != 4  # [N, channels, height, width]
+    if on_cpu and not (arithmetic and of_no_use):  # the number of cores does not matter to a GPU
         tried["threaded"] = Threaded(module, training, seed)
-    refused = ""
+    if not tried:
+        return "sequential", f"two steps of a client take {_time(one_client)}, and on one core other engines cannot shorten them"
+    seconds = {"sequential": few * one_client} if one_client > TRIAL_SECONDS else {}
+    refused = "" if "stacked" in tried else "; a stack, which cannot shorten steps this long, was not tried"
     for name, engine in list(tried.items()):
         try:
-            _seconds(engine, samples, models, few)  # the first time it records, or starts its threads
+            took = _seconds(engine, samples, models, few)  # the first time it records, or starts its threads
         except UnsupportedModuleError as error:
             refused = f"; {str(error).removesuffix(REMEDY)}"
             del tried[name]
-    seconds = dict.fromkeys(tried, math.inf)
-    if one_client > TRIAL_SECONDS:
-        seconds["sequential"] = few * one_client
-    else:
+            continue
+        if took > FAR_BEHIND * seconds.get("sequential", math.inf):
+            seconds[name] = took
+            del tried[name]
+    if "sequential" not in seconds:
         tried["sequential"] = plain
     spent = 0.0
     for turn in range(TURNS):
@@ -102,9 +117,16 @@ def _time(seconds: float) -> str:
 
 
 TRIAL_SECONDS = 0.1  # of sequential work that all are tried on: many clients where steps are short, two where they are long
+LONG = 0.2  # seconds of two sequential steps; of one model, before whose arithmetic a step takes about a hundredth of that
+FAR_BEHIND = 3.0  # times the sequential engine; a first pass, which records, was up to 2.7 times as long as a second one
 TURNS = 6  # that the engines take, fewer where steps are long
 ALIKE = 1.15  # times the least: the engine that is preferred is taken
 PREFERRED = ("threaded", "stacked", "sequential")  # convolutions on a CPU are where they are alike
+
+
+def _least_of_two(engine: Engine, samples: Samples, models: int) -> float:
+    """Seconds of one client; the first time may load code."""
+    return min(_seconds(engine, samples, models, clients=1) for _ in range(2))
 
 
 def _seconds(engine: Engine, samples: Samples, models: int, clients: int) -> float:
