@@ -140,7 +140,7 @@ def test_texts_without_labels_and_clients_are_divided_at_random(tmp_path: Path) 
         (("--dataset", "TEXTS", "--tokenizer", "./nowhere"), "./nowhere is no folder with a tokenizer"),
         (("--dataset", "TEXTS", *LANGUAGE), "give a file of texts and a tokenizer (--tokenizer FOLDER"),
         (("--dataset", "TEXTS", "--tokenizer", "FOLDER"), "has no column that is recognised as the label"),
-        (("--dataset", "digits", "--max-length", "0"), "max_length must be ≥ 1, not 0"),
+        (("--dataset", "digits", "--max-length", "0"), "max_length must be a whole number ≥ 1, not 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
