@@ -82,6 +82,9 @@ def test_without_a_prior_the_student_is_a_plain_module(data: fedfew.Federation) 
 def test_what_cannot_be_distilled_is_answered(run: fedfew.Run, data: fedfew.Federation) -> None:
     with pytest.raises(ValueError, match=r"client 0 uses one model, not a mixture: .* \(serve is 'best'\)"):
         distill(trained(data, rounds=1, serve="best"), 0, data)
+    alone = fedfew.train(data, "linear", "fedavg", rounds=1, serve="mixture", device="cpu", engine="sequential")
+    with pytest.raises(ValueError, match=r"uses one model, not a mixture: .* \(fedavg serves each client a single model\)"):
+        distill(alone, 0, data)
     with pytest.raises(ValueError, match="the federation has 2 clients, but the run 3"):
         distill(run, 0, fedfew.data.load("digits", clients=2, sample=60))
     numbers = fedfew.data.load([([[0.0], [1.0], [2.0], [3.0]], [0.5, 1.5, 2.5, 3.5])] * 2, task="regression")

@@ -17,6 +17,7 @@ import fedfew
 from fedfew import export
 from fedfew.data.tensorfile import BrokenFileError
 from fedfew.export import model_card, model_file
+from fedfew.report import tables
 from tests.helpers import federation, linear
 
 ABOUT = {"train": [23, 40, 7, 31], "pixels": "unit", "dtype": "float32"}
@@ -194,7 +195,7 @@ def test_where_clients_have_models_of_their_own_the_card_says_so(tmp_path: Path)
     card = export.read(export.write(own, tmp_path / "ditto")).card
     assert card["scores_are_of_these_models"] is False
     assert card["models"][0]["clients"] is None
-    assert "the scores are of those, not of the models here" in (tmp_path / "ditto/README.md").read_text()
+    assert "The scores are of what clients use, not of the models here." in (tmp_path / "ditto/README.md").read_text()
     shared = fedfew.train(federation(), "linear", "fedavg", rounds=1, engine="stacked")
     assert export.read(export.write(shared, tmp_path / "fedavg")).card["models"][0]["clients"] == 4
 
@@ -276,7 +277,11 @@ def test_the_page_says_what_the_logits_mean_and_how_models_are_served(run: fedfe
     ("method", "wanted", "unwanted"),
     [
         ("fedavg", ["All clients use this model."], ["mixture"]),
-        ("ditto", ["Clients of ditto use models of their own, which are not here."], ["mixture", "that fits its own data best"]),
+        (
+            "ditto",
+            ["Clients of ditto use models of their own, which stay with them and are not here."],
+            ["mixture", "that fits its own data best"],
+        ),
         ("fedem", ["weighted per client by weights that it learned", "predicts with a mixture of them"], ["exp(-loss"]),
     ],
 )
@@ -311,9 +316,12 @@ def test_an_export_holds_which_model_the_server_assigned_to_each_client(method: 
         torch.testing.assert_close(found.model_of(client)(x), run.models[cluster[client]](x) + prior)
 
 
-def test_clients_that_are_in_no_cluster_yet_use_none_of_the_models() -> None:
+def test_clients_that_are_in_no_cluster_yet_use_none_of_the_models(tmp_path: Path) -> None:
     run = fedfew.train(federation(), linear, "pacfl", rounds=1, participation=0.5, device="cpu", engine="sequential")
     assert run.choice.tolist().count(-1) == 2
     assert not run.serves_server_models
     x = federation().test.of(0)[0].numpy()
     assert run.predict(x, client=int(run.choice.argmin())).shape == (6,)  # with the initial model
+    page = (export.write(run, tmp_path / "it") / "README.md").read_text()
+    assert page.count("Some clients are not assigned to one of these models yet") == 2
+    assert [str(cell) for cell in tables.clients(run, {}).columns[1].cells].count("–") == 2

@@ -107,7 +107,7 @@ def test_models_of_the_clients_own_are_not_in_it(tmp_path: Path) -> None:
     data = federation()
     back = export.read(export.write(fedfew.train(data, linear, "ditto", **SHORT), tmp_path / "e"), linear)
     x, y = data.test.of(1)
-    for client, answer in ((1, "clients of ditto have models of their own"), (None, "client is missing")):
+    for client, answer in ((1, "clients of ditto use models that are not here"), (None, "client is missing")):
         with pytest.raises(ValueError, match=answer):
             back.predict(x, client=client)
     assert len(back.for_new_client(x, y).predict(x)) == len(x)

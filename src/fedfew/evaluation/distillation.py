@@ -50,7 +50,10 @@ def distill(
     if run.task.name != "classification":
         raise ValueError(f"a mixture is distilled for classes alone, and the task is {run.task.name}")
     if not isinstance(teacher, ServedModel) or len(teacher.models) == 1:
-        raise ValueError(f"client {client} uses one model, not a mixture: there is nothing to distil (serve is {_serve(run)!r})")
+        why = (
+            "serve is 'best'" if _serve(run) == "best" else f"{run.settings['method']['name']} serves each client a single model"
+        )
+        raise ValueError(f"client {client} uses one model, not a mixture: there is nothing to distil ({why})")
     if len(federation) != run.clients:
         raise ValueError(f"the federation has {len(federation)} clients, but the run {run.clients}: give the run's federation")
     best = copy.deepcopy(teacher.models[int(teacher.log_weights.argmax())])

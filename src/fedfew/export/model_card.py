@@ -54,7 +54,7 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
             f"({found['epochs']} epochs on its own training inputs, without labels)."
         )
     if not card["scores_are_of_these_models"]:
-        return f"Clients of {card['method']['name']} use models of their own, which are not here."
+        return _whose(card)
     if len(card["models"]) == 1:
         return "All clients use this model."
     if _overrides(card, "assigned"):
@@ -62,6 +62,13 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
     if _mixed(card):
         return "A client predicts with a mixture of them, weighted by how well they fit its own data."
     return "A client uses the one model that fits its own data best."
+
+
+def _whose(card: Mapping[str, Any]) -> str:
+    """Of scores that are not of the models here: whose they are."""
+    if _overrides(card, "assigned"):
+        return "Some clients are not assigned to one of these models yet: they use the initial model, which is not here."
+    return f"Clients of {card['method']['name']} use models of their own, which stay with them and are not here."
 
 
 def _mixed(card: Mapping[str, Any]) -> bool:
@@ -114,8 +121,7 @@ def _scores(card: Mapping[str, Any]) -> str:
     of_whom = (
         "served: the model as it is here. adapted: after a client's own local training, which is not part of this folder."
         if card["scores_are_of_these_models"]
-        else f"Clients of {card['method']['name']} use models of their own, which stay with them: the scores are of those, not "
-        "of the models here."
+        else f"{_whose(card)} The scores are of what clients use, not of the models here."
     )
     return (
         f"{_score(card)} on the clients' own test samples after round {scores['round']}. {of_whom}{_as_served(card)} "

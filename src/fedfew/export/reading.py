@@ -78,7 +78,7 @@ class Export(Predictor):
 
     def _why_not(self) -> str:
         if not self.card["scores_are_of_these_models"]:
-            return f"clients of {self.card['method']['name']} have models of their own. Predict from the run's folder"
+            return f"clients of {self.card['method']['name']} use models that are not here. Predict from the run's folder"
         what = "it was written without its clients (--anonymous), or they are not known"
         return f"{what}. Predict from the run's folder, or as a new client, with some labelled samples (for_new_client, --labels)"
 

@@ -125,7 +125,7 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
         table.add_row(
             name_cell(run.data.client_name(i)),
             *(str(column[i]) for column in known.values()),
-            str(model),
+            str(model) if model >= 0 else "–",
             *(percent(last[s][i]) for s in SCORES),
         )
     return table
