@@ -109,3 +109,8 @@ def test_a_client_whose_fine_tuning_diverges_keeps_the_model_that_it_started_fro
     found = FedBABU(finetune="head").fine_tuned(own, Diverging())  # type: ignore[arg-type]
     assert torch.equal(found["0.weight"], torch.arange(4.0).reshape(2, 2))
     assert torch.equal(found["2.weight"], torch.tensor([[2.0] * 3, [1.0] * 3]))
+
+
+def test_a_state_of_an_earlier_version_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="fedbabu: this state is of an earlier version, which fine-tuned in every round"):
+        FedBABU().client({}, {"head": {}, "model": {}}, None)  # type: ignore[arg-type]

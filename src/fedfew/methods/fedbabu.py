@@ -67,6 +67,8 @@ class FedBABU(Method):
         return stack([body]), own | {"untuned": torch.zeros(clients, dtype=torch.int64, device=leaves(model)[0].device)}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
+        if "untuned" not in own:
+            raise ValueError("fedbabu: this state is of an earlier version, which fine-tuned in every round; start the run anew")
         head = tree_map(lambda t: t[:, None], branch(own, "head"))  # initial
         body, losses = local.train(received, whole, context=head)
         model = tree_map(lambda t: t.expand(len(local), *t.shape[1:]), received) | head
