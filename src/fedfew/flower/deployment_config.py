@@ -95,19 +95,23 @@ class DeploymentConfig(Texts, TrainConfig):
             )
         if self.aggregation == "masked":
             check_method(method)
-            if products.wanted(self):
-                raise ValueError("adapters: average must not be product where aggregation is masked: masks hide single products")
-            if self.dp_noise:
-                raise ValueError("dp-noise must be 0 where aggregation is masked: the server clips updates, which masks hide")
-            if self.aggregator != "mean":
-                raise ValueError(
-                    f"aggregator must be mean where aggregation is masked, not {self.aggregator!r}: a robust rule compares "
-                    "single updates, which masks hide"
-                )
-            if self.compression != "none":
-                raise ValueError(f"compression must be none where aggregation is masked, not {self.compression!r}")
-            if self.clients < MIN_CLIENTS:
-                raise ValueError(f"clients must be ≥ {MIN_CLIENTS} where aggregation is masked, not {self.clients}")
+            self._check_masked()
+
+    def _check_masked(self) -> None:
+        """Refuse what masked updates cannot be used for."""
+        if products.wanted(self):
+            raise ValueError("adapters: average must not be product where aggregation is masked: masks hide single products")
+        if self.dp_noise:
+            raise ValueError("dp-noise must be 0 where aggregation is masked: the server clips updates, which masks hide")
+        if self.aggregator != "mean":
+            raise ValueError(
+                f"aggregator must be mean where aggregation is masked, not {self.aggregator!r}: a robust rule compares "
+                "single updates, which masks hide"
+            )
+        if self.compression != "none":
+            raise ValueError(f"compression must be none where aggregation is masked, not {self.compression!r}")
+        if self.clients < MIN_CLIENTS:
+            raise ValueError(f"clients must be ≥ {MIN_CLIENTS} where aggregation is masked, not {self.clients}")
 
     @classmethod
     def names(cls) -> list[str]:

@@ -25,7 +25,7 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.dispatcher import Dispatcher, Network
 from fedfew.flower.exchanges import Exchanges, put_score
 from fedfew.flower.messages import TRAIN
-from fedfew.flower.registry import Member, Registry
+from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
 from fedfew.stack import count_bytes
 from fedfew.training import privacy, round_record
@@ -72,7 +72,7 @@ class ServerLoop:
     def begin(self) -> None:
         """Wait for the sites, then initialise the state or read the newest checkpoint."""
         self._wait_for_sites()
-        members = [self._member(node) for node in self.dispatcher.present().values()]
+        members = [self.registry.members[node] for node in self.dispatcher.present().values()]
         state = ServerState(self.config, members, self._make_factory)
         self.server_state = state
         state.state.events += self._early_events
@@ -250,9 +250,6 @@ class ServerLoop:
     def _missing(self, present: list[int]) -> str:
         missing = [i for i in range(self.config.clients) if i not in present]
         return f"clients {some(missing)}" if len(missing) > 1 else f"client {some(missing)}"
-
-    def _member(self, node: int) -> Member:
-        return self.registry.members[node]
 
     @property
     def _exchanges(self) -> Exchanges:
