@@ -5,7 +5,7 @@ import torch
 
 import fedfew
 from fedfew import FedAvg, FedFew
-from tests.helpers import difference, same_run
+from tests.helpers import difference, federation, same_run
 from tests.training.small import FEDERATION, train
 
 
@@ -100,3 +100,12 @@ def test_data_given_to_load_are_answered_with_what_loads_data(tmp_path):
             TypeError, match=rf"reads the folder of a run, but .*{named}\. Data are loaded with fedfew\.data\.load"
         ):
             fedfew.load(given)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "sequential"])
+def test_it_trains_inside_no_grad_and_inference_mode_too(engine):
+    expected = fedfew.train(federation(), "linear", "fedfew", rounds=2, engine=engine)
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            run = fedfew.train(federation(), "linear", "fedfew", rounds=2, engine=engine)
+        assert (run.history.served_loss == expected.history.served_loss).all()

@@ -43,6 +43,8 @@ from fedfew.util.files import folder_locked
 
 
 @documents_settings
+@torch.inference_mode(False)
+@torch.enable_grad()  # it computes gradients, also where it is called inside torch.no_grad() or torch.inference_mode()
 def train(
     federation: Federation,
     model: str | ModelFactory | nn.Module = "mlp",
