@@ -104,8 +104,9 @@ def test_data_given_to_load_are_answered_with_what_loads_data(tmp_path):
 
 @pytest.mark.parametrize("engine", ["stacked", "sequential"])
 def test_it_trains_inside_no_grad_and_inference_mode_too(engine):
-    expected = fedfew.train(federation(), "linear", "fedfew", rounds=2, engine=engine)
+    data = federation()
+    expected = fedfew.train(data, "linear", "fedfew", rounds=2, engine=engine)
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
-            run = fedfew.train(federation(), "linear", "fedfew", rounds=2, engine=engine)
+            run = fedfew.train(data, "linear", "fedfew", rounds=2, engine=engine)
         assert (run.history.served_loss == expected.history.served_loss).all()
