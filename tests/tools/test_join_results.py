@@ -15,9 +15,9 @@ from tests.studies.made_up import Book
 PROGRAM = Path(__file__).parents[2] / "tools" / "join_results.py"
 
 
-def part(*runs: tuple[str, int, float, str], status: str = "done") -> store.Results:
+def part(*runs: tuple[str, int, float, str], status: str = "done", study: str = "parts") -> store.Results:
     """One run per (row, seed, served accuracy of its two clients, key)."""
-    book = Book("parts")
+    book = Book(study)
     for row, seed, accuracy, key in runs:
         run = book.scored(book.add(row, seed, key=key, status=status), [accuracy] * 2, [accuracy] * 2)
         book.round(run, 5, served_mean=accuracy)
@@ -72,3 +72,5 @@ def test_rows_and_columns_are_in_the_order_of_their_study() -> None:
     late, early, first = run("cifar10-rotation", "IFCA"), run("cifar10-rotation", "FedAvg"), run("cifar10-dir-0.5", "Local")
     gone = run("cifar10-rotation", "a row that the study had once")
     assert sorted([gone, late, first, early], key=place) == [first, early, late, gone]
+    found = joined([part(("IFCA", 0, 0.5, "i"), ("FedAvg", 0, 0.5, "a"), study="leaderboard")])
+    assert [each["row"] for each in found.runs.to_pylist()] == ["FedAvg", "IFCA"]
