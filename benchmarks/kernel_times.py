@@ -2,6 +2,7 @@
 
     python benchmarks/kernel_times.py                 # on a CPU: tiny sizes, operations instead of kernels
     python benchmarks/kernel_times.py --longest 20    # so many kernels of each
+    python benchmarks/kernel_times.py --precision bf16
 
 The workload cifar-cnn of ``fedfew bench`` (20 clients, K = 3, random samples), trained by ``fedfew.train`` with the recipe
 "strong" (label prior, server momentum, crop-flip augmentation). The round that is profiled is not scored.
@@ -34,7 +35,7 @@ def federation(device: str) -> fedfew.Federation:
     return fedfew.Federation.from_arrays(train, [(x[: len(x) // 4], y[: len(y) // 4]) for x, y in train])
 
 
-def measure(data: fedfew.Federation, method: methods.Method, device: str, longest: int) -> None:
+def measure(data: fedfew.Federation, method: methods.Method, device: str, precision: str, longest: int) -> None:
     profiler = profile(activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU])
     ends = [time.perf_counter()]
 
@@ -49,7 +50,7 @@ def measure(data: fedfew.Federation, method: methods.Method, device: str, longes
 
     fedfew.train(
         data, "cnn", method, recipe="strong", augment="crop-flip", rounds=ROUNDS, lr=0.01, batch_size=50, score_every=1000,
-        device=device, engine="stacked", on_round=watch,
+        device=device, engine="stacked", precision=precision, on_round=watch,
     )  # fmt: skip
     rounds = [end - begin for begin, end in pairwise(ends)]
     later = min(rounds[2 : PROFILED - 1])
@@ -67,11 +68,12 @@ def measure(data: fedfew.Federation, method: methods.Method, device: str, longes
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=40, help="how many kernels are listed")
-    longest = parser.parse_args().longest
+    parser.add_argument("--precision", default="tf32", help="of the factors of products, as of fedfew run")
+    asked = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = federation(device)
     for method in (methods.FedFew(models=3), methods.FedAvg()):
-        measure(data, method, device, longest)
+        measure(data, method, device, asked.precision, asked.longest)
 
 
 if __name__ == "__main__":
