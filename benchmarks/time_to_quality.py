@@ -7,20 +7,25 @@ CIFAR-10 as PNGs in parquet files on disk, 20 clients by Dirichlet(0.5), FedFew 
 run ends with the first scored round in which the mean served accuracy reaches the target. Importing, reading, decoding, recording
 and scoring all count. With --cache cold neither decoded images nor compiled kernels of earlier runs are used; with --cache warm
 both are, where they exist. --rounds is the length of the schedule: μ falls over its last quarter, and so does the learning
-rate with --schedule cosine, so a schedule that is much longer than needed delays the target.
+rate with --schedule cosine, so a schedule that is much longer than needed delays the target. "of_first_round" says where the
+time of the first round goes; --profile 40 lists the functions that take longest until then, which makes them slower.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import os
+import pstats
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from spans import Spans
 
 BEGUN = "TIME_TO_QUALITY_BEGUN"  # when the process was started, in its environment
 QUICK = {"clients": 4, "model": "mlp", "rounds": 40, "score_every": 2, "lr": 0.05, "device": "cpu"}
@@ -37,10 +42,16 @@ def timed(given: argparse.Namespace, begun: float) -> dict[str, Any]:
     ends["load"] = time.time()
     scored: list[tuple[int, float, float]] = []  # round, seconds since the process was started, served accuracy
     events: list[str] = []
+    spans, profile = Spans(), cProfile.Profile()
+    spans.watch()
+    of_first_round: dict[str, float] = {}
 
     def watch(progress: fedfew.Progress) -> str | None:
         now = time.time()
-        ends.setdefault("first_round", now)
+        if "first_round" not in ends:
+            ends["first_round"] = now
+            of_first_round.update(spans.so_far())
+            profile.disable()
         events.extend(progress.events)
         if progress.served is None or (progress.round % given.score_every and not progress.done):
             return None
@@ -48,6 +59,8 @@ def timed(given: argparse.Namespace, begun: float) -> dict[str, Any]:
         print(f"round {progress.round}: {now - begun:.1f} s, {100 * progress.served:.2f} %", file=sys.stderr, flush=True)
         return "stop" if progress.served >= given.target else None
 
+    if given.profile:
+        profile.enable()
     train(
         federation,
         given.model,
@@ -63,11 +76,15 @@ def timed(given: argparse.Namespace, begun: float) -> dict[str, Any]:
         progress=False,
         on_round=watch,
     )
+    if given.profile:
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(given.profile)
     reached = bool(scored) and scored[-1][2] >= given.target
     parts = {"import": ends["import"] - begun, "load": ends["load"] - ends["import"]}
     parts["first_round"] = ends["first_round"] - ends["load"]  # with all that is prepared, recorded and compiled before it
     parts["further_rounds"] = begun + scored[-1][1] - ends["first_round"]
     when = f"after {scored[-1][1]:.1f} s" if reached else "not reached"
+    within = parts["first_round"] - sum(s for name, s in of_first_round.items() if "other threads" not in name)
+    of_first_round["all else"] = within
     each = ", ".join(f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in parts.items())
     return {
         "benchmark": f"time to {100 * given.target:g} % served",
@@ -77,6 +94,7 @@ def timed(given: argparse.Namespace, begun: float) -> dict[str, Any]:
         "rounds": scored[-1][0],
         "served": scored[-1][2],
         "parts": parts,
+        "of_first_round": of_first_round,
         "scored": scored,
         "events": events,
     }
@@ -130,6 +148,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
     parser.add_argument("--quick", action="store_true", help="few made-up images, an MLP, on the CPU; the figures mean nothing")
+    parser.add_argument("--profile", type=int, default=0, help="so many functions of the first round are listed")
     parser.add_argument("--note", default="", help="a remark kept with the figures")
     parser.add_argument("--append", type=Path, help="append the JSON row to this file")
     parser.set_defaults(clients=20, model="cnn")
@@ -139,7 +158,9 @@ def main() -> None:
     if given.quick:
         vars(given).update(QUICK)
     row = timed(given, float(os.environ[BEGUN]))
-    row["settings"] = {name: value for name, value in vars(given).items() if name not in ("append", "note", "data_dir")}
+    row["settings"] = {
+        name: value for name, value in vars(given).items() if name not in ("append", "note", "data_dir", "profile")
+    }
 
     from fedfew.bench import history
     from fedfew.util.devices import device_named
@@ -148,6 +169,8 @@ def main() -> None:
     if given.append is not None:
         history.append(given.append, entry)
     print(json.dumps(entry))
+    for name, seconds in row["of_first_round"].items():
+        print(f"{seconds:7.2f} s  {name}", file=sys.stderr)
     if not row["reached"]:
         sys.exit(f"{100 * given.target:g} % was not reached in {row['rounds']} rounds: {100 * row['served']:.2f} %")
 

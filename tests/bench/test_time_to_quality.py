@@ -25,6 +25,9 @@ def test_the_parts_add_up_to_the_whole_and_the_run_ends_at_the_target(tmp_path: 
     assert code == 0
     assert row["seconds"] == pytest.approx(sum(row["parts"].values()))
     assert min(row["parts"].values()) > 0
+    counted = [seconds for name, seconds in row["of_first_round"].items() if "other threads" not in name]
+    assert sum(counted) == pytest.approx(row["parts"]["first_round"])
+    assert {"record", "trial, sequential"} <= row["of_first_round"].keys()
     assert row["served"] >= 0.85
     assert all(served < 0.85 for *_, served in row["scored"][:-1])
     assert row["rounds"] < row["settings"]["rounds"]
