@@ -26,7 +26,7 @@ FUNCTIONS = {
 
 
 class Spans:
-    """Seconds by name. A function that runs in another thread than the one watched counts apart: what waits for it counts, too."""
+    """Seconds by name. What runs in another thread than the first counts apart: whoever waits for it counts, too."""
 
     def __init__(self) -> None:
         self._watched = threading.get_ident()
