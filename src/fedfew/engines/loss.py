@@ -31,16 +31,20 @@ class ClientTerms:
 class BatchLoss:
     """A :class:`fedfew.local.Loss` on one batch of one replica."""
 
-    forward: Callable[[Tree, Through | None], Tensor]  # weights → logits
-    of: Callable[[Tensor], Tensor]  # logits → loss
+    forward: Callable[[Tree, Through | None], Tensor]  # weights → outputs
+    shifted_loss: Callable[[Tensor, Tensor | None], Tensor]  # outputs, a log prior to be added → loss
     labels: Tensor
     weight: Tensor
+    log_prior: Tensor | None = None
 
     def logits(self, weights: Tree, /, through: Through | None = None) -> Tensor:
-        return self.forward(weights, through)
+        return shifted(self.forward(weights, through), self.log_prior)
+
+    def of(self, logits: Tensor, /) -> Tensor:
+        return self.shifted_loss(logits, None)
 
     def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor:
-        return self.of(self.forward(weights, through))
+        return self.shifted_loss(self.forward(weights, through), self.log_prior)
 
 
 def with_client_terms(context: Tree, samples: Samples, models: int) -> Tree:

@@ -214,10 +214,10 @@ class Sequential(Engine):
             inputs = share * inputs + (1 - share) * inputs.roll(-1, 0)
 
         def outputs(weights: Tree, through: Through | None) -> Tensor:
-            return shifted(forward(self.module, weights, inputs, through), terms.log_prior)
+            return forward(self.module, weights, inputs, through)
 
-        def loss(logits: Tensor) -> Tensor:
-            of = self._mean_loss(logits, terms)
+        def loss(outputs: Tensor, log_prior: Tensor | None) -> Tensor:
+            of = self._mean_loss(shifted(outputs, log_prior), terms)
             if share is None:
                 return of(labels, importance)
             rolled = None if importance is None else importance.roll(-1)
@@ -225,9 +225,9 @@ class Sequential(Engine):
 
         each = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64, device=labels.device)
         if share is None:
-            return BatchLoss(outputs, loss, labels, each)
+            return BatchLoss(outputs, loss, labels, each, terms.log_prior)
         both = torch.stack([labels, labels.roll(-1, 0)], 1)
-        return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([share, 1 - share]))
+        return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([share, 1 - share]), terms.log_prior)
 
     def _mean_loss(self, outputs: Tensor, terms: ClientTerms) -> Callable[[Tensor, Tensor | None], Tensor]:
         """The mean loss of these outputs as a function of the targets and of what each sample's loss is multiplied by."""

@@ -156,7 +156,7 @@ class _Counting(Engine):
                 through.change(torch.zeros(1, self._width(through.submodule)))
             return torch.stack([0.0 * t.sum() for t in leaves(weights) if t.is_floating_point()]).sum().expand(1, 1)
 
-        loss = BatchLoss(forward, torch.sum, torch.zeros(1, dtype=torch.int64), torch.ones(1))
+        loss = BatchLoss(forward, lambda outputs, _: outputs.sum(), torch.zeros(1, dtype=torch.int64), torch.ones(1))
         params = tree_map(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()), params)
         _, reported = objective(loss, params, context)
         return torch.zeros_like(reported)

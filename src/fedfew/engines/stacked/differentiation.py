@@ -18,6 +18,7 @@ from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batch_norm import weighted_rows
 from fedfew.engines.stacked.descent import descending
+from fedfew.engines.stacked.kernels import cross_entropy
 from fedfew.engines.stacked.traced import Traced
 from fedfew.local import Objective, Projection, Through
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
@@ -159,14 +160,17 @@ class Differentiation:
             own, terms = client_terms(fixed)
 
             def outputs(candidate: Tree, through: Through | None) -> Tensor:
-                return shifted(forward(self.engine.module, candidate, x, through), terms.log_prior)
+                return forward(self.engine.module, candidate, x, through)
 
-            def of(logits: Tensor) -> Tensor:
-                return stacked_loss(self.engine.criterion, logits, y, weight, terms.class_weights, smoothing, importance)
+            def of(outputs: Tensor, log_prior: Tensor | None) -> Tensor:
+                given = (y, weight, terms.class_weights, smoothing, importance)
+                if self.engine.criterion.is_cross_entropy and cross_entropy.takes(outputs):
+                    return cross_entropy.cross_entropy(outputs, *given, log_prior)
+                return stacked_loss(self.engine.criterion, shifted(outputs, log_prior), *given)
 
             of_rows = weight if weight.ndim == 1 else weight.sum(-1)
             with weighted_rows(of_rows), nullcontext() if key is None else keyed(key):
-                return objective(BatchLoss(outputs, of, y, weight), params, own)
+                return objective(BatchLoss(outputs, of, y, weight, terms.log_prior), params, own)
 
         optional = (None if importance is None else 0, 0 if context else None, None if key is None else 0)
         with self.engine.or_unsupported():

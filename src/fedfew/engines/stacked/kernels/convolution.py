@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedfew.engines.stacked.kernels import launch
 from fedfew.engines.stacked.kernels.launch import Shape
+from fedfew.engines.stacked.kernels.replicas import of_all_replicas
 
 
 def twin(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int], pool: bool) -> Tensor:
@@ -148,7 +149,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-        return _of_all_replicas(_Convolution, 3, info.batch_size, in_dims, inputs)
+        return of_all_replicas(_Convolution, 3, info.batch_size, in_dims, inputs)
 
 
 class _Gradients(torch.autograd.Function):
@@ -169,22 +170,4 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-        return _of_all_replicas(_Gradients, 4, info.batch_size, in_dims, inputs)
-
-
-def _of_all_replicas(
-    function: type[torch.autograd.Function], tensors: int, size: int, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-    """Another axis of replicas, of this size, joins the first one. The first inputs are tensors, some None or empty."""
-
-    def merged(tensor: Tensor | None, axis: int | None) -> Tensor | None:
-        if tensor is None or not tensor.numel():
-            return tensor
-        spread = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-        return spread.flatten(0, 1)
-
-    found = function.apply(*(merged(t, axis) for t, axis in zip(inputs[:tensors], in_dims, strict=False)), *inputs[tensors:])
-    return (
-        tuple(t.unflatten(0, (size, -1)) if t.numel() else t for t in found),
-        tuple(0 if t.numel() else None for t in found),
-    )
+        return of_all_replicas(_Gradients, 4, info.batch_size, in_dims, inputs)
