@@ -47,6 +47,28 @@ def test_torch_tensors_and_lists_are_taken():
     assert Federation.from_arrays([pair], [pair]).classes == 2
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ([client()], None, r"test must be a list of pairs .*, not None \(fedfew.data.load makes a test split\)"),
+        (zip([1], [2], strict=True), [client()], r"train must be a list of pairs \(x, y\), one per client, not zip"),
+        ({"Basel": client()}, [client()], r"not a dict: give its values, and client_names=list\(train\)"),
+        ([client(), client()], [client(), None], r"client 1: test must be a pair \(x, y\), not None"),
+        ([(*client(), 1)], [client()], r"client 0: train must be a pair \(x, y\), not tuple"),
+    ],
+)
+def test_what_is_no_list_of_pairs_is_refused(train, test, message):
+    with pytest.raises(TypeError, match=message):
+        Federation.from_arrays(train, test)
+
+
+def test_tensors_that_require_gradients_are_taken_as_they_are():
+    pair = torch.ones(2, 3, requires_grad=True), [0, 1]
+    x = Federation.from_arrays([pair], [pair]).train.x
+    assert not x.requires_grad
+    assert x.tolist() == [[1, 1, 1]] * 2
+
+
 def test_bytes_are_pixels():
     assert as_input(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1, 1]
     tokens = torch.tensor([3, 7])

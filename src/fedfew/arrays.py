@@ -16,6 +16,18 @@ from fedfew.tasks import TaskName
 Pairs = list[tuple[Tensor, Tensor]]  # (x, y) of each client
 
 
+def check_pairs(split: str, given: Any) -> None:
+    """Refuse what is not one pair (x, y) per client."""
+    if isinstance(given, Mapping):
+        raise TypeError(f"{split} must be a list of pairs (x, y), not a dict: give its values, and client_names=list({split})")
+    if not hasattr(given, "__len__"):
+        instead = "None (fedfew.data.load makes a test split)" if given is None else type(given).__name__
+        raise TypeError(f"{split} must be a list of pairs (x, y), one per client, not {instead}")
+    for i, pair in enumerate(given):
+        if not hasattr(pair, "__len__") or isinstance(pair, Mapping | str) or len(pair) != 2:
+            raise TypeError(f"client {i}: {split} must be a pair (x, y), not {None if pair is None else type(pair).__name__}")
+
+
 def checked(split: str, inputs: Sequence[Any], ys: Sequence[Any], task: TaskName) -> Pairs:
     """The samples of a split as tensors of the stored types, or an error that names the client."""
     return [_checked(f"client {i}: {split}", x, y, task) for i, (x, y) in enumerate(zip(inputs, ys, strict=True))]
@@ -23,7 +35,7 @@ def checked(split: str, inputs: Sequence[Any], ys: Sequence[Any], task: TaskName
 
 def _checked(where: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor]:
     try:
-        x, y = (torch.as_tensor(np.ascontiguousarray(a) if not isinstance(a, Tensor) else a) for a in (x, y))
+        x, y = (a.detach() if isinstance(a, Tensor) else torch.as_tensor(np.ascontiguousarray(a)) for a in (x, y))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
     if len(x.shape) == 0 or len(x) == 0:

@@ -179,8 +179,10 @@ class Federation:
         given, numbers that are not all whole are a regression, rows of 0 and 1 that are not one-hot are several labels per
         sample, and all else is a classification. class_names are then the names of the targets or labels.
         """
+        arrays.check_pairs("train", train)
         if len(train) == 0:
             raise ValueError("train is empty: a federation needs at least one client")
+        arrays.check_pairs("test", test)
         if len(train) != len(test):
             raise ValueError(f"train has {len(train)} clients, but test has {len(test)}")
         targets.check_task(task)

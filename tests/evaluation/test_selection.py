@@ -224,8 +224,38 @@ def test_without_labels_the_model_that_is_most_certain_of_the_inputs_is_chosen()
     assert fedfew.select(models, x, label_prior="client") == 1
     with pytest.raises(ValueError, match="none of the 1 has finite outputs for these samples"):
         fedfew.select([constant(float("nan"), 0)], x)
-    with pytest.raises(ValueError, match=r"join needs labels for its scores; without labels use select\(models, x\)"):
-        fedfew.join(models, x, None)
+    with pytest.raises(ValueError, match="y is None, but training needs labels"):
+        fedfew.join(models, x, training=LocalTraining(0.1, 5))
+
+
+def test_a_client_without_labels_joins_with_a_prior_estimated_from_its_inputs() -> None:
+    """Ten inputs whose second class is e³ times as likely: EM ends where π₁ = (10·r + 1)/12, r = e³π₁/(π₀ + e³π₁)."""
+    x, _ = ones(10)
+    models = [constant(0, 0), constant(0, 3), constant(0, 1)]
+    joined = fedfew.join(models, x, label_prior="client", prior_strength=0.5)
+    assert (joined.model, joined.fits, joined.chosen_by, joined.held_out, joined.before) == (1, [], 10, 0, None)
+    assert joined.log_prior is not None
+    zero, one = (2 * joined.log_prior).exp().tolist()
+    assert zero + one == pytest.approx(1)
+    assert one == pytest.approx((10 * np.e**3 * one / (zero + np.e**3 * one) + 1) / 12)
+    with torch.no_grad():
+        torch.testing.assert_close(joined.module(torch.tensor(x)), models[1](torch.tensor(x)) + joined.log_prior)
+    assert fedfew.join(models, x).module is models[1]
+
+
+def test_what_a_client_joins_with_is_the_module_that_was_scored() -> None:
+    """Labels 0, 0, 0, 1 under equal logits: the prior makes class 0 the answer, which the module alone gives."""
+    x, y = np.zeros((8, 1), np.float32), np.array([0, 0, 0, 1] * 2)
+    joined = fedfew.join([constant(0, 0.1)], x, y, validation=0.5, label_prior="client")
+    assert joined.before is not None
+    with torch.no_grad():
+        outputs = joined.module(torch.tensor(x))
+    assert outputs.argmax(1).tolist() == [0] * 8
+    assert joined.before.accuracy == 0.75
+    trained = fedfew.join([constant(0, 0)], x, y, training=LocalTraining(0.1, 4), keep_adapted=True, label_prior="client")
+    assert trained.log_prior is not None
+    with torch.no_grad():
+        torch.testing.assert_close(trained.module(torch.tensor(x)), trained.without_prior(torch.tensor(x)) + trained.log_prior)
 
 
 def test_the_strength_of_the_prior_decides_which_model_fits() -> None:

@@ -53,6 +53,7 @@ def test_features_that_stay_in_host_memory_train_the_same(monkeypatch):
     [
         ({"rounds": 0}, "rounds must be a whole number ≥ 1, not 0"),
         ({"local_epochs": 0}, "local_epochs must be"),
+        ({"seed": 2**64}, "seed must be a whole number from −2⁶³ to 2⁶⁴ − 1, not 18446744073709551616"),  # of 64 bits all 0
         ({"batch_size": 0}, "batch_size must be"),
         ({"lr": -1}, "lr must be"),
         ({"lr": float("nan")}, "lr must be"),

@@ -311,7 +311,8 @@ def test_chunks_do_not_matter_with_the_recipe():
 def test_settings_of_the_recipe_without_effect_are_one_line():
     events = []
     train(LocalOnly(), on_round=lambda progress: events.extend(progress.events), recipe="strong")
-    assert events == ["recipe strong: server_optimizer, serve, smoothing_end, check_share have no effect with local"]
+    idle = "server_optimizer, serve, smoothing_end, check_share, server_average"
+    assert events == [f"recipe strong: {idle} have no effect with local"]
 
 
 def test_settings_without_effect_are_reported():
@@ -319,6 +320,17 @@ def test_settings_without_effect_are_reported():
     train(LocalOnly(), on_round=lambda progress: events.extend(progress.events), **STRONG)
     assert any("server_optimizer is momentum, but local averages no updates" in event for event in events)
     assert any("serve is mixture, but local serves each client a single model" in event for event in events)
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedavg", "fedfew", "fedrep"])
+def test_an_average_that_no_client_is_served_is_reported(method):
+    events = []
+    plain = train(METHODS[method]())
+    averaged = train(METHODS[method](), on_round=lambda progress: events.extend(progress.events), server_average=0.9)
+    without = "server_average is 0.9, but clients of ditto use models that they keep themselves: it has no effect"
+    assert (without in events) == (method == "ditto")
+    same = all(torch.equal(a, b) for a, b in zip(plain.model_of(0).parameters(), averaged.model_of(0).parameters(), strict=True))
+    assert same == (method == "ditto")
 
 
 def test_priors_go_into_all_splits():
@@ -372,4 +384,4 @@ def test_a_new_client_chooses_and_trains_with_its_own_prior():
         fedfew.join(run.models[:1], x, y, training=LocalTraining(0.3, 5, local_epochs=2), keep_adapted=True, label_prior=kind)
         for kind in ("none", "client")
     )
-    assert not torch.equal(plain.module[0].weight, prior.module[0].weight)
+    assert not torch.equal(plain.without_prior[0].weight, prior.without_prior[0].weight)

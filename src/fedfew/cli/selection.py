@@ -106,4 +106,4 @@ def write(path: Path, joined: Joined, source: Source, record: DataRecord, docume
     from fedfew.export import model_file
 
     about = {"model": source.about, "number": joined.model, "chosen": document, "data": record.document}
-    model_file.write(path, joined.module, about, joined.log_prior)
+    model_file.write(path, joined.without_prior, about, joined.log_prior)

@@ -14,7 +14,7 @@ from fedfew.config.robustness import AGGREGATOR_SETTINGS, Robustness
 from fedfew.config.server import Server
 from fedfew.config.stopping import Stopping
 from fedfew.util.spelling import unknown
-from fedfew.util.validated import AT_LEAST_ONE, AT_LEAST_ONE_OR_NONE, POSITIVE, WHOLE
+from fedfew.util.validated import AT_LEAST_ONE, AT_LEAST_ONE_OR_NONE, POSITIVE, SEED
 
 EngineName = Literal["auto", "stacked", "threaded", "sequential"]
 
@@ -28,7 +28,7 @@ class TrainConfig(Stopping, Server, Privacy, Robustness, Federated, LocalTrainin
     lr: float = train_setting(0.05, "Learning rate of the clients.", allowed=POSITIVE)
     batch_size: int = train_setting(20, "Samples per step.", allowed=AT_LEAST_ONE)
     rounds: int = train_setting(100, "Communication rounds.", allowed=AT_LEAST_ONE)
-    seed: int = train_setting(0, "Seed of initial models and batches.", allowed=WHOLE)
+    seed: int = train_setting(0, "Seed of initial models and batches.", allowed=SEED)
     engine: EngineName = compute_setting(
         "auto",
         "stacked (all replicas at once), threaded (one per core), sequential, or auto: the fastest in a short trial.",

@@ -27,6 +27,7 @@ from fedfew.federation import Federation, Pixels
 from fedfew.local import LocalEpochs
 from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
+from fedfew.models.served import ServedModel
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
 from fedfew.tasks import LossFunction, TaskName
@@ -53,15 +54,19 @@ def select(
     """
     outputs = checked_outputs(models, x, pixels, label_prior, prior_strength)
     if y is None:
-        with torch.no_grad():
-            each = [torch.cat([module(part) for part in evaluation_batches(inputs_of(x, pixels))]) for module in models]
-        if not any(scores.isfinite().all() for scores in each):
-            raise ValueError(
-                f"models: none of the {len(models)} has finite outputs for these samples: there is nothing to choose"
-            )
-        return int(unlabelled.choose(each, prior_strength if label_prior == "client" else 0.0, mixture=False)[0].argmax())
+        return _without_labels(models, x, pixels, prior_strength if label_prior == "client" else 0.0)[0]
     prior = prior_of(y, outputs, label_prior, prior_strength, criterion_of(y, task, loss))
     return best_of(fit(models, x, y, pixels=pixels, log_prior=prior, task=task, loss=loss))
+
+
+def _without_labels(models: Sequence[nn.Module], x: Any, pixels: Pixels, strength: float) -> tuple[int, Tensor | None]:
+    """The model that is most certain of the inputs, and the label prior estimated from them (strength 0: None)."""
+    with torch.no_grad():
+        each = [torch.cat([module(part) for part in evaluation_batches(inputs_of(x, pixels))]) for module in models]
+    if not any(scores.isfinite().all() for scores in each):
+        raise ValueError(f"models: none of the {len(models)} has finite outputs for these samples: there is nothing to choose")
+    weights, prior = unlabelled.choose(each, strength, mixture=False)
+    return int(weights.argmax()), None if prior is None else prior.float()
 
 
 @dataclass(frozen=True)
@@ -69,14 +74,21 @@ class Joined:
     """What a client that never took part gets."""
 
     model: int  # which of the models fits it best
-    fits: list[Fit]  # of every model, on the samples it was chosen by
+    fits: list[Fit]  # of every model, on the samples it was chosen by; empty where these have no labels
     chosen_by: int  # how many those are
     held_out: int  # how many samples the two scores below are of
     before: Fit | None  # of the model as it came; None where nothing is held out
     after: Fit | None  # of the model after local training; None where it was not trained
-    module: nn.Module  # what to use
+    module: nn.Module  # what to use, as it was scored: with the label prior inside
     adapted: bool  # whether that is the one trained locally
-    log_prior: Tensor | None = None  # to be added to its logits, where the models were trained with label priors
+    log_prior: Tensor | None = None  # what the module adds to its model's logits, where models were trained with label priors
+
+    @property
+    def without_prior(self) -> nn.Module:
+        """The module's model alone, whose logits lack the label prior."""
+        if self.log_prior is not None and isinstance(self.module, ServedModel):
+            return self.module.models[0]
+        return self.module
 
     @property
     def worse(self) -> bool:
@@ -87,7 +99,7 @@ class Joined:
 def join(
     models: Sequence[nn.Module],
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     validation: float = 0.2,
     groups: Any = None,
@@ -109,14 +121,18 @@ def join(
     after every epoch with its number and the fit to the samples held out. label_prior: as the models were trained; "client" adds
     the log frequencies of the labels that the model is chosen by to the logits, times ``prior_strength`` (default: that of
     ``training``, else 1). task, loss: as in training; by default what the targets show.
+
+    y: None where there are no labels (classification only): the model that is most certain of the inputs is chosen, its label
+    prior is estimated from them, and nothing is trained or scored.
     """
-    if y is None:
-        raise ValueError(
-            "y is None, but join needs labels for its scores; without labels use select(models, x) or run.for_new_client(x)"
-        )
     if prior_strength is None:
         prior_strength = 1.0 if training is None else training.prior_strength
     outputs = checked_outputs(models, x, pixels, label_prior, prior_strength)
+    if y is None:
+        if training is not None:
+            raise ValueError("y is None, but training needs labels: leave training out, or give y")
+        best, prior = _without_labels(models, x, pixels, prior_strength if label_prior == "client" else 0.0)
+        return Joined(best, [], len(x), 0, None, None, _with_prior(models[best], prior), False, prior)
     x, y = np.asarray(x), np.asarray(y)
     criterion = criterion_of(y, task, loss)
     of_task: dict[str, Any] = {"task": criterion.task.name, "loss": criterion}
@@ -127,7 +143,7 @@ def join(
     best = best_of(fits)
     module = models[best]
     before = fit([module], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0] if len(out) else None
-    plain = Joined(best, fits, len(at), len(out), before, None, module, False, prior)
+    plain = Joined(best, fits, len(at), len(out), before, None, _with_prior(module, prior), False, prior)
     if training is None:
         return plain
     if not len(out):
@@ -147,7 +163,11 @@ def join(
     assert joined.after is not None
     if not math.isfinite(joined.after.loss) and keep_adapted:
         raise ValueError(f"adapting diverged: its loss is no longer finite. Lower lr (it is {training.lr:g})")
-    return joined if joined.worse and not keep_adapted else replace(joined, module=trained, adapted=True)
+    return joined if joined.worse and not keep_adapted else replace(joined, module=_with_prior(trained, prior), adapted=True)
+
+
+def _with_prior(module: nn.Module, log_prior: Tensor | None) -> nn.Module:
+    return module if log_prior is None else ServedModel([module], None, log_prior).eval()
 
 
 def hold_out(y: NDArray[Any], share: float, groups: Any = None, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

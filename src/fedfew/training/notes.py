@@ -8,7 +8,7 @@ from fedfew.adapters import TrainedPart
 from fedfew.config import STRONG, TrainConfig
 from fedfew.engines import Engine
 from fedfew.methods import FedBN, FedFew, Method
-from fedfew.stack import leaves, take
+from fedfew.stack import leaves, take, tree_map
 from fedfew.training import privacy, products, restart, unseen
 from fedfew.training.checkpoint import State
 
@@ -18,6 +18,8 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
     served = leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1]
     learned = method.mixture(take(state.own, slice(1))) is not None
     idle = _idle_of_recipe(config, method, single=served == 1 and not learned)
+    if config.server_average and not _serves_the_server(method, state):
+        idle["server_average"] = f"clients of {method.name} use models that they keep themselves"
     if len(idle) > 1 and all(getattr(config, name) == value for name, value in STRONG.items() if name != "label_prior"):
         found = [f"recipe strong: {', '.join(idle)} have no effect with {method.name}"]
     else:
@@ -50,6 +52,16 @@ def _idle_of_recipe(config: TrainConfig, method: Method, single: bool) -> dict[s
     elif config.check_share and config.dp_noise:
         found["check_share"] = "dp_noise is set, and clients' losses are private"
     return found
+
+
+def _serves_the_server(method: Method, state: State) -> bool:
+    """Does what a client is served depend on the server's models?"""
+
+    def served(value: int) -> list[torch.Tensor]:
+        filled = tree_map(lambda t: t.new_full((), value).expand_as(t), state.server)
+        return leaves(method.candidates(filled, state.own, torch.tensor([0])))
+
+    return any(not torch.equal(a, b) for a, b in zip(served(0), served(1), strict=True))
 
 
 def _shown(value: str | float) -> str:

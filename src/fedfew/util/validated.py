@@ -58,7 +58,7 @@ def _is_whole(value: Any) -> bool:
 AT_LEAST_ONE = (lambda value: _is_whole(value) and value >= 1, "a whole number ≥ 1")
 AT_LEAST_ONE_OR_NONE = (lambda value: value is None or (_is_whole(value) and value >= 1), "a whole number ≥ 1")
 ZERO_OR_MORE = (lambda value: _is_whole(value) and value >= 0, "a whole number ≥ 0")
-WHOLE = (_is_whole, "a whole number")
+SEED = (lambda value: _is_whole(value) and -(2**63) <= value < 2**64, "a whole number from −2⁶³ to 2⁶⁴ − 1")
 POSITIVE = (lambda value: 0 < value < math.inf, "a finite number > 0")
 NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "a finite number ≥ 0")
 ZERO_OR_ABOVE_ONE = (lambda value: value == 0 or 1 < value < math.inf, "0 or a finite number > 1")
