@@ -9,9 +9,8 @@ what it needs; the second time it is captured too.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +22,7 @@ from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batches import inputs
+from fedfew.engines.stacked.space import Space, Work
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection
 from fedfew.stack import Tree, leaves, named_leaves, tree_map
@@ -30,36 +30,7 @@ from fedfew.stack import Tree, leaves, named_leaves, tree_map
 if TYPE_CHECKING:
     from fedfew.engines.stacked.engine import Stacked
 
-Work = Callable[[], None]
 KEPT = 1024  # graphs; one objective needs one for each number of clients that are still in an epoch, and a pack has many
-
-
-@dataclass
-class Space:
-    """Buffers for a stack of at most so many clients and steps, and the graphs that work on them."""
-
-    clients: int
-    steps: int
-    samples: Samples
-    weights: Tree  # [clients·K, …], largest client first
-    context: Tree
-    state: optimizer.State
-    lr: Tensor
-    rows: Tensor  # [clients, K, steps·B]
-    weight: Tensor  # [clients, steps·B]
-    share: Tensor  # [clients, steps]
-    dropout: Tensor  # [clients, K]
-    moves: Tensor  # [clients, K, steps·B, 3]: of augmented images
-    mixup: Tensor  # [clients, K, steps]
-    importance: Tensor  # [clients, K, steps·B]
-    step: Tensor  # [1]: the number of the step to come
-    within: Tensor  # 0 … B − 1; a graph keeps nothing alive that it reads, so even this lies here
-    mean_loss: dict[Objective, Tensor] = field(default_factory=dict)
-    seen: set[Hashable] = field(default_factory=set)
-    graphs: OrderedDict[Hashable, Work] = field(default_factory=OrderedDict)
-
-    def fits(self, clients: int, steps: int) -> bool:
-        return clients <= self.clients and steps <= self.steps
 
 
 class CudaGraphs:
@@ -208,25 +179,16 @@ class CapturedTraining:
             space.weights, space.context, active * models, objective, engine.drops, weighted, training=True
         )
         lr = space.lr if training.scheduled else training.lr
+        features = replace(space.samples, row=None)  # a batch says where its features are
 
         def work() -> None:
-            window = space.step * self.batch_size + space.within
-            at = space.rows[:active].index_select(-1, window)
-            shifts = space.moves[:active].index_select(2, window) if training.augment != "none" else None
-            x = inputs(space.samples, at, shifts)
-            share = space.share[:active].index_select(1, space.step)[:, 0]
-            weight = space.weight[:active].index_select(1, window)[:, None].expand(-1, models, -1)
+            batch = space.read(active, training.augment != "none", weighted)
+            x, y, weight, importance = inputs(features, batch.at, batch.moves), batch.y, batch.weight, batch.importance
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
-            x, y, weight = (t.flatten(0, 1) for t in (x, space.samples.y[at], weight))
-            importance = space.importance[:active].index_select(-1, window).flatten(0, 1) if weighted else None
             if training.mixup:
                 importance = None if importance is None else of_both(importance, weight)
                 x, y, weight = mixed(x, y, weight, space.mixup[:active].index_select(2, space.step).flatten())
             reported = engine.differentiation.step(front, x, y, weight, importance, key, lr, space.state, project)
-            reported = reported.unflatten(0, (active, models))
-            if objective not in space.mean_loss:  # in the first step of all, which is not captured
-                space.mean_loss[objective] = reported.new_zeros(space.clients, *reported.shape[1:])
-            space.mean_loss[objective][:active] += reported * share.reshape(-1, *[1] * (reported.ndim - 1))
-            space.step += 1
+            space.report(objective, reported, batch.share)
 
         return work
