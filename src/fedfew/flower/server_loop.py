@@ -31,7 +31,7 @@ from fedfew.stack import count_bytes
 from fedfew.training import privacy, round_record
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.errors import DivergedError
-from fedfew.training.notes import about_losses, server_without_effect
+from fedfew.training.notes import about_losses, of_method, server_without_effect
 from fedfew.training.per_client import PerClient, some
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
@@ -79,6 +79,7 @@ class ServerLoop:
         self.dispatcher.admit_only(state.check_fits)
         method = self.config.make_method()
         notes = [*self.config.without_effect(), *about_losses(self.config, method, self.config.part)]
+        notes += of_method(self.config, method, self.config.clients, state.factory())
         for event in [*state.events, *notes, *server_without_effect(self.config, method)]:
             self._log_event(event)
         if not self.config.sites and self.dispatcher.network.registered_names():

@@ -50,6 +50,9 @@ class APFL(FedAvg):
         self.require(isinstance(self.adaptive, bool), "adaptive", "True or False")
         self.require(self.mixing in ("step", "round"), "mixing", "'step' or 'round'")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.unused("alpha is 1 and adaptive is off", "mixing") if self.alpha == 1 and not self.adaptive else []
+
     @property
     def replicas(self) -> int:
         return 2

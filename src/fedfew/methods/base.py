@@ -126,6 +126,23 @@ class Method(ABC):
     def check_against(self, clients: int) -> None:  # noqa: B027  # optional, too
         """The same for what depends on the federation."""
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        """One line per setting that was given but has no effect, because of another setting, the number of clients, the number
+        of layers of the model or the clients' optimiser. See :meth:`unused` and :meth:`beyond`."""
+        return []
+
+    def unused(self, why: str, *settings: str) -> list[str]:
+        """Lines for those of these settings that are not at their defaults."""
+        changed = [f.name for f in fields(self) if f.name in settings and getattr(self, f.name) != f.default]
+        return [f"{self.name}: {name} is {getattr(self, name)}, but {why}: it has no effect" for name in changed]
+
+    def beyond(self, setting: str, most: int, why: str) -> list[str]:
+        """A line if the setting is not at its default and larger than what has an effect."""
+        value = getattr(self, setting)
+        if value <= most or value == type(self).__dataclass_fields__[setting].default:
+            return []
+        return [f"{self.name}: {setting} is {value}, but {why}: it has the effect of {most}"]
+
     def smoothed(self, factor: float) -> Method:
         """The method with its smoothing times this factor, for one round; itself if it has none. Models, messages and private
         states must not depend on the smoothing."""

@@ -39,6 +39,11 @@ class CFL(ServerClusters):
         self.require(is_number(self.epsilon), "epsilon", "a finite number ≥ 0")
         self.require(is_number(self.gamma) and self.gamma < 1, "gamma", "a number in [0, 1)")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        if self.models == 1:
+            return self.unused("models is 1", "epsilon", "gamma")
+        return self.unused("epsilon is 0", "models", "gamma") if self.epsilon == 0 else []
+
     def reclustered(self, server: Tree) -> Tree:
         cluster, samples = tensor(server, "cluster").clone(), tensor(server, "samples").clone()
         models = tree_map(torch.clone, branch(server, "models"))

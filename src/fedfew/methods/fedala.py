@@ -13,6 +13,7 @@ from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_who
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.split import last_layers
 from fedfew.stack import Tree, branch, leaves, named_leaves, subtract, tensor, tree_map
+from fedfew.util.spelling import counted
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ class FedALA(FedAvg):
         self.require(is_whole(self.layers), "layers", "a whole number ≥ 1")
         self.require(is_number(self.eta) and self.eta > 0, "eta", "a finite number > 0")
         self.require(is_whole(self.ala_epochs, 0), "ala_epochs", "a whole number ≥ 0")
+
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        if self.ala_epochs == 0:
+            return self.unused("ala_epochs is 0", "layers", "eta")
+        lines = [] if optimizer == "sgd" else self.unused(f"the optimizer is {optimizer}", "eta")
+        return lines + self.beyond("layers", layers, f"the model has {counted(layers, 'layer')}")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)

@@ -61,6 +61,9 @@ class FedAMP(Method):
         self.require(self.unit in ("mean", "one"), "unit", "'mean' or 'one'")
         self.require(self.start in ("cloud", "own"), "start", "'cloud' or 'own'")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.unused("lam is 0 and start is own", "alpha", "sigma", "unit") if self.lam == 0 and self.start == "own" else []
+
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
         sent: Tree = {name: t for name, t in own.items() if name not in fresh.buffers}

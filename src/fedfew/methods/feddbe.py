@@ -45,6 +45,10 @@ class FedDBE(Method):
         self.require(is_number(self.mean_momentum) and self.mean_momentum <= 1, "mean_momentum", "a number in [0, 1]")
         self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a linear layer")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        lines = self.unused("kappa is 0", "mean_momentum") if self.kappa == 0 else []
+        return lines + (self.unused("mean_momentum is 0", "kappa") if self.mean_momentum == 0 else [])
+
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)
         head = linear_head(dict(named_leaves(model)), self.head, bias=True)

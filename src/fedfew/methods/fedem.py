@@ -43,6 +43,9 @@ class FedEM(Method):
         self.require(is_whole(self.models), "models", "a whole number ≥ 1")
         self.require(isinstance(self.full_step, bool), "full_step", "True or False")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.unused("models is 1", "full_step") if self.models == 1 else []
+
     def check_against(self, clients: int) -> None:
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 

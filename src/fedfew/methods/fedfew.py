@@ -110,6 +110,10 @@ class FedFew(Method):
         if self.ideal is not None:
             self.require(all(is_number(z, -math.inf) for z in self.ideal), "ideal", "a finite number for every client")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        lines = self.unused("models is 1", "init_models", "normalise") if self.models == 1 else []
+        return lines if self.weigh_samples else lines + self.unused("weigh_samples is off", "scale_free")
+
     def check_against(self, clients: int) -> None:
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
         for setting in ("preference", "ideal"):

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
 from fedfew.stack import Tree, branch, leaves, named_leaves, put, tensor, tree_map
+from fedfew.util.spelling import counted
 
 UNSEEN = 1e6  # the affinity to a client whose model was not received yet: those are requested first
 
@@ -39,6 +40,10 @@ class FedFomo(Method):
     def check(self) -> None:
         self.require(self.models is None or is_whole(self.models), "models", "None or a whole number ≥ 1")
         self.require(is_number(self.holdout) and 0 < self.holdout < 1, "holdout", "a number between 0 and 1")
+
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        others = clients - 1
+        return [] if self.models is None else self.beyond("models", others, f"there are {counted(others, 'other client')}")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

@@ -47,6 +47,9 @@ class FedSoft(Method):
         self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
         self.require(is_number(self.sigma) and 0 < self.sigma <= 1, "sigma", "a number in (0, 1]")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.unused("models is 1", "sigma") if self.models == 1 else []
+
     def check_against(self, clients: int) -> None:
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 

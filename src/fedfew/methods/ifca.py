@@ -46,6 +46,9 @@ class IFCA(Method):
         self.require(self.init_models in ("distinct", "copies"), "init_models", "'distinct' or 'copies'")
         self.require(self.ties in ("first", "random"), "ties", "'first' or 'random'")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.unused("models is 1", "init_models", "ties") if self.models == 1 else []
+
     def check_against(self, clients: int) -> None:
         self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 

@@ -53,6 +53,14 @@ class KNNPer(FedAvg):
         self.require(is_number(self.sigma) and self.sigma > 0, "sigma", "a finite number > 0")
         self.require(is_whole(self.capacity), "capacity", "a whole number ≥ 1")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        if self.lam == 0:
+            return self.unused("lam is 0", "neighbours", "sigma", "capacity")
+        if self.capacity == 1:
+            return self.unused("capacity is 1", "neighbours", "sigma")
+        lines = self.unused("neighbours is 1", "sigma") if self.neighbours == 1 else []
+        return lines + self.beyond("neighbours", self.capacity, f"capacity is {self.capacity}")
+
     def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.sigma)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedfew.methods.base import is_whole
 from fedfew.methods.personal_parts import PersonalParts
 from fedfew.models.split import last_layers
+from fedfew.util.spelling import counted
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class LGFedAvg(PersonalParts):
 
     def check(self) -> None:
         self.require(is_whole(self.shared_layers), "shared_layers", "a whole number ≥ 1")
+
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.beyond("shared_layers", layers, f"the model has {counted(layers, 'layer')}")
 
     def personal(self, model: Mapping[str, Tensor]) -> Collection[str]:
         return model.keys() - set(last_layers(model, self.shared_layers))

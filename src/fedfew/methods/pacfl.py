@@ -50,6 +50,13 @@ class PACFL(PlacedOnce):
         self.require(is_number(self.beta), "beta", "a finite number ≥ 0")
         self.require(self.layer is None or isinstance(self.layer, str), "layer", "None or the name of a linear layer")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        if self.models == 1:
+            return self.unused("models is 1", "basis", "measure", "beta", "layer")
+        if self.beta >= 90 * self.basis:
+            return self.unused(f"beta is {self.beta:g}, and no two clients are farther apart", "models", "measure", "layer")
+        return self.unused("basis is 1", "measure") if self.basis == 1 else []
+
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, own = super().init(fresh, clients)
         model = dict(named_leaves(fresh(0)))

@@ -44,6 +44,11 @@ class PerFedAvg(FedAvg):
         self.require(is_number(self.alpha), "alpha", "a finite number ≥ 0")
         self.require(is_number(self.delta) and self.delta > 0, "delta", "a finite number > 0")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        if self.alpha == 0:
+            return self.unused("alpha is 0", "variant", "delta")
+        return self.unused("variant is FO", "delta") if self.variant == "FO" else []
+
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
         return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))

@@ -46,6 +46,9 @@ class PFedMe(FedAvg):
         self.require(is_number(self.outer_step) and self.outer_step > 0, "outer_step", "a finite number > 0")
         self.require(is_number(self.beta) and self.beta > 0, "beta", "a finite number > 0")
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.unused("lam is 0", "outer_step", "beta") if self.lam == 0 else []
+
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
         return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))

@@ -26,6 +26,9 @@ class Wrapper(Method):
     def check_against(self, clients: int) -> None:
         self.method.check_against(clients)
 
+    def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
+        return self.method.without_effect(clients, layers, optimizer)
+
     def smoothed(self, factor: float) -> Method:
         return replace(self, method=self.method.smoothed(factor))
 

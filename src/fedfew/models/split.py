@@ -43,11 +43,15 @@ def linear_head(parameters: Mapping[str, Tensor], head: str | None = None, bias:
     return found
 
 
+def layer_weights(parameters: Mapping[str, Tensor]) -> list[str]:
+    """The names of the layers' weights: those with two or more axes, in ``state_dict`` order."""
+    return [name for name, t in parameters.items() if name.rpartition(".")[2] == "weight" and t.ndim >= 2]
+
+
 def last_layers(parameters: Mapping[str, Tensor], count: int) -> list[str]:
-    """The names of the last ``count`` layers (with a ``weight`` of two or more axes), and of all that comes after the first of
+    """The names of the last ``count`` layers (see :func:`layer_weights`), and of all that comes after the first of
     these; with more than there are, all names. In ``state_dict`` order."""
-    names = list(parameters)
-    layers = [name for name in names if name.rpartition(".")[2] == "weight" and parameters[name].ndim >= 2]
+    names, layers = list(parameters), layer_weights(parameters)
     if count == 0 or not layers:
         return []
     if count >= len(layers):

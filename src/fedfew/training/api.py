@@ -134,7 +134,7 @@ def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder
     state.settings = setup.identity | computed | versions | origin
     if config.keep == "last":
         state.best = {}
-    events += [*notes.without_effect(config, method, state), *notes.about_engine(engine, config, device)]
+    events += [*notes.without_effect(config, method, state, factory()), *notes.about_engine(engine, config, device)]
     optimizer = ServerOptimizer(config, engine.trainable, method.notes)
     return RoundLoop(here, method, engine, config, optimizer, chunk, factory, state, folder, (), group, events)
 

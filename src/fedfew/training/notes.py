@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from fedfew.adapters import TrainedPart
 from fedfew.config import STRONG, TrainConfig
 from fedfew.engines import Engine
 from fedfew.methods import FedBN, FedFew, Method
+from fedfew.models.split import layer_weights
+from fedfew.models.state import replica_state
 from fedfew.stack import leaves, take, tree_map
 from fedfew.training import privacy, products, restart, unseen
 from fedfew.training.checkpoint import State
 
 
-def without_effect(config: TrainConfig, method: Method, state: State) -> list[str]:
+def without_effect(config: TrainConfig, method: Method, state: State, module: nn.Module) -> list[str]:
     """One line per setting that has no effect with this method and model; one line for those of the recipe "strong"."""
     served = leaves(method.candidates(state.server, state.own, torch.tensor([0])))[0].shape[1]
     learned = method.mixture(take(state.own, slice(1))) is not None
@@ -26,8 +29,9 @@ def without_effect(config: TrainConfig, method: Method, state: State) -> list[st
         found = [f"{name} is {_shown(getattr(config, name))}, but {why}: it has no effect" for name, why in idle.items()]
     if config.serve == "mixture" and learned:
         found = [f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect", *found]
+    clients = state.settings["federation"]["clients"]
     found = [*config.without_effect(), *_mean_without_effect(config, method), *found]
-    found += privacy.notes(config, state.settings["federation"]["clients"])
+    found += [*of_method(config, method, clients, module), *privacy.notes(config, clients)]
     if config.smoothing_spread and unseen.share(config, method) == 0:
         spread = config.smoothing_spread
         found.append(f"smoothing_spread is {spread:g}, but no losses are checked (check_share): it has no effect")
@@ -66,6 +70,11 @@ def _serves_the_server(method: Method, state: State) -> bool:
 
 def _shown(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:g}"
+
+
+def of_method(config: TrainConfig, method: Method, clients: int, module: nn.Module) -> list[str]:
+    """One line per hyperparameter of the method that has no effect."""
+    return method.without_effect(clients, len(layer_weights(replica_state(module))), config.optimizer)
 
 
 def server_without_effect(config: TrainConfig, method: Method) -> list[str]:
