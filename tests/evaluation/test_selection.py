@@ -271,6 +271,21 @@ def test_the_strength_of_the_prior_decides_which_model_fits() -> None:
         assert float(joined.log_prior[0] - joined.log_prior[1]) == pytest.approx(strength * LN2)
 
 
+@pytest.mark.parametrize("training", [None, LocalTraining(lr=0.3, batch_size=100)])
+def test_the_module_that_is_returned_is_the_one_that_was_scored(training: LocalTraining | None) -> None:
+    """Its outputs include the client's label prior: the mean loss on the samples held out is the score."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 1)).astype(np.float32), (np.arange(20) % 4 == 0).astype(np.int64)
+    joined = fedfew.join([constant(0, 0.5)], x, y, training=training, keep_adapted=True, label_prior="client")
+    _, out = hold_out(y, 0.2)
+    with torch.no_grad():
+        loss = float(F.cross_entropy(joined.module(torch.from_numpy(x[out])), torch.from_numpy(y[out])))
+    score = joined.before if training is None else joined.after
+    assert score is not None
+    assert loss == pytest.approx(score.loss)
+    assert not joined.module.training
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
