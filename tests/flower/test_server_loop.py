@@ -12,7 +12,7 @@ from fedfew.engines.sequential import Sequential
 from fedfew.flower import records
 from fedfew.flower.client_state import ClientStates
 from fedfew.flower.server_loop import TooFewError
-from fedfew.methods import METHODS
+from fedfew.methods import METHODS, FedBABU
 from fedfew.stack import named_leaves, tree_map
 from tests.flower.support import (
     FEDERATION,
@@ -63,6 +63,15 @@ def test_a_site_fine_tunes_when_a_round_is_scored_with_the_result_of_the_simulat
     oracle = simulated(**settings)
     for name in ("losses", "adapted_accuracy", "served_accuracy", "served_loss", "choice"):
         np.testing.assert_allclose(run.history[name], oracle.history[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_site_reports_that_its_fine_tuning_diverged(tmp_path, monkeypatch, caplog):
+    original = FedBABU.fine_tuned
+    monkeypatch.setattr(FedBABU, "fine_tuned", lambda *a: (original(*a)[0], torch.tensor([False])))
+    with caplog.at_level("WARNING", logger="flwr.fedfew"):
+        server_loop(tmp_path, fake_network(tmp_path), method="fedbabu:finetune_epochs=1", rounds=1).run()
+    line = "round 1: fine-tuning diverged (lower lr): this client keeps the model that it started from"
+    assert caplog.messages.count(line) >= len(FEDERATION)
 
 
 def test_weights_are_over_those_who_answered(tmp_path):

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedfew.engines.sequential import Sequential
-from fedfew.local import LocalEpochs
+from fedfew.local import Local, LocalEpochs
 from fedfew.methods import FedBABU, Method
 from fedfew.methods.compressed import WithCompression
 from fedfew.stack import Tree, branch, named_leaves
-from tests.methods.small import FEATURES, assert_same, federation, initial, normalised, served, tensors, train
+from tests.methods.small import FEATURES, SIZES, assert_same, federation, initial, normalised, served, tensors, train
 
 
 def test_the_head_is_never_trained_in_rounds_and_never_travels() -> None:
@@ -106,9 +107,32 @@ def test_a_client_whose_fine_tuning_diverges_keeps_the_model_that_it_started_fro
 
     model: Tree = {"0.weight": torch.arange(4.0).reshape(2, 2), "2.weight": torch.ones(2, 3)}
     own: Tree = {"head": {"2.weight": torch.ones(2, 3)}, "model": model, "untuned": torch.tensor([7, 7])}
-    found = FedBABU(finetune="head").fine_tuned(own, Diverging())  # type: ignore[arg-type]
+    found, good = FedBABU(finetune="head").fine_tuned(own, Diverging())  # type: ignore[arg-type]
+    assert good.tolist() == [True, False]
     assert torch.equal(found["0.weight"], torch.arange(4.0).reshape(2, 2))
     assert torch.equal(found["2.weight"], torch.tensor([[2.0] * 3, [1.0] * 3]))
+
+
+@pytest.mark.parametrize("batch_norm", ["average", "local"])
+def test_diverged_fine_tuning_is_reported_once(batch_norm: str, tmp_path: Path) -> None:
+    """Of client 4, which has 16 samples; models are needed in rounds 2 and 3."""
+
+    class Diverging(FedBABU):
+        def fine_tuned(self, own: Tree, local: Local) -> tuple[Tree, Tensor]:
+            model, good = super().fine_tuned(own, local)
+            return model, good & (local.counts != SIZES[4])
+
+    changes: dict[str, Any] = {"participation": 1.0, "folder": tmp_path, "batch_norm": batch_norm, "model": normalised}
+    data = federation((7, 12, 6, 10, SIZES[4], 8))  # no batch of one
+    run = train(Diverging(finetune_epochs=1), data, rounds=2, score_every=2, **changes)
+    lines = [event for event in run.state.events if "fine-tuning diverged" in event]
+    why = "fine-tuning diverged (lower lr): these clients keep the model that they started from: 4"
+    assert lines == [f"round 2: {why}"]
+    diverged = run.method.diverged(run.state.own)
+    assert diverged is not None
+    assert diverged.tolist() == [0, 0, 0, 0, 2, 0]
+    resumed = train(Diverging(finetune_epochs=1), data, rounds=3, score_every=2, resume=True, **changes)
+    assert [event for event in resumed.state.events if "fine-tuning diverged" in event] == [*lines, f"round 3: {why}"]
 
 
 def test_a_state_of_an_earlier_version_is_refused_in_words() -> None:

@@ -9,6 +9,7 @@ STATE/client-N/RUN/model.safetensors  the model that the client chose when the r
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from fedfew.flower.site_data import SiteConfig
 from fedfew.flower.site_errors import SiteError, fails_as
 from fedfew.flower.site_task import Model, Task, run_of
 from fedfew.local import Local
-from fedfew.methods import Outcome
+from fedfew.methods import Method, Outcome
 from fedfew.stack import Tree, branch, leaves, take, to, tree_map
 from fedfew.training.initialisation import fresh_models
 from fedfew.training.scoring import ServedScores, score
@@ -35,6 +36,8 @@ from fedfew.training.usable import usable
 
 if TYPE_CHECKING:
     from fedfew.flower.pending_update import PendingUpdate
+
+log = logging.getLogger("flwr.fedfew")  # below Flower's logger
 
 
 class Site:
@@ -96,7 +99,7 @@ class Site:
             method = task.method.smoothed(task.training.smoothing_of(task.round))
             outcome = _usable(method.client(received, to(branch(state, "own"), task.device), local))
             if message.flag("scored") and method.finishes:
-                own = method.finish(outcome.own, local)
+                own = _finished(method, outcome.own, local)
                 outcome = replace(outcome, own=own, adapted=method.serve(received, own))
             reply = outcome.reply
             update = to(take(reply.update, 0), "cpu")
@@ -138,7 +141,7 @@ class Site:
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
             no_share = torch.zeros(1, dtype=torch.float64, device=task.device)
             local = Local(task.engine, task.data.train, task.data.ids, task.round, no_share)
-            own = task.method.finish(to(branch(state, "own"), task.device), local)
+            own = _finished(task.method, to(branch(state, "own"), task.device), local)
             candidates = task.method.serve(received, own)
             scores = self._score_candidates(task, candidates, task.method.mixture(own))
         values: dict[str, Any] = self._header(task)
@@ -200,3 +203,14 @@ def _usable(outcome: Outcome) -> Outcome:
     if len(good):
         return left
     return replace(outcome, reply=replace(outcome.reply, losses=torch.full_like(outcome.reply.losses, torch.nan)))
+
+
+def _finished(method: Method, own: Tree, local: Local) -> Tree:
+    """The client's private state, ready to be served; the site's log has a line where that diverged."""
+    finished = method.finish(own, local)
+    diverged = method.diverged(finished)
+    if diverged is not None and int(diverged[0]):
+        log.warning(
+            "round %d: fine-tuning diverged (lower lr): this client keeps the model that it started from", int(diverged[0])
+        )
+    return finished

@@ -62,6 +62,9 @@ class WithCompression(Wrapper):
     def finish(self, own: Tree, local: Local) -> Tree:
         return own | {"own": self.method.finish(branch(own, "own"), local)}
 
+    def diverged(self, own: Tree) -> Tensor | None:
+        return self.method.diverged(branch(own, "own"))
+
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(received, branch(own, "own"))
 

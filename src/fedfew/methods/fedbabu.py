@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
@@ -36,7 +37,7 @@ class FedBABU(Method):
 
     The paper fine-tunes once, when training has ended. Here a client keeps the body that it received last, and fine-tunes it when
     its model is needed: a round is scored, a checkpoint is written, or the run ends. Rounds in between cost as much as FedAvg's.
-    A client whose fine-tuning diverges keeps the model that it started from.
+    A client whose fine-tuning diverges keeps the model that it started from, which a line reports.
     """
 
     head: str | None = None
@@ -72,7 +73,8 @@ class FedBABU(Method):
         head = tree_map(lambda t: t[:, None], branch(own, "head"))  # initial
         body, losses = local.train(received, whole, context=head)
         model = tree_map(lambda t: t.expand(len(local), *t.shape[1:]), received) | head
-        untuned = torch.full_like(tensor(own, "untuned"), local.round)  # the round whose body waits for fine-tuning; 0: none does
+        # The round whose body waits for fine-tuning; 0: none does; −r: fine-tuning that of round r diverged.
+        untuned = torch.full_like(tensor(own, "untuned"), local.round)
         kept: Tree = {"head": branch(own, "head"), "model": tree_map(lambda t: t[:, 0].clone(), model), "untuned": untuned}
         return Outcome(Reply(subtract(body, received), losses, local.counts), kept, adapted=model)
 
@@ -81,12 +83,15 @@ class FedBABU(Method):
         own = tree_map(torch.clone, own)
         untuned = tensor(own, "untuned")
         for number in untuned.unique().tolist():
-            if number:
+            if number > 0:
                 at = (untuned == number).nonzero()[:, 0].cpu()
-                put(branch(own, "model"), at, self.fine_tuned(take(own, at.to(untuned.device)), local.of(at, number)))
-        return own | {"untuned": torch.zeros_like(untuned)}
+                model, good = self.fine_tuned(take(own, at.to(untuned.device)), local.of(at, number))
+                put(branch(own, "model"), at, model)
+                untuned[at.to(untuned.device)] = torch.where(good, 0, -number)
+        return own
 
-    def fine_tuned(self, own: Tree, local: Local) -> Tree:
+    def fine_tuned(self, own: Tree, local: Local) -> tuple[Tree, Tensor]:
+        """The models after fine-tuning, and for which clients it did not diverge."""
         start, names = tree_map(lambda t: t[:, None], branch(own, "model")), branch(own, "head").keys()
         head: Tree = {name: t for name, t in start.items() if name in names}
         body: Tree = {name: t for name, t in start.items() if name not in names}
@@ -94,7 +99,11 @@ class FedBABU(Method):
         tuned, fixed = parts[self.finetune]
         tuned, _ = local.train(tuned, whole, context=fixed, epochs=self.finetune_epochs, first_epoch=local.engine.local_epochs)
         good = finite(tuned)
-        return tree_map(lambda a, b: torch.where(good.reshape(-1, *[1] * (a.ndim - 2)), a[:, 0], b[:, 0]), fixed | tuned, start)
+        kept = tree_map(lambda a, b: torch.where(good.reshape(-1, *[1] * (a.ndim - 2)), a[:, 0], b[:, 0]), fixed | tuned, start)
+        return kept, good
+
+    def diverged(self, own: Tree) -> Tensor:
+        return -tensor(own, "untuned").clamp(max=0)
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return add(server, mean.mean())

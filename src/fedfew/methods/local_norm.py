@@ -54,6 +54,9 @@ class LocalNorm(Wrapper):
     def finish(self, own: Tree, local: Local) -> Tree:
         return own | {"own": self.method.finish(branch(own, "own"), local)}
 
+    def diverged(self, own: Tree) -> Tensor | None:
+        return self.method.diverged(branch(own, "own"))
+
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(_whole(received, branch(own, "kept")), branch(own, "own"))
 

@@ -52,6 +52,9 @@ class Wrapper(Method):
     def finishes(self) -> bool:
         return self.method.finishes
 
+    def diverged(self, own: Tree) -> Tensor | None:
+        return self.method.diverged(own)
+
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         return self.method.log_weights(reply, share, clients)
 

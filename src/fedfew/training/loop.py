@@ -21,7 +21,7 @@ from fedfew.local import Local
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, everyone, put, take
-from fedfew.training import own_metrics, privacy, round_record, validation
+from fedfew.training import own_metrics, privacy, round_events, round_record, validation
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.checkpoint import State
 from fedfew.training.checkpoint_writer import CheckpointWriter
@@ -118,6 +118,8 @@ class RoundLoop:
                 step.complete(self.state, number)
                 self.state.choice, self.state.mixture = (None, None) if served is None else served.chosen
                 self._note_left_out(number, present, collected)
+                if scored:
+                    self._note_diverged()
                 for event in collected.events(number):
                     self._note(event)
                 if served is not None:
@@ -212,6 +214,7 @@ class RoundLoop:
         """Which of the models served now each client would use, if the last round was not scored."""
         if self.state.choice is None:
             self._finish()
+            self._note_diverged()
             self.state.choice, self.state.mixture = self._serving.choices(self.state.served, self.state.own)
 
     def _note_left_out(self, number: int, present: Tensor, collected: Aggregation) -> None:
@@ -221,6 +224,10 @@ class RoundLoop:
             missing = present[~torch.isin(present, collected.replies.answered)].tolist()
             self.state.left_out += len(missing)
             self._note(f"round {number}: left out, their loss or update is not finite: clients {some(missing)}")
+
+    def _note_diverged(self) -> None:
+        for event in round_events.diverged(self.method.diverged(self.state.own), self.state.events):
+            self._note(event)
 
     def _note(self, event: str) -> None:
         self.events.append(event)

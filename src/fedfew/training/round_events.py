@@ -27,6 +27,17 @@ def unusable(clients: Tensor, reported: Tensor, round: int) -> list[str]:
     return lines
 
 
+def diverged(rounds: Tensor | None, before: Sequence[str]) -> list[str]:
+    """A line for each round [M] whose model some clients could not fine-tune, unless it was reported before; 0: no such round."""
+    lines = []
+    for round in [] if rounds is None else sorted(set(rounds.tolist()) - {0}):
+        begin = f"round {round}: fine-tuning diverged"
+        if not any(line.startswith(begin) for line in before):
+            listed = some((rounds == round).nonzero()[:, 0].tolist())
+            lines.append(f"{begin} (lower lr): these clients keep the model that they started from: {listed}")
+    return lines
+
+
 def restarts(restarted: Iterable[tuple[int, int]], after: int, round: int) -> list[str]:
     """A line for each model that started again near another."""
     return [
