@@ -181,8 +181,8 @@ class Method(ABC):
         return type(self).finish is not Method.finish
 
     def diverged(self, own: Tree) -> Tensor | None:
-        """For each of a stack of clients, the round ``[C]`` whose work in :meth:`finish` diverged, so that the client keeps the model
-        that it had before; 0: none. None: the method does not note it."""
+        """For each of a stack of clients, the round ``[C]`` whose work in :meth:`finish` diverged, so that the client keeps the
+        model that it had before; 0: none. None: the method does not note it."""
         return None
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
