@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedfew.engines.stacked.graph import Graph, Node, replaced
+from fedfew.engines.stacked.kernels.compiling import compiled_only
 
 NEEDS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # .item(); nonzero, a choice by a mask
 
@@ -67,6 +68,17 @@ def _mask_free(func: Any, args: tuple[Any, ...]) -> bool:
     return not any(at is not None and at.dtype in (torch.bool, torch.uint8) for at in args[1])
 
 
+def _compiled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What one of our own operations returns, as zeros where its kernels were only compiled: not in whichever values memory holds,
+    which may be no valid positions for what a model does with them."""
+    with compiled_only() as kernels:
+        result = func(*args, **kwargs)
+    if kernels:
+        for tensor in pytree.tree_leaves(result):
+            tensor.zero_()
+    return result
+
+
 class Recorder(TorchDispatchMode):
     """Writes down what happens while it is active."""
 
@@ -92,7 +104,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if any(tag in func.tags for tag in NEEDS_VALUES) and not _mask_free(func, args):
             raise NotRecordableError(f"a step must not depend on the values in a tensor (.item(), if tensor: …), as {func} does")
-        result = func(*args, **(kwargs or {}))
+        result = _compiled(func, args, kwargs or {}) if func.namespace == "fedfew" else func(*args, **(kwargs or {}))
         node = self._graph.call_function(func, self._arguments(args), self._arguments(kwargs or {}))
         if isinstance(result, Tensor):
             self._put(result, node)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfew.engines.stacked.kernels import triton_convolution
+from fedfew.engines.stacked.kernels.compiling import start
 
 INPUT_PRECISION = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "ieee"}
 """Of factors in float32, of no effect on others. tf32x3: in three products, float32 but for rounding."""
@@ -81,7 +82,8 @@ def forward(
     OH, OW, N = out.shape[2:]
     tile = tiles("forward", shape.channels, N, shape.width, pool)
     grid = (-(-B * OH * OW // tile["BM"]), -(-N // tile["BN"]), R)
-    triton_convolution.forward[grid](
+    start(
+        triton_convolution.forward, grid,
         x, filters, filters if bias is None else bias.contiguous(), out, source,
         B, *layout(out), H, W, OH, OW, *shape.constants(),
         POOL=pool, BIAS=bias is not None, PRECISION=INPUT_PRECISION[precision], **tile,
@@ -98,9 +100,10 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
     programs = -(-Q // tile["BQ"]) * -(-N // tile["BN"])
     splits, per_split = _splits(B * OH * OW, 256, programs * R, tile["BM"])
     dw, db = g.new_empty(splits, R, N, Q), g.new_empty(splits, R, N)
-    triton_convolution.weight_gradient[(programs, splits, R)](
-        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
-    )
+    start(
+        triton_convolution.weight_gradient, (programs, splits, R),
+        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
+    )  # fmt: skip
     return _summed(dw).view(R, N, shape.height, shape.width, C), _summed(db)
 
 
@@ -114,7 +117,8 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tenso
     splits, per_split = _splits(height, 1, programs * R, 1)
     dw = x.new_empty(splits, R, shape.filters, Q)
     x, g = _samples_last(x.contiguous(), precision, shape.pad_h, shape.pad_w), _samples_last(g, precision)
-    triton_convolution.weight_gradient_by_sample[(programs, splits, R)](
+    start(
+        triton_convolution.weight_gradient_by_sample, (programs, splits, R),
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
@@ -131,7 +135,7 @@ def _samples_last(x: Tensor, precision: str, pad_h: int = 0, pad_w: int = 0, ali
     out = x.new_empty(R, C, H + 2 * pad_h, W + 2 * pad_w, S, dtype=dtype)
     BC = 32
     grid = (out.shape[2] * out.shape[3], -(-C // BC), R)
-    triton_convolution.samples_last[grid](x, out, B, H, W, C, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
+    start(triton_convolution.samples_last, grid, x, out, B, H, W, C, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
     return out
 
 
@@ -141,9 +145,10 @@ def unpool(g: Tensor, source: Tensor, height: int, width: int) -> Tensor:
     odd = height % 2 or width % 2  # pooling left a row or a column out, whose gradient is zero
     out = g.new_zeros(R, B, height, width, N) if odd else g.new_empty(R, B, height, width, N)
     BLOCK = 1024
-    triton_convolution.unpool[(-(-g.numel() // BLOCK),)](
-        g, source, out, *layout(g), g.numel(), OH, OW, height, width, N, BLOCK, num_warps=4
-    )
+    start(
+        triton_convolution.unpool, (-(-g.numel() // BLOCK),),
+        g, source, out, *layout(g), g.numel(), OH, OW, height, width, N, BLOCK, num_warps=4,
+    )  # fmt: skip
     return out
 
 
@@ -154,9 +159,10 @@ def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precis
     tile = tiles("input", C, N, shape.width, False)
     grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
     turned = _samples_last(filters.contiguous(), precision, aligned=False)
-    triton_convolution.input_gradient[grid](
-        factor(g, precision), turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile
-    )
+    start(
+        triton_convolution.input_gradient, grid,
+        factor(g, precision), turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
+    )  # fmt: skip
 
 
 def _splits(length: int, least: int, programs: int, multiple: int) -> tuple[int, int]:

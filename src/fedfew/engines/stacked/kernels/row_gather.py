@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.engines.stacked.kernels import usable
+from fedfew.engines.stacked.kernels.compiling import start
 
 
 @torch.library.custom_op("fedfew::add_rows", mutates_args=("table",))
@@ -22,7 +23,7 @@ def add_rows(table: Tensor, at: Tensor, values: Tensor, scale: float) -> None:
 
     width = table.shape[-1]
     block = min(1024, 1 << (width - 1).bit_length())
-    triton_row_gather.add_rows[(len(at), -(-width // block))](flat, at, values.contiguous(), scale, width, block)
+    start(triton_row_gather.add_rows, (len(at), -(-width // block)), flat, at, values.contiguous(), scale, width, block)
 
 
 @add_rows.register_fake
@@ -39,7 +40,8 @@ def pictures(x: Tensor, at: Tensor, symmetric: bool, moves: Tensor | None = None
     out = torch.empty(*at.shape, height, width, channels, device=x.device)
     at = at.contiguous()
     BLOCK = 1024
-    triton_row_gather.pictures[(at.numel(), -(-height * width * channels // BLOCK))](
+    start(
+        triton_row_gather.pictures, (at.numel(), -(-height * width * channels // BLOCK)),
         x, at, at if moves is None else moves.contiguous(), out, height, width, channels,
         127.5 if symmetric else 255.0, 1.0 if symmetric else 0.0, moves is not None, BLOCK,
     )  # fmt: skip

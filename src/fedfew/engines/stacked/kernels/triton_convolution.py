@@ -28,7 +28,7 @@ def _pixels(x, b, row, column, j, ok, H, W, C: tl.constexpr, J: tl.constexpr, PA
     return tl.load(x + (((b * H + row) * W + column) * C)[:, None] + j[None, :], mask=inside, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])  # or batches of other sizes, as of samples that are scored, would be compiled for
 def forward(
     x, weight, bias, out, source,
     B, per_pixel, per_filter,
@@ -175,7 +175,7 @@ def samples_last(
         tl.store(out + place[:, None] + b[None, :], tl.trans(value), mask=(c < C)[:, None] & (b < S)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["per_split"])  # or it would be compiled anew for few clients
 def weight_gradient_by_sample(
     x, g, out,
     per_split,
