@@ -13,6 +13,7 @@ from torch.func import grad, vjp, vmap
 
 from fedfew.engines.loss import stacked_cross_entropy
 from fedfew.engines.stacked.kernels import usable
+from fedfew.engines.stacked.kernels.compiling import start
 from fedfew.engines.stacked.kernels.replicas import of_all_replicas
 
 AT_ONCE = 2**12  # logits that a program holds in registers
@@ -80,7 +81,8 @@ def _forward(
     BN = max(2, _power(N))
     optional = (log_prior, class_weights, importance)
     prior, classes, important = (loss if t is None else t.float().contiguous() for t in optional)
-    triton_cross_entropy.cross_entropy[(R,)](
+    start(
+        triton_cross_entropy.cross_entropy, (R,),
         logits.contiguous(), prior, y.contiguous(), weight.float().contiguous(), classes, important, loss, gradient, B,
         N, y.numel() // (R * B), smoothing, *(t is not None for t in optional), BB=min(_power(B), AT_ONCE // BN), BN=BN,
     )  # fmt: skip

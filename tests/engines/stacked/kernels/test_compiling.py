@@ -1,0 +1,127 @@
+"""Kernels that are only compiled while a step is recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from fedfew.engines.stacked.kernels import compiling, triton_convolution, triton_row_gather
+from fedfew.engines.stacked.kernels.compiling import compiled_only, start
+from fedfew.engines.stacked.kernels.convolution import convolution
+from fedfew.engines.stacked.recording import record
+
+
+class Kernel:
+    """Writes down what is done to it, as the mode does in which it is compiled."""
+
+    def __init__(self, done):
+        self.done = done
+
+    def warmup(self, *args, grid, **options):
+        from triton.runtime._async_compile import active_mode
+
+        assert active_mode.get() is not None
+        self.done.append(("compiled", args, grid, options))
+
+    def __getitem__(self, grid):
+        return lambda *args, **options: self.done.append(("started", args, grid, options))
+
+
+@pytest.fixture
+def done(monkeypatch):
+    done = []
+    mode = SimpleNamespace(__exit__=lambda *_: done.append("waited"))
+    monkeypatch.setattr(compiling, "_compiling", {})
+    monkeypatch.setattr(compiling, "_mode", lambda kernel: compiling._compiling.setdefault(kernel, mode))
+    return done
+
+
+def test_a_kernel_is_compiled_where_it_is_not_to_be_started_and_waited_for_once_where_it_is(done):
+    kernel, other = Kernel(done), Kernel(done)
+    with compiled_only() as kernels:
+        start(kernel, (2, 3), 7, size=4)
+    assert kernels == [kernel]
+    start(other, (1,), 0)
+    start(kernel, (2, 3), 7, size=4)
+    start(kernel, (2, 3), 8, size=4)
+    assert done == [
+        ("compiled", (7,), (2, 3), {"size": 4}),
+        ("started", (0,), (1,), {}),
+        "waited",
+        ("started", (7,), (2, 3), {"size": 4}),
+        ("started", (8,), (2, 3), {"size": 4}),
+    ]
+
+
+def test_in_an_interpreter_kernels_are_started():
+    if not os.environ.get("TRITON_INTERPRET"):
+        pytest.skip("kernels are compiled here")
+    table, at = torch.zeros(3, 4), torch.tensor([1])
+    with compiled_only() as kernels:
+        start(triton_row_gather.add_rows, (1, 1), table, at, torch.ones(1, 4), 2.0, 4, 4)
+    assert kernels == []
+    assert table.tolist() == [[0.0] * 4, [2.0] * 4, [0.0] * 4]
+
+
+def test_what_was_not_computed_is_zero_while_it_is_recorded(done, monkeypatch):
+    class Leftover(Kernel):
+        def warmup(self, *args, **options):
+            super().warmup(*args, **options)
+            args[3].fill_(7.0)  # the output's memory holds what was there before
+
+    monkeypatch.setattr(triton_convolution, "forward", Leftover(done))
+    seen = []
+
+    def function(x, weight):
+        out = convolution(x, weight, None)
+        seen.append(out.clone())
+        return out * 2
+
+    graph, _ = record(function, (torch.ones(2, 1, 1, 3, 3), torch.ones(2, 4, 1, 2, 2)))
+    assert [what[0] for what in done] == ["compiled"]
+    assert seen[0].shape == (2, 1, 4, 2, 2)
+    assert not seen[0].any()
+    assert any("fedfew.convolution" in str(node.target) for node in graph.nodes)
+
+
+COMPILED = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+class Target:  # a driver of a GPU that is not there: kernels can be compiled for it
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 0
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Target())
+from fedfew.engines.stacked.kernels import compiling, triton_convolution as kernels
+from fedfew.engines.stacked.kernels.convolution import convolution
+from fedfew.engines.stacked.traced import recorded
+
+def gradients(x, weight):
+    weight = weight.detach().requires_grad_()
+    return torch.autograd.grad(convolution(x, weight, None, precision="tf32").sum(), weight)
+
+x, weight = torch.ones(2, 4, 8, 8, 16).movedim(-1, 2), torch.ones(2, 32, 3, 3, 16).movedim(-1, 2)
+recording = recorded(gradients, (x, weight))
+for kernel in (kernels.forward, kernels.weight_gradient_by_sample):
+    compiling._compiling.pop(kernel).__exit__(None, None, None)
+    (compiled,) = kernel.device_caches[0][0].values()
+    print(kernel.fn.__name__, "wgmma" in compiled.asm["ptx"] or "mma.sync" in compiled.asm["ptx"])
+"""
+
+
+@pytest.mark.slow
+def test_compiled_in_threads_for_a_gpu_that_is_not_there(tmp_path):
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["forward True", "weight_gradient_by_sample True"], done.stderr
