@@ -39,8 +39,8 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
 @contextmanager
 def compiled_only() -> Iterator[list[Any]]:
     """Within, in this thread: kernels are not started but compiled, and those are listed. What they would write is undefined."""
-    outer = getattr(_thread, "only_compiled", None)
-    _thread.only_compiled = kernels = []
+    outer, kernels = getattr(_thread, "only_compiled", None), list[Any]()
+    _thread.only_compiled = kernels
     try:
         yield kernels
     finally:
