@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -183,3 +184,11 @@ def test_validation_cut_and_stratification() -> None:
 def test_wrong_settings_are_explained(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load("digits", **settings)
+
+
+def test_rows_without_a_client_or_a_group_are_counted() -> None:
+    patients = [str(i // 2) if i > 3 else None for i in range(24)]
+    rows = {"site": ["a", None, "b"] * 8, "patient": patients, "size": [i / 7 for i in range(24)], "label": [0, 1] * 12}
+    notes = load(pa.table(rows), client="site", group="patient").about["notes"]
+    assert "8 rows have no value in site: they are one client, (missing)" in notes
+    assert "4 rows have no value in patient: they are one group, (missing)" in notes

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -50,6 +51,14 @@ def test_all_clients_alike() -> None:
 def test_unscaled_values_are_still_imputed() -> None:
     fitted = TablePreprocessing.fit(FEATURES, TRAIN, ["x", "y"], "none")
     assert fitted.transform(FEATURES.take(np.arange(4)), 0)[:, :3].tolist() == [[1, 7, 1], [3, 7, 0], [10, 6, 1], [20, 8, 1]]
+
+
+@pytest.mark.parametrize("scale", ["client", "global", "none"])
+def test_a_table_of_words_alone(scale: str) -> None:
+    words = {"site": ["a", "b"] * 4, "colour": ["red", "red", "blue", "blue"] * 2, "label": ["yes", "no"] * 4}
+    federation = load(pa.table(words), client="site", scale=scale)
+    assert federation.shape == (2,)
+    assert federation.train.x.sum(1).tolist() == [1.0] * 6
 
 
 def test_a_constant_column_is_not_divided_by_zero() -> None:

@@ -48,7 +48,7 @@ def test_several_columns_are_several_labels_or_targets() -> None:
     assert (labels.task, labels.class_names, labels.shape) == ("multi-label", ("u", "v"), (2,))
     numbers = data.load(frame(), client="site", label=["y", "u"], input=["a", "b"])
     assert (numbers.task, numbers.class_names) == ("regression", ("y", "u"))
-    with pytest.raises(DataError, match="has no label column 'w'"):
+    with pytest.raises(DataError, match="there is no label column 'w'"):
         data.load(frame(), label=["u", "w"])
 
 

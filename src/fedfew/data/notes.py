@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedfew.data.decoded import DecodedData, Features
+from fedfew.data.decoded import MISSING, DecodedData, Features
 from fedfew.data.division import Division
 from fedfew.data.preprocessing import Scale, missing_values
 from fedfew.data.raw import TEST
@@ -23,7 +23,19 @@ def of(
         among = f"{len(division.cuts)} clients by partition {division.spec}"
         found.append(f"the rows are divided among {among}; client=… names a column of clients")
     found += [*data.notes, *(tokens.notes if tokens else ()), *division.notes]
+    found += _without_name(data, division)
     return [*found, *_features(data, scale), *_splits(division), *defaults.notes(data)]
+
+
+def _without_name(data: DecodedData, division: Division) -> list[str]:
+    """Rows without a value in the column of clients or of groups: they go together, under the name "(missing)"."""
+    found = []
+    for use, name in (("client", division.spec.column), ("group", division.group)):
+        column = data.columns.get(name or "")
+        if column is not None and MISSING in column.values:
+            rows = int((column.codes == column.values.index(MISSING)).sum())
+            found += [f"{rows:,} rows have no value in {name}: they are one {use}, {MISSING}"] if rows else []
+    return found
 
 
 def _features(data: DecodedData, scale: Scale) -> list[str]:

@@ -40,7 +40,7 @@ class Statistics:
         count = known.sum(axis=0)
         mean = np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1)
         variance = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0) / np.maximum(count, 1)
-        plain = np.array([name in features.boolean for name in features.number_names]) | (scale == "none")
+        plain = np.array([name in features.boolean for name in features.number_names], dtype=bool) | (scale == "none")
         fill = np.where(count > 0, mean, 0.0 if fallback is None else fallback.fill)
         shift = np.where(plain, 0.0, np.where(count > 0, mean, 0.0 if fallback is None else fallback.shift))
         spread = np.sqrt(variance)

@@ -18,6 +18,7 @@ from fedfew.data.readers import table_columns
 from fedfew.data.readers.image_folder import inside
 from fedfew.data.readers.size_limit import check_size
 from fedfew.data.readers.table_columns import FeatureColumns
+from fedfew.util.spelling import unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,7 +207,7 @@ def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[s
     if choice.labels:
         missing = [name for name in choice.labels if name not in there]
         if missing:
-            raise DataError(f"{file} has no label column {missing[0]!r}; columns: {', '.join(there)}")
+            raise DataError(f"{file}: {unknown('label column', missing[0], there)}")
         return choice.labels
     wanted = choice.label or LABEL_NAMES
     for name in wanted:
@@ -214,8 +215,9 @@ def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[s
             return (name,)
     if choice.unlabelled and choice.label is None:
         return ()
-    asked = f"no label column {choice.label[0]!r}" if choice.label else "no column that is recognised as the label"
-    raise DataError(f"{file} has {asked}; columns: {', '.join(there)}. Name one with label=…")
+    if choice.label:
+        raise DataError(f"{file}: {unknown('label column', choice.label[0], there)}. Name one with label=…")
+    raise DataError(f"{file} has no column that is recognised as the label; columns: {', '.join(there)}. Name one with label=…")
 
 
 def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[str, ...], file: str) -> str | None:
