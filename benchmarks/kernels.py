@@ -28,6 +28,7 @@ LAYERS: dict[str, tuple[Any, ...]] = {
     "resnet 256": (18, 50, 256, 4, 4, 256, 3, 3, 1, (1, 1), False, True),
     "text 4": (60, 50, 512, 1, 100, 100, 1, 4, 1, (0, 0), False, True),
 }
+STORED = (False, False)  # what comes out: channels last, in float32
 PARTS = ("forward", "weight", "weight_by_sample", "input")
 
 
@@ -35,9 +36,9 @@ def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
     _, _, channels, _, _, filters, *_ = LAYERS[layer]
     columns = channels if part == "input" else filters
     name, inner, rows_name, rows = {
-        "forward": ("BK", [16] if channels == 3 else [32, 64], "BM", [64, 128]),
-        "weight": ("BQ", [64, 128], "BM", [32, 64]),
-        "weight_by_sample": ("BQ", [64, 128, 256], "BT", [16, 32, 64]),
+        "forward": ("BK", [16, 32, 64, 128] if channels == 3 else [32, 64, 128], "BM", [32, 64, 128]),
+        "weight": ("BQ", [64, 128], "BM", [32, 64, 128]),
+        "weight_by_sample": ("BQ", [64, 128, 256], "BT", [32, 64, 128]),
         "input": ("BK", [32, 64], "BM", [64, 128, 256]),
     }[part]
     across = [32] if columns <= 32 else [64, 128] if columns > 64 else [64]
@@ -63,7 +64,8 @@ class Part:
         self.x, self.weight, self.bias = data(layer, replicas)
         self.settings = (stride, *padding, pool)
         self.precision = precision
-        self.out, self.source = convolution._forward(self.x, self.weight, self.bias, *self.settings, False, precision)
+        self.out, self.source, seen = convolution._forward(self.x, self.weight, self.bias, *self.settings, *STORED, precision)
+        self.seen = seen if seen.numel() else self.x
         self.g = torch.randn_like(self.out)
 
     def run(self, tile: dict[str, int]) -> None:
@@ -75,10 +77,10 @@ class Part:
         launch.tiles = tiles  # type: ignore[assignment]  # called the same way
         try:
             if self.part == "forward":
-                convolution._forward(self.x, self.weight, self.bias, *self.settings, False, self.precision)
+                convolution._forward(self.x, self.weight, self.bias, *self.settings, *STORED, self.precision)
             else:
-                inputs = self.part != "weight"
-                convolution._backward(self.g, self.source, self.x, self.weight, *self.settings, inputs, self.precision)
+                wanted = None if self.part == "weight" else self.x.dtype, True
+                convolution._backward(self.g, self.source, self.seen, self.weight, *self.settings, *wanted, self.precision)
         finally:
             launch.tiles = usual
 

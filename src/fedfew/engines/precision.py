@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,3 +32,8 @@ def products(precision: Precision, device: torch.device) -> Iterator[None]:
 def _rounded_to_bf16() -> torch.autocast:
     """Without its cache: of weights that a step has moved, autocast would go on using what it rounded before."""
     return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+
+
+def not_rounded() -> AbstractContextManager[object]:
+    """Within: operations as they are called, where those around them are rounded to bf16."""
+    return torch.autocast("cuda", enabled=False) if torch.is_autocast_enabled("cuda") else nullcontext()

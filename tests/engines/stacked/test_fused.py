@@ -100,6 +100,8 @@ def test_names_of_parameters_stay():
     assert fused[0].precision == "tf32"
     assert fused[3].flattened
     assert not fused[0].flattened
+    assert fused[0].as_factor  # a convolution comes next
+    assert not fused[3].as_factor
 
 
 @pytest.mark.parametrize(

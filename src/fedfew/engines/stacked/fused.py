@@ -13,9 +13,9 @@ from fedfew.config import Precision
 
 class FusedConvolution(nn.Module):
     """``nn.Conv2d`` or ``nn.Conv1d``, sharing its parameters; with ``pool`` followed by ReLU and the maximum of 2×2 pixels.
-    flattened: by the layer that comes next."""
+    then: the layer that comes next, which decides how the result is stored."""
 
-    def __init__(self, plain: nn.Module, precision: Precision, pool: bool = False, flattened: bool = False) -> None:
+    def __init__(self, plain: nn.Module, precision: Precision, pool: bool = False, then: nn.Module | None = None) -> None:
         super().__init__()
         assert isinstance(plain, nn.Conv1d | nn.Conv2d)
         self.weight, self.bias = plain.weight, plain.bias
@@ -23,7 +23,9 @@ class FusedConvolution(nn.Module):
         padding = plain.padding
         assert isinstance(padding, tuple)
         self.padding = (0, padding[0]) if len(padding) == 1 else (padding[0], padding[1])
-        self.pool, self.precision, self.flattened = pool, precision, flattened
+        self.pool, self.precision = pool, precision
+        self.flattened = pool and type(then) is nn.Flatten
+        self.as_factor = then is not None and _is_plain(then)
 
     def forward(self, x: Tensor) -> Tensor:
         from fedfew.engines.stacked.kernels.convolution import convolution
@@ -32,7 +34,8 @@ class FusedConvolution(nn.Module):
         if flat:  # a sequence is an image of one row
             x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
         bias = None if self.bias is None else self.bias[None]
-        y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision, self.flattened)
+        stored = self.flattened, self.as_factor
+        y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision, *stored)
         y = y.squeeze(0)  # y[0] would be the same, but its gradient a copy into zeros
         return y.squeeze(-2) if flat else y
 
@@ -61,9 +64,10 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
                 setattr(parent, name, ContiguousGroupNorm.like(child))
             if _is_plain(child):
                 after = _after(parent, name)
-                flattened = name in pooled and len(after) > 2 and type(after[2][1]) is nn.Flatten
-                setattr(parent, name, FusedConvolution(child, precision, name in pooled, flattened))
-                for done, _ in after[:2] if name in pooled else []:
+                taken = 2 if name in pooled else 0  # layers that are done with the convolution
+                then = after[taken][1] if type(parent) is nn.Sequential and len(after) > taken else None
+                setattr(parent, name, FusedConvolution(child, precision, name in pooled, then))
+                for done, _ in after[:taken]:
                     setattr(parent, done, nn.Identity())
     return module
 

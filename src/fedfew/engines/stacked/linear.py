@@ -3,17 +3,33 @@
 In the stack a linear layer is a batched product x·Wᵀ, and vmap adds its bias in a second pass over the result; here the product
 begins with the bias. Autograd's gradient of the second factor is xᵀ·g: the transpose of W's gradient. Adding that to W strides
 through memory, and where a layer has few outputs the product itself is slow too; here the gradient is computed as gᵀ·x.
+
+With ``precision="bf16"`` layers of which every replica has its own multiply in TF32: a replica has few rows, so the time goes
+into reading its weights, and rounding them first would read and write them once more.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedfew.engines.precision import not_rounded
+
 FEW = 4  # outputs so many times fewer than rows: on a CPU W·xᵀ is twice as fast as x·Wᵀ then
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    shape = *x.shape[:-1], weight.shape[-2]
+    rows, weight = _one_stack(x.to(weight.dtype), weight)
+    if not x.is_cuda and bias is not None and FEW * weight.shape[1] <= rows.shape[1]:
+        return torch.baddbmm(bias.reshape(len(weight), -1, 1), weight, rows.mT).mT.reshape(shape)
+    if bias is None:
+        return torch.bmm(rows, weight.mT).reshape(shape)
+    return torch.baddbmm(bias.reshape(len(weight), 1, -1), rows, weight.mT).reshape(shape)
 
 
 class _Linear(torch.autograd.Function):
@@ -23,13 +39,8 @@ class _Linear(torch.autograd.Function):
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if weight.ndim == 2:
             return F.linear(x, weight, bias)
-        shape = *x.shape[:-1], weight.shape[-2]
-        rows, weight = _one_stack(x, weight)
-        if not x.is_cuda and bias is not None and FEW * weight.shape[1] <= rows.shape[1]:
-            return torch.baddbmm(bias.reshape(len(weight), -1, 1), weight, rows.mT).mT.reshape(shape)
-        if bias is None:
-            return torch.bmm(rows, weight.mT).reshape(shape)
-        return torch.baddbmm(bias.reshape(len(weight), 1, -1), rows, weight.mT).reshape(shape)
+        with not_rounded():
+            return _product(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
@@ -40,13 +51,14 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (g,), (x, weight) = gradients, ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        (rows, stack), (g, _) = _one_stack(x, weight), _one_stack(g, weight)
+        (rows, stack), (g, _) = (_one_stack(t.to(weight.dtype), weight) for t in (x, g))
         replicas = weight.shape[:-2]
-        return (
-            torch.bmm(g, stack).reshape(x.shape) if of_x else None,
-            torch.bmm(g.mT, rows).reshape(weight.shape) if of_weight else None,
-            g.sum(1).reshape(*replicas, -1) if of_bias else None,
-        )
+        with not_rounded() if replicas else nullcontext():
+            return (
+                torch.bmm(g, stack).reshape(x.shape) if of_x else None,
+                torch.bmm(g.mT, rows).reshape(weight.shape) if of_weight else None,
+                g.sum(1).reshape(*replicas, -1) if of_bias else None,
+            )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:

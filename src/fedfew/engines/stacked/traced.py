@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfew.engines.precision import not_rounded
 from fedfew.engines.stacked.graph import Graph, Node, as_function
 from fedfew.engines.stacked.in_place import write_in_place
 from fedfew.engines.stacked.recording import Recorder, paused, record
@@ -67,7 +68,8 @@ class Traced:
         (recording, replay), recorder = self._recordings[key], Recorder.current()
         if recorder is not None:  # as part of a longer recording
             return recorder.replayed(recording.graph, recording.constants, replay, tensors)
-        return replay(*tensors)
+        with not_rounded():  # what is rounded was recorded so
+            return replay(*tensors)
 
     def from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """The same, but shapes that come once are not recorded, which takes as long as some calls: the clients of a round may

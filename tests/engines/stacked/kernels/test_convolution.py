@@ -82,6 +82,25 @@ def test_bf16_rounds_the_factors_and_nothing_else(name, monkeypatch):
     assert {t.dtype for t in (got, *found)} == {torch.float32}
 
 
+def test_between_two_convolutions_numbers_are_stored_as_factors(monkeypatch):
+    """What comes out is rounded, and so is the gradient that the second hands to the first."""
+    if DEVICE == "cpu":
+        monkeypatch.setitem(launch.STORED, "bf16", torch.float16)
+    x, weight, _ = tensors(SHAPES["words"])
+    second = torch.randn(2, 5, 7, 1, 2, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    between = convolution(x, weight, None, precision="bf16", as_factor=True)
+    assert between.dtype == launch.STORED["bf16"]
+    got = convolution(between, second, None, precision="bf16")
+    want = rounded(twin(rounded(x.detach()), rounded(weight.detach()), None, 1, (0, 0), False)).requires_grad_()
+    after = twin(want, rounded(second), None, 1, (0, 0), False)
+    close([between.float(), got], [want, after])
+    g = rounded(torch.randn(got.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE))
+    (found,) = torch.autograd.grad((got * g).sum(), between)
+    (expected,) = torch.autograd.grad((after * g).sum(), want)
+    assert found.dtype == launch.STORED["bf16"]
+    close([found.float()], [rounded(expected)])
+
+
 @pytest.mark.parametrize("name", ["colours, pooled", "words"])
 def test_no_input_gradient_and_no_bias(name):
     *_, stride, padding, pool = shape = SHAPES[name]

@@ -35,10 +35,12 @@ def convolution(
     pool: bool = False,
     precision: str = "fp32",
     channels_first: bool = False,
+    as_factor: bool = False,
 ) -> Tensor:
     """[R, B, N, …]; ``pool``: then ReLU and the maximum of every 2×2 pixels. precision: of the factors of products.
-    channels_first: what comes out also lies so in memory, for a layer that flattens it."""
-    out: Tensor = _Convolution.apply(x, weight, bias, stride, *padding, pool, channels_first, precision)[0]
+    channels_first: what comes out also lies so in memory, for a layer that flattens it. as_factor: it is stored as factors are,
+    for another convolution."""
+    out: Tensor = _Convolution.apply(x, weight, bias, stride, *padding, pool, channels_first, as_factor, precision)[0]
     return out
 
 
@@ -46,11 +48,14 @@ def _shape(weight: Tensor, stride: int, pad_h: int, pad_w: int) -> Shape:
     return Shape(weight.shape[2], weight.shape[1], weight.shape[3], weight.shape[4], stride, pad_h, pad_w)
 
 
-def _out(x: Tensor, shape: Shape, pool: bool, channels_first: bool) -> tuple[Tensor, Tensor]:
+def _out(x: Tensor, shape: Shape, pool: bool, channels_first: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """New tensors for what comes out and, with ``pool``, for where it came from: [R, B, N, OH, OW]."""
     height, width = shape.out(*x.shape[3:])
     size = (*x.shape[:2], *((height // 2, width // 2) if pool else (height, width)), shape.filters)
-    out = x.new_empty(*size[:2], size[4], *size[2:4]) if channels_first else _channels_first(x.new_empty(size))
+    if channels_first:
+        out = x.new_empty(*size[:2], size[4], *size[2:4], dtype=dtype)
+    else:
+        out = _channels_first(x.new_empty(size, dtype=dtype))
     return out, _channels_first(x.new_empty(size if pool else (0,) * 5, dtype=torch.int8))
 
 
@@ -72,19 +77,18 @@ def _forward(
     pad_w: int,
     pool: bool,
     channels_first: bool,
+    as_factor: bool,
     precision: str,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What comes out, where it came from, and x as the kernels read it (empty where they read x itself)."""
     shape = _shape(weight, stride, pad_h, pad_w)
-    out, source = _out(x, shape, pool, channels_first)
+    out, source = _out(x, shape, pool, channels_first, launch.stored(precision) if as_factor else torch.float32)
+    seen = launch.prepared(_channels_last(x), precision)
     launch.forward(
-        _channels_last(x), _channels_last(weight), bias, _channels_last(out), _channels_last(source), shape, pool, precision
+        _channels_last(x) if seen is None else seen,
+        *(_channels_last(weight), bias, _channels_last(out), _channels_last(source), shape, pool, precision),
     )
-    return out, source
-
-
-@_forward.register_fake
-def _(x, weight, bias, stride, pad_h, pad_w, pool, channels_first, precision):  # type: ignore[no-untyped-def]  # as above
-    return _out(x, _shape(weight, stride, pad_h, pad_w), pool, channels_first)
+    return out, source, _channels_first(x.new_empty((0,) * 5) if seen is None else seen)
 
 
 @torch.library.custom_op("fedfew::convolution_backward", mutates_args=())
@@ -97,55 +101,57 @@ def _backward(
     pad_h: int,
     pad_w: int,
     pool: bool,
-    inputs: bool,
+    inputs: torch.dtype | None,
+    bias: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to the inputs (an empty one unless ``inputs``), the weights and the bias."""
+    """Gradients with respect to the inputs (of type ``inputs``; empty for None), the weights and the bias (empty unless ``bias``).
+    x is as the kernels read it."""
     shape = _shape(weight, stride, pad_h, pad_w)
-    dx = _gradients(x, weight, inputs)[0]
+    dx, _, db = _gradients(x, weight, inputs, bias)
     g, source, x, filters = (_channels_last(t) for t in (g, source, x, weight))
-    if pool and not inputs:  # the first layer: its gradient before pooling is the largest of all and is never written out
-        gradient, db = launch.weight_gradient_pooled(x, g, source, shape, precision)
-        return dx, _channels_first(gradient), db
-    g = launch.unpool(launch.laid_out(g), source, *shape.out(*x.shape[2:4])) if pool else g.contiguous()
-    if inputs:
+    if pool and inputs is None:  # the first layer: its gradient before pooling is the largest of all and is never written out
+        dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
+        return dx, _channels_first(dw), of_bias if bias else db
+    dtype = launch.stored(precision)
+    g = launch.unpool(launch.laid_out(g), source, *shape.out(*x.shape[2:4]), dtype) if pool else g.contiguous().to(dtype)
+    if inputs is not None:
         launch.input_gradient(g, filters, _channels_last(dx), shape, precision)
-    return dx, _channels_first(launch.weight_gradient(x, g, shape, precision)), g.sum((1, 2, 3))
+    dw, found = launch.weight_gradient(x, g, shape, precision, bias)
+    return dx, _channels_first(dw), db if found is None else found
 
 
-def _gradients(x: Tensor, weight: Tensor, inputs: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(x: Tensor, weight: Tensor, inputs: torch.dtype | None, bias: bool) -> tuple[Tensor, Tensor, Tensor]:
     """New tensors for the three gradients, laid out channels last."""
-    R, B, C, H, W = x.shape
-    N, KH, KW = weight.shape[1], weight.shape[3], weight.shape[4]
-    dx = x.new_empty((R, B, H, W, C) if inputs else (0,) * 5)
-    return _channels_first(dx), _channels_first(x.new_empty(R, N, KH, KW, C)), x.new_empty(R, N)
-
-
-@_backward.register_fake
-def _(g, source, x, weight, stride, pad_h, pad_w, pool, inputs, precision):  # type: ignore[no-untyped-def]  # as above
-    return _gradients(x, weight, inputs)
+    R, B, _, H, W = x.shape
+    N, C, KH, KW = weight.shape[1:]
+    dx = x.new_empty((0,) * 5 if inputs is None else (R, B, H, W, C), dtype=inputs)
+    return _channels_first(dx), _channels_first(weight.new_empty(R, N, KH, KW, C)), weight.new_empty((R, N) if bias else (0, 0))
 
 
 class _Convolution(torch.autograd.Function):
     """What autograd and torch.func both differentiate, outside of vmap and within it."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
-        out, source = _forward(x, weight, bias, *settings)
-        return out, source
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+        out, source, seen = _forward(x, weight, bias, *settings)
+        return out, source, seen
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _, *ctx.settings, _, ctx.precision = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, weight, output[1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, weight, _, *ctx.settings, _, _, ctx.precision = inputs
+        _, source, seen = output
+        ctx.mark_non_differentiable(source, seen)
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(seen if seen.numel() else x, weight, source)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         x, weight, source = ctx.saved_tensors
         of_x, _, of_bias, *_ = ctx.needs_input_grad
-        dx, dw, db = _Gradients.apply(gradients[0], source, x, weight, *ctx.settings, of_x, ctx.precision)
-        return dx if of_x else None, dw, db if of_bias else None, *[None] * 6
+        wanted = ctx.dtype if of_x else None, of_bias
+        dx, dw, db = _Gradients.apply(gradients[0], source, x, weight, *ctx.settings, *wanted, ctx.precision)
+        return dx if of_x else None, dw, db if of_bias else None, *[None] * 7
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:

@@ -1,6 +1,7 @@
 """How the convolution kernels are started: layouts, block sizes, how many programs.
 
-Images here are [R, B, H, W, C] and filters [R, N, KH, KW, C], contiguous.
+Images here are [R, B, H, W, C] and filters [R, N, KH, KW, F], contiguous; C is F or, of what :func:`prepared` returns, F
+filled up with zeros to a multiple of 4.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ STORED = {"bf16": torch.bfloat16}
 """As what factors are written to memory before kernels read them, if not as they are: half the bytes."""
 PROGRAMS = 132 * 4  # enough to fill a large GPU
 ALIGNED = 16  # bytes that a GPU reads at once
+TOGETHER = 4  # channels: of fewer, or of a number that is no multiple, every number would be read by itself
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Shape:
     def constants(self) -> tuple[int, ...]:
         return (self.channels, self.filters, self.height, self.width, self.stride, self.pad_h, self.pad_w)
 
+    @property
+    def size(self) -> int:
+        """Of a filter, in numbers."""
+        return self.height * self.width * self.channels
+
     def out(self, height: int, width: int) -> tuple[int, int]:
         """The size of what comes out for an image of this size."""
         return (
@@ -49,7 +56,7 @@ def tiles(part: str, channels: int, filters: int, width: int, pool: bool) -> dic
     BN = 32 if (channels if part == "input" else filters) <= 32 else 64
     if part == "forward":
         if width * channels <= 32:
-            return {"BM": 64, "BN": BN, "BK": 16 if width * channels <= 16 else 32, "num_warps": 4, "num_stages": 1}
+            return {"BM": 64, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 1}
         return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 8 if pool else 4, "num_stages": 3}
     if part == "weight":
         return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
@@ -68,82 +75,118 @@ def laid_out(image: Tensor) -> Tensor:
     return image if image.permute(0, 1, 4, 2, 3).is_contiguous() else image.contiguous()
 
 
-def factor(image: Tensor, precision: str) -> Tensor:
-    """As the kernels read it."""
-    return image.to(STORED.get(precision, image.dtype))
+def stored(precision: str) -> torch.dtype:
+    """Of factors in memory."""
+    return STORED.get(precision, torch.float32)
+
+
+def prepared(x: Tensor, precision: str) -> Tensor | None:
+    """The image as the kernels read it, if that takes a copy: channels filled up, numbers stored as factors are."""
+    channels = -(-x.shape[-1] // TOGETHER) * TOGETHER
+    if channels == x.shape[-1]:
+        return None if x.is_contiguous() and x.dtype == stored(precision) else x.to(stored(precision)).contiguous()
+    out = x.new_empty(*x.shape[:-1], channels, dtype=stored(precision))
+    BLOCK = 1024
+    start(
+        triton_convolution.filled_up,
+        (-(-out.numel() // BLOCK),),
+        x.contiguous(),
+        out,
+        out.numel(),
+        x.shape[-1],
+        channels,
+        BLOCK,
+        num_warps=4,
+    )
+    return out
 
 
 def forward(
     x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source: Tensor, shape: Shape, pool: bool, precision: str
 ) -> None:
-    """Write into ``out`` and, with ``pool``, ``source``, both [R, B, OH, OW, N]."""
-    x, filters = (factor(t.contiguous(), precision) for t in (x, filters))
-    R, B, H, W, _ = x.shape
+    """Write into ``out`` and, with ``pool``, ``source``, both [R, B, OH, OW, N]; x is prepared."""
+    R, B, H, W, C = x.shape
+    filters = filters.contiguous().to(x.dtype)
     OH, OW, N = out.shape[2:]
     tile = tiles("forward", shape.channels, N, shape.width, pool)
     grid = (-(-B * OH * OW // tile["BM"]), -(-N // tile["BN"]), R)
     start(
         triton_convolution.forward, grid,
         x, filters, filters if bias is None else bias.contiguous(), out, source,
-        B, *layout(out), H, W, OH, OW, *shape.constants(),
+        B, *layout(out), H, W, OH, OW, C, *shape.constants(),
         POOL=pool, BIAS=bias is not None, PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
 
 
 def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, precision: str) -> tuple[Tensor, Tensor]:
-    """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling."""
-    x, g = factor(x.contiguous(), precision), g.contiguous()
+    """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling; x is prepared."""
+    g = g.contiguous()
     R, B, H, W, C = x.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("weight", C, N, shape.width, True)
-    Q = shape.height * shape.width * C
-    programs = -(-Q // tile["BQ"]) * -(-N // tile["BN"])
+    programs = -(-shape.height * shape.width * C // tile["BQ"]) * -(-N // tile["BN"])
     splits, per_split = _splits(B * OH * OW, 256, programs * R, tile["BM"])
-    dw, db = g.new_empty(splits, R, N, Q), g.new_empty(splits, R, N)
+    dw, db = (torch.empty(splits, R, N, *of, device=g.device) for of in ((shape.size,), ()))
     start(
-        triton_convolution.weight_gradient, (programs, splits, R),
-        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
-    )  # fmt: skip
-    return _summed(dw).view(R, N, shape.height, shape.width, C), _summed(db)
+        triton_convolution.weight_gradient,
+        (programs, splits, R),
+        x,
+        g,
+        source,
+        dw,
+        db,
+        B,
+        per_split,
+        H,
+        W,
+        OH,
+        OW,
+        C,
+        *shape.constants(),
+        PRECISION=INPUT_PRECISION[precision],
+        **tile,
+    )
+    return _summed(dw).view(R, N, shape.height, shape.width, shape.channels), _summed(db)
 
 
-def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tensor:
-    """Gradient of the filters from that of the image g [R, B, OH, OW, N]."""
-    R, _, H, W, C = x.shape
+def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str, bias: bool) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the filters and, with ``bias``, of the bias from that of the image g [R, B, OH, OW, N]; x is prepared."""
+    R, _, H, W, _ = x.shape
     height, width = shape.out(H, W)
-    tile = tiles("weight_by_sample", C, shape.filters, shape.width, False)
-    Q = shape.height * shape.width * C
-    programs = -(-Q // tile["BQ"]) * -(-shape.filters // tile["BN"])
+    tile = tiles("weight_by_sample", shape.channels, shape.filters, shape.width, False)
+    programs = -(-shape.size // tile["BQ"]) * -(-shape.filters // tile["BN"])
     splits, per_split = _splits(height, 1, programs * R, 1)
-    dw = x.new_empty(splits, R, shape.filters, Q)
-    x, g = _samples_last(x.contiguous(), precision, shape.pad_h, shape.pad_w), _samples_last(g, precision)
+    dw = torch.empty(splits, R, shape.filters, shape.size, device=g.device)
+    x = _samples_last(x, x.dtype, shape.channels, shape.pad_h, shape.pad_w)
+    g = _samples_last(g, x.dtype, shape.filters)
     start(
         triton_convolution.weight_gradient_by_sample, (programs, splits, R),
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
-    return _summed(dw).view(R, shape.filters, shape.height, shape.width, C)
+    db = g.sum((2, 3, 4), dtype=torch.float32) if bias else None
+    return _summed(dw).view(R, shape.filters, shape.height, shape.width, shape.channels), db
 
 
-def _samples_last(x: Tensor, precision: str, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
-    """[R, B, H, W, C] as [R, C, H + 2 pad_h, W + 2 pad_w, S], S = B or, ``aligned``, the next multiple of 16 bytes, filled up
-    with zeros; stored as factors of this precision."""
+def _samples_last(x: Tensor, dtype: torch.dtype, channels: int, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
+    """The first channels of [R, B, H, W, C] as [R, channels, H + 2 pad_h, W + 2 pad_w, S], S = B or, ``aligned``, the next
+    multiple of 16 bytes, filled up with zeros."""
     R, B, H, W, C = x.shape
-    dtype = STORED.get(precision, x.dtype)
     multiple = ALIGNED // dtype.itemsize if aligned else 1
     S = -(-B // multiple) * multiple
-    out = x.new_empty(R, C, H + 2 * pad_h, W + 2 * pad_w, S, dtype=dtype)
-    BC = 32
-    grid = (out.shape[2] * out.shape[3], -(-C // BC), R)
-    start(triton_convolution.samples_last, grid, x, out, B, H, W, C, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
+    out = x.new_empty(R, channels, H + 2 * pad_h, W + 2 * pad_w, S, dtype=dtype)
+    BC = 32 if channels > 4 else 4
+    grid = (out.shape[2] * out.shape[3], -(-channels // BC), R)
+    start(triton_convolution.samples_last, grid, x, out, B, H, W, C, channels, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
     return out
 
 
-def unpool(g: Tensor, source: Tensor, height: int, width: int) -> Tensor:
+def unpool(g: Tensor, source: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
     """The gradient before pooling and ReLU."""
     R, B, OH, OW, N = g.shape
     odd = height % 2 or width % 2  # pooling left a row or a column out, whose gradient is zero
-    out = g.new_zeros(R, B, height, width, N) if odd else g.new_empty(R, B, height, width, N)
+    size = (R, B, height, width, N)
+    out = g.new_zeros(size, dtype=dtype) if odd else g.new_empty(size, dtype=dtype)
     BLOCK = 1024
     start(
         triton_convolution.unpool, (-(-g.numel() // BLOCK),),
@@ -153,16 +196,27 @@ def unpool(g: Tensor, source: Tensor, height: int, width: int) -> Tensor:
 
 
 def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precision: str) -> None:
-    """Write into ``out`` [R, B, H, W, C]."""
+    """Write into ``out`` [R, B, H, W, F]; g is stored as factors are."""
     R, B, H, W, C = out.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("input", C, N, shape.width, False)
     grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
-    turned = _samples_last(filters.contiguous(), precision, aligned=False)
+    turned = _samples_last(filters.contiguous(), g.dtype, C, aligned=False)
     start(
-        triton_convolution.input_gradient, grid,
-        factor(g, precision), turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
-    )  # fmt: skip
+        triton_convolution.input_gradient,
+        grid,
+        g,
+        turned,
+        out,
+        B,
+        H,
+        W,
+        OH,
+        OW,
+        *shape.constants(),
+        PRECISION=INPUT_PRECISION[precision],
+        **tile,
+    )
 
 
 def _splits(length: int, least: int, programs: int, multiple: int) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """Convolutions of a stack in which every replica has its own weights: implicit matrix products in Triton.
 
-Images are laid out [R, B, H, W, C], weights [R, N, KH, KW·C]. For one row kh of a filter, what a patch holds (KW·C numbers) lies
-in one piece, so patches are read where they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers:
-only the pooled image is written, and for each of its pixels which of the four it came from (4: none, ReLU cut it off). The two
-gradients read that back. Sizes of images are constants, so that dividing by them takes a multiplication.
+Images are laid out [R, B, H, W, C], filters [R, N, KH, KW, F]; C is F, filled up with zeros to a multiple of 4, so that several
+numbers are read at once. For one row of a filter, what a patch holds (KW·C numbers) lies in one piece, so patches are read where
+they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers: only the pooled image is written, and for
+each of its pixels which of the four it came from (4: none, ReLU cut it off). The two gradients read that back. Sizes of images
+are constants, so that dividing by them takes a multiplication.
 """
 
 from __future__ import annotations
@@ -19,13 +20,31 @@ def _dot(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _pixels(x, b, row, column, j, ok, H, W, C: tl.constexpr, J: tl.constexpr, PADDED: tl.constexpr):
-    """Numbers j of the patches' row that begins at (row, column) of image b, zero outside of the image: [patches, j]."""
-    inside = ok[:, None] & (j < J)[None, :]
+def _patches(x, row, column, corner, q, ok, H, W, C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PADDED: tl.constexpr):
+    """Numbers q, counted by row, column and channel, of the patches that begin at (row, column), which is number ``corner`` of x;
+    zero outside of the image: [patches, q]."""
+    kh, j = q // (KW * C), q % (KW * C)
+    inside = ok[:, None] & (q < KH * KW * C)[None, :]
     if PADDED:
-        at = column[:, None] + (j // C)[None, :]
-        inside = inside & ((row >= 0) & (row < H))[:, None] & (at >= 0) & (at < W)
-    return tl.load(x + (((b * H + row) * W + column) * C)[:, None] + j[None, :], mask=inside, other=0.0)
+        high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
+        inside = inside & (high >= 0) & (high < H) & (across >= 0) & (across < W)
+    return tl.load(x + corner[:, None] + (kh * (W * C) + j)[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _in_filter(q, C: tl.constexpr, F: tl.constexpr):
+    """Where number q of a patch is in a filter, and whether it is there at all."""
+    if C == F:
+        return q, q >= 0
+    return q // C * F + q % C, q % C < F
+
+
+@triton.jit
+def filled_up(x, out, total, F: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    """out[pixels, C] from x[pixels, F]: zero where C exceeds F, in the type of out."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    pixel, c = at // C, at % C
+    tl.store(out + at, tl.load(x + pixel * F + c, mask=(at < total) & (c < F), other=0.0), mask=at < total)
 
 
 @triton.jit(do_not_specialize=["B"])  # or batches of other sizes, as of samples that are scored, would be compiled for
@@ -33,7 +52,7 @@ def forward(
     x, weight, bias, out, source,
     B, per_pixel, per_filter,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    C: tl.constexpr, F: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     POOL: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -44,29 +63,33 @@ def forward(
     r = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
-    J: tl.constexpr = KW * C
-    STEPS: tl.constexpr = (J + BK - 1) // BK
+    Q: tl.constexpr = KH * KW * C
     PADDED: tl.constexpr = PAD_H + PAD_W > 0
     ok = m < B * OH * OW
     b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
     x += r * B * H * W * C
-    weight += r * N * KH * J
+    weight += r * N * KH * KW * F
     spread: tl.constexpr = 2 if POOL else 1
     row, column = oh * (spread * STRIDE) - PAD_H, ow * (spread * STRIDE) - PAD_W
+    corner = ((b * H + row) * W + column) * C
+    right: tl.constexpr = STRIDE * C
     acc = tl.zeros((BM, BN), tl.float32)
     if POOL:
         acc1 = tl.zeros((BM, BN), tl.float32)
         acc2 = tl.zeros((BM, BN), tl.float32)
         acc3 = tl.zeros((BM, BN), tl.float32)
-    for step in range(KH * STEPS):
-        kh = step // STEPS
-        j = (step % STEPS) * BK + tl.arange(0, BK)
-        w = tl.load(weight + (n * (KH * J) + kh * J)[None, :] + j[:, None], mask=(j < J)[:, None] & (n < N)[None, :], other=0.0)
-        acc = _dot(_pixels(x, b, row + kh, column, j, ok, H, W, C, J, PADDED), w, acc, PRECISION)
+    for first in range(0, Q, BK):
+        q = first + tl.arange(0, BK)
+        at, there = _in_filter(q, C, F)
+        w = tl.load(
+            weight + (n * (KH * KW * F))[None, :] + at[:, None], mask=((q < Q) & there)[:, None] & (n < N)[None, :], other=0.0
+        )
+        acc = _dot(_patches(x, row, column, corner, q, ok, H, W, C, KH, KW, PADDED), w, acc, PRECISION)
         if POOL:
-            acc1 = _dot(_pixels(x, b, row + kh, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc1, PRECISION)
-            acc2 = _dot(_pixels(x, b, row + kh + STRIDE, column, j, ok, H, W, C, J, PADDED), w, acc2, PRECISION)
-            acc3 = _dot(_pixels(x, b, row + kh + STRIDE, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc3, PRECISION)
+            lower, below = row + STRIDE, corner + STRIDE * W * C
+            acc1 = _dot(_patches(x, row, column + STRIDE, corner + right, q, ok, H, W, C, KH, KW, PADDED), w, acc1, PRECISION)
+            acc2 = _dot(_patches(x, lower, column, below, q, ok, H, W, C, KH, KW, PADDED), w, acc2, PRECISION)
+            acc3 = _dot(_patches(x, lower, column + STRIDE, below + right, q, ok, H, W, C, KH, KW, PADDED), w, acc3, PRECISION)
     inside = ok[:, None] & (n < N)[None, :]
     if POOL:  # the first of equals wins and NaN wins over all, as in PyTorch
         which = tl.zeros((BM, BN), tl.int8)
@@ -108,21 +131,19 @@ def weight_gradient(
     x, g, source, out, out_bias,
     B, per_split,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    C: tl.constexpr, F: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[splits, R, N, KH·KW·C] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the
+    """out[splits, R, N, KH·KW·F] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the
     pooled gradient g[R, B, OH, OW, N] each."""
-    J: tl.constexpr = KW * C
-    Q: tl.constexpr = KH * J
+    Q: tl.constexpr = KH * KW * C
     TILES: tl.constexpr = (Q + BQ - 1) // BQ
     PADDED: tl.constexpr = PAD_H + PAD_W > 0
     r = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
     q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
     n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
-    kh, j = q // J, q % J
     total = B * OH * OW
     x += r * B * H * W * C
     g += r * total * N
@@ -139,18 +160,16 @@ def weight_gradient(
         inside = ok[:, None] & (n < N)[None, :]
         which = tl.load(source + at, mask=inside, other=4)
         value = tl.where(which == 4, 0.0, tl.load(g + at, mask=inside, other=0.0))
-        summed += tl.sum(value, 0)
+        summed += tl.sum(value.to(tl.float32), 0)
         for sub in tl.static_range(4):
             row = (oh * 2 + sub // 2) * STRIDE - PAD_H
             column = (ow * 2 + sub % 2) * STRIDE - PAD_W
-            valid = ok[:, None] & (q < Q)[None, :]
-            if PADDED:
-                high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
-                valid = valid & (high >= 0) & (high < H) & (across >= 0) & (across < W)
-            patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
+            patch = _patches(x, row, column, ((b * H + row) * W + column) * C, q, ok, H, W, C, KH, KW, PADDED)
             acc = _dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
     place = split * tl.num_programs(2) + r
-    tl.store(out + place * Q * N + n[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+    at, there = _in_filter(q, C, F)
+    inside = ((q < Q) & there)[:, None] & (n < N)[None, :]
+    tl.store(out + (place * N + n)[None, :] * (KH * KW * F) + at[:, None], acc, mask=inside)
     if tl.program_id(0) % TILES == 0:
         tl.store(out_bias + place * N + n, summed, mask=n < N)
 
@@ -158,10 +177,11 @@ def weight_gradient(
 @triton.jit
 def samples_last(
     x, out, B,
-    H: tl.constexpr, W: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, PIXEL: tl.constexpr,
     C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], zero in the padding and where S exceeds B."""
+    """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], whose pixels are PIXEL numbers apart; zero in
+    the padding and where S exceeds B."""
     r = tl.program_id(2).to(tl.int64)
     width = W + 2 * PAD_W
     row, column = tl.program_id(0) // width - PAD_H, tl.program_id(0) % width - PAD_W
@@ -169,7 +189,7 @@ def samples_last(
     present = tl.where((row >= 0) & (row < H) & (column >= 0) & (column < W), B, 0)
     for first in range(0, S, BB):
         b = first + tl.arange(0, BB)
-        at = r * B * H * W * C + (((b * H + row) * W + column) * C)[:, None] + c[None, :]
+        at = r * B * H * W * PIXEL + (((b * H + row) * W + column) * PIXEL)[:, None] + c[None, :]
         value = tl.load(x + at, mask=(b < present)[:, None] & (c < C)[None, :], other=0.0)
         place = ((r * C + c) * (H + 2 * PAD_H) * width + tl.program_id(0)) * S
         tl.store(out + place[:, None] + b[None, :], tl.trans(value), mask=(c < C)[:, None] & (b < S)[None, :])
@@ -209,8 +229,8 @@ def weight_gradient_by_sample(
         )
         value = tl.load(g + ((n * OH + row) * RUN)[None, :] + t[:, None], mask=(n < N)[None, :] & (t < RUN)[:, None], other=0.0)
         acc = _dot(patch, value, acc, PRECISION)
-    place = (split * tl.num_programs(2) + r) * Q * N
-    tl.store(out + place + n[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+    place = (split * tl.num_programs(2) + r) * N + n
+    tl.store(out + place[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
