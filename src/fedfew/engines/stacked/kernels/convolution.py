@@ -105,7 +105,7 @@ def _backward(
     bias: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to the inputs (of type ``inputs``; empty for None), the weights and the bias (empty unless ``bias``).
+    """Gradients with respect to the inputs (of type ``inputs``; empty for None), weights and bias (empty unless ``bias``).
     x is as the kernels read it."""
     shape = _shape(weight, stride, pad_h, pad_w)
     dx, _, db = _gradients(x, weight, inputs, bias)
