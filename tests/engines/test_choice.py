@@ -157,3 +157,38 @@ def test_unknown_engine():
 
 def test_times_are_in_ordinary_units():
     assert [choice._time(seconds) for seconds in (0.00246, 0.9994, 1.81)] == ["2.46 ms", "999 ms", "1.81 s"]
+
+
+def surely_faster(monkeypatch, seconds, starting=1e-5):
+    """Of two models, which begin with two steps each of the 9 + 3 + 12 + 20 samples."""
+    monkeypatch.setattr(choice, "_seconds", lambda *_: seconds)
+    monkeypatch.setattr(choice, "_starting", lambda device: starting)
+    stack = Stacked(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
+    monkeypatch.setattr(type(stack.differentiation), "operations", 10)
+    return choice._surely_faster(stack, FEDERATION.train, models=2)
+
+
+def test_a_stack_on_a_gpu_is_taken_at_once_where_starting_the_operations_of_others_takes_longer(monkeypatch):
+    steps = sum(2 if size > 8 else 1 for size in FEDERATION.train.count.tolist())
+    least = steps * 2 * 10 * 1e-5
+    assert "so no other engine was tried" in surely_faster(monkeypatch, 0.99 * least)
+    assert surely_faster(monkeypatch, 1.01 * least) == ""
+
+
+def test_a_module_that_vmap_cannot_take_is_not_surely_faster_in_a_stack():
+    stack = Stacked(Branching(), LocalTraining(lr=0.1, batch_size=8), 0)
+    assert choice._surely_faster(stack, FEDERATION.train, models=2) == ""
+
+
+def test_what_starting_takes_is_the_least_of_some_measurements_by_operations_and_gradients(monkeypatch):
+    clock = iter([0.0, 5.0, 10.0, 12.0, 20.0, 29.0, 30.0, 36.0, 40.0, 47.0])
+    monkeypatch.setattr(choice.time, "perf_counter", lambda: next(clock))
+    assert choice._starting(torch.device("cpu")) == 2 / 200
+
+
+def test_on_a_gpu_no_other_engine_is_tried_where_the_stack_must_be_faster(monkeypatch):
+    monkeypatch.setattr(choice, "_on_gpu", lambda samples: True)
+    monkeypatch.setattr(choice, "_surely_faster", lambda *_: "because")
+    monkeypatch.setattr(choice, "_fastest", {})
+    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2)
+    assert (engine.name, engine.why) == ("stacked", "because")

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedfew.config import LocalTraining
 from fedfew.engines.base import REMEDY, Engine, UnsupportedModuleError
+from fedfew.engines.memory import clients_that_fit
 from fedfew.engines.packed import Packed, current
 from fedfew.engines.sequential import Sequential
 from fedfew.engines.stacked.engine import Stacked
@@ -67,11 +68,14 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
 
     Long steps are arithmetic, of which every model has as much: they are tried with one model. On a CPU a stack cannot shorten
     them, and on a single core threads can for images alone, by their layout: else these are not tried. An engine far behind in
-    its first pass gets no other.
+    its first pass gets no other. On a GPU the stack comes first, and often there is no need for another: loading what the
+    sequential engine computes with can take as long as the rest of a first round.
     """
+    if _on_gpu(samples) and (why := _surely_faster(Stacked(module, training, seed), samples, models)):
+        return "stacked", why
     plain = Sequential(module, training, seed)
     one_client = _least_of_two(plain, samples, models=1)
-    on_cpu, arithmetic = not samples.y.is_cuda, one_client > LONG
+    on_cpu, arithmetic = not _on_gpu(samples), one_client > LONG
     models = 1 if models * one_client > LONG else models
     if models > 1:
         one_client = _least_of_two(plain, samples, models)
@@ -112,6 +116,39 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
     return name, f"{found} in a trial with {few} clients ({times}){refused}"
 
 
+def _surely_faster(stack: Stacked, samples: Samples, models: int) -> str:
+    """Why the stack must be the fastest on a GPU, if it must: it takes less time than one replica after another would take to
+    start its operations."""
+    clients = min(MOST_TRIED, clients_that_fit(stack, samples, 4 * models))  # of memory too little to miss while it is not freed
+    batch = stack.training.batch_size
+    steps = sum(-(-min(count, 2 * batch) // batch) for count in samples.count[:clients].tolist())
+    try:
+        least = min(_seconds(stack, samples, models, clients) for _ in range(3))  # the first two may record and capture
+    except UnsupportedModuleError:
+        return ""
+    starting = steps * models * stack.differentiation.operations * _starting(samples.y.device)
+    if least > starting:
+        return ""
+    return (
+        f"which takes {_time(least)} for the first steps of {clients} clients: less than the "
+        f"{_time(starting)} or more that one replica after another takes to start its operations, so no other engine was tried"
+    )
+
+
+def _starting(device: torch.device) -> float:
+    """Seconds that it takes here to start an operation or its gradient: one that does next to nothing."""
+    number, x = 100, torch.ones(1, device=device, requires_grad=True)
+
+    def seconds() -> float:
+        begin, y = time.perf_counter(), x
+        for _ in range(number):
+            y = y.relu()
+        torch.autograd.grad(y, x)
+        return time.perf_counter() - begin
+
+    return min(seconds() for _ in range(5)) / (2 * number)
+
+
 def _time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
@@ -120,6 +157,7 @@ TRIAL_SECONDS = 0.1  # of sequential work that all are tried on: many clients wh
 LONG = 0.2  # seconds of two sequential steps; of one model, before whose arithmetic a step takes about a hundredth of that
 FAR_BEHIND = 3.0  # times the sequential engine; a first pass, which records, was up to 2.7 times as long as a second one
 TURNS = 6  # that the engines take, fewer where steps are long
+MOST_TRIED = 32  # clients that a stack on a GPU is tried on
 ALIKE = 1.15  # times the least: the engine that is preferred is taken
 PREFERRED = ("threaded", "stacked", "sequential")  # convolutions on a CPU are where they are alike
 
@@ -148,3 +186,7 @@ def _seconds(engine: Engine, samples: Samples, models: int, clients: int) -> flo
 def _wait(samples: Samples) -> None:
     if samples.y.is_cuda:
         torch.cuda.synchronize(samples.y.device)
+
+
+def _on_gpu(samples: Samples) -> bool:
+    return bool(samples.y.is_cuda)

@@ -140,3 +140,15 @@ def test_a_replay_gives_the_same_bits(factory, data, monkeypatch):
     for x, y in zip(leaves(replayed), leaves(as_written), strict=True):
         assert torch.equal(x, y)
     assert torch.equal(losses, same_losses)
+
+
+def test_operations_are_those_that_compute():
+    traced = Traced()
+    assert traced.operations == 0
+    traced("one", lambda x: x.t().reshape(6).relu(), torch.ones(2, 3))
+    assert traced.operations == 2  # the copy that reshaping needs, and ReLU
+    traced("more", lambda x: (x.view(6)[None] * 3).exp_().split(2, 1), torch.ones(2, 3))
+    traced("fewer", lambda x: x.exp(), torch.ones(2, 3))
+    assert traced.operations == 2
+    traced("most", lambda x: (x @ x.t()).relu().sum(), torch.ones(2, 3))
+    assert traced.operations == 3

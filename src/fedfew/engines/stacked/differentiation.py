@@ -49,6 +49,11 @@ class Differentiation:
         self.engine = engine
         self._gradients_of, self._descent_of = Traced(), Traced()
 
+    @property
+    def operations(self) -> int:
+        """How many operations the longest step recorded so far has."""
+        return max(self._gradients_of.operations, self._descent_of.operations)
+
     def front(
         self,
         weights: Tree,

@@ -7,6 +7,7 @@ shapes, so an objective must be a pure function of its arguments: what changes f
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -48,6 +49,11 @@ class Traced:
     def __init__(self) -> None:
         self._recordings: OrderedDict[Hashable, tuple[Recording, Callable[..., Any]]] = OrderedDict()
         self._seen: set[Hashable] = set()
+
+    @property
+    def operations(self) -> int:
+        """Of the longest recording: what it computes, views of tensors not counted."""
+        return max((sum(map(_computes, recording.graph.nodes)) for recording, _ in self._recordings.values()), default=0)
 
     def __call__(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor, rewrite: Rewrite | None = None) -> Any:
         """``function(*tensors)``; functions of one name must do the same to tensors of the same shapes.
@@ -133,6 +139,12 @@ _RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, t
 def _writes(node: Node) -> bool:
     """Does this step change one of its arguments in place?"""
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
+
+
+def _computes(node: Node) -> bool:
+    """Is this step more than another view of a tensor?"""
+    views = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return node.op == "call_function" and node.target not in (*_RESHAPES, operator.getitem) and not views
 
 
 def _draws(node: Node) -> bool:
