@@ -2,25 +2,31 @@
 
 The gradient of a linear layer is a batched product; added to the weights in one operation it costs two passes over them less. Of
 an embedding's table a batch touches few rows; only those are moved, where autograd would make a gradient of the whole table for
-every replica. What is not recognised is added as it is.
+every replica. On a GPU gradients that are sums (of biases; of filters, which are computed in parts) are summed where they are
+added, those of several parameters in one kernel. What is not recognised is added as it is.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
 
 from fedfew.engines.stacked.graph import Graph, Node
-from fedfew.engines.stacked.kernels import row_gather
+from fedfew.engines.stacked.kernels import descend, row_gather
 from fedfew.engines.stacked.traced import Recording, drop_unused
 
 aten = torch.ops.aten
 
 
-def descending(recording: Recording, parameters: list[int], lr: float) -> Recording:
+VIEWS = {*(aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.unsqueeze.default), aten.squeeze.dim}
+MOST_PARTS = 256  # of a sum that one program takes
+
+
+def descending(recording: Recording, parameters: list[int], lr: float, kernels: bool = False) -> Recording:
     """From a recording that returns (gradients, reported): one that moves the parameters, its arguments at these positions, by
-    −lr times their gradients, and returns what was reported."""
+    −lr times their gradients, and returns what was reported. kernels: there are some for its device."""
     graph = recording.graph
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
@@ -28,6 +34,10 @@ def descending(recording: Recording, parameters: list[int], lr: float) -> Record
     moves = [(arguments[at], g) for at, g in zip(parameters, gradients, strict=True) if isinstance(g, Node)]
     output.args = (reported,)
     left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr)]
+    if kernels and (sums := {parameter: found for parameter, g in left if (found := _summed(parameter, g)) is not None}):
+        nodes, parts, inner = (list(of) for of in zip(*sums.values(), strict=True))
+        graph.call_function(torch.ops.fedfew.descend.default, (list(sums), nodes, parts, inner, -lr))
+        left = [(parameter, g) for parameter, g in left if parameter not in sums]
     if left:
         graph.call_function(aten._foreach_add_.List, tuple([list(nodes) for nodes in zip(*left, strict=True)]), {"alpha": -lr})
     drop_unused(graph)
@@ -56,4 +66,35 @@ def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float) -> bool:
     return False
 
 
-assert row_gather is not None  # it registers fedfew::add_rows
+def _summed(parameter: Node, gradient: Node) -> tuple[Node, int, int] | None:
+    """What the gradient is the sum of: a node, in how many parts it lies in memory, and how long each is. One part: the gradient
+    itself. None where it lies otherwise than the parameter."""
+    layout, (size, dtype) = _layout(gradient), gradient.meta["like"]
+    lies_alike = gradient.meta["like"] == parameter.meta["like"] and layout == _layout(parameter)
+    if not lies_alike or not _is_dense(sorted(layout, reverse=True)) or dtype != torch.float32 or size.numel() >= 2**31:
+        return None
+    total: Any = gradient
+    while total.target in VIEWS and set(total.args[0].users) == {total}:
+        total = total.args[0]
+    if total.target is aten.sum.dim_IntList and len(total.args[1]) == 1 and not total.kwargs:
+        parts, (axis,) = total.args[:2]
+        length, dtype = parts.meta["like"]
+        in_order = _is_dense(_layout(parts)) and _is_dense(_layout(total))
+        if in_order and dtype == torch.float32 and length[axis] <= MOST_PARTS:
+            return parts, length[axis], length[axis % len(length) + 1 :].numel()
+    return gradient, 1, size.numel()
+
+
+def _layout(node: Node) -> list[tuple[int, int]]:
+    """The stride and the length of each axis that has any."""
+    (size, _), strides = node.meta["like"], node.meta["stride"]
+    return [(stride, length) for stride, length in zip(strides, size, strict=True) if length > 1]
+
+
+def _is_dense(layout: list[tuple[int, int]]) -> bool:
+    """Is every axis as far apart as what comes after it is long?"""
+    strides = [stride for stride, _ in layout]
+    return strides == [math.prod(length for _, length in layout[at + 1 :]) for at in range(len(layout))]
+
+
+assert {descend, row_gather}  # they register fedfew::descend and fedfew::add_rows

@@ -18,7 +18,7 @@ from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batch_norm import weighted_rows
 from fedfew.engines.stacked.descent import descending
-from fedfew.engines.stacked.kernels import cross_entropy
+from fedfew.engines.stacked.kernels import cross_entropy, usable
 from fedfew.engines.stacked.traced import Traced
 from fedfew.local import Objective, Projection, Through
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
@@ -95,7 +95,7 @@ class Differentiation:
         tensors = (x, y, weight, *front.rest, *_some(key), *_some(importance))
         if optimizer.is_plain(self.engine.training):
             constant, scale = (1.0, (lr,)) if isinstance(lr, Tensor) else (lr, ())
-            descent = partial(descending, parameters=front.moved, lr=constant)
+            descent = partial(descending, parameters=front.moved, lr=constant, kernels=usable(x.device))
             reported = self._descent_of(front.name, front.gradients, *tensors, *scale, rewrite=descent)
         else:
             gradients, reported = self._gradients_of(front.name, front.gradients, *tensors)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fedfew.engines.stacked.kernels.compiling import start
+
 BLOCK = 1024
 
 
@@ -32,7 +34,8 @@ def read(
     moved = None if moves is None else moves.new_empty(*stack, 3)
     important = None if importance is None else importance.new_empty(stack)
     optional = (row, moves, importance)
-    triton_batch.read[(replicas,)](
+    start(
+        triton_batch.read, (replicas,),
         step, rows, weight, share, labels, *(step if t is None else t for t in optional),
         at, y, weigh, share_now, *(step if t is None else t for t in (moved, important)),
         steps, models, size, *(t is not None for t in optional), BLOCK=1 << (size - 1).bit_length(),
@@ -45,4 +48,4 @@ def add_losses(mean_loss: Tensor, reported: Tensor, share: Tensor, step: Tensor)
     from fedfew.engines.stacked.kernels import triton_batch
 
     each = reported.numel() // len(reported)
-    triton_batch.add_losses[(1,)](mean_loss, reported.contiguous(), share, step, reported.numel(), each, BLOCK)
+    start(triton_batch.add_losses, (1,), mean_loss, reported.contiguous(), share, step, reported.numel(), each, BLOCK)

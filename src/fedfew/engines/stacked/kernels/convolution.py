@@ -105,28 +105,21 @@ def _backward(
     bias: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to the inputs (of type ``inputs``; empty for None), weights and bias (empty unless ``bias``).
-    x is as the kernels read it."""
+    """Gradients with respect to the inputs (of type ``inputs``; empty for None), weights and bias (empty unless ``bias``). The
+    last two are in parts, to be summed over their first axis; the weights' is channels last. x is as the kernels read it."""
     shape = _shape(weight, stride, pad_h, pad_w)
-    dx, _, db = _gradients(x, weight, inputs, bias)
+    size = *x.shape[:2], *x.shape[3:], weight.shape[2]
+    dx, none = x.new_empty((0,) * 5 if inputs is None else size, dtype=inputs), weight.new_empty(1, 0, 0)
     g, source, x, filters = (_channels_last(t) for t in (g, source, x, weight))
     if pool and inputs is None:  # the first layer: its gradient before pooling is the largest of all and is never written out
         dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
-        return dx, _channels_first(dw), of_bias if bias else db
+        return _channels_first(dx), dw, of_bias if bias else none
     dtype = launch.stored(precision)
     g = launch.unpool(launch.laid_out(g), source, *shape.out(*x.shape[2:4]), dtype) if pool else g.contiguous().to(dtype)
     if inputs is not None:
-        launch.input_gradient(g, filters, _channels_last(dx), shape, precision)
-    dw, found = launch.weight_gradient(x, g, shape, precision, bias)
-    return dx, _channels_first(dw), db if found is None else found
-
-
-def _gradients(x: Tensor, weight: Tensor, inputs: torch.dtype | None, bias: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """New tensors for the three gradients, laid out channels last."""
-    R, B, _, H, W = x.shape
-    N, C, KH, KW = weight.shape[1:]
-    dx = x.new_empty((0,) * 5 if inputs is None else (R, B, H, W, C), dtype=inputs)
-    return _channels_first(dx), _channels_first(weight.new_empty(R, N, KH, KW, C)), weight.new_empty((R, N) if bias else (0, 0))
+        launch.input_gradient(g, filters, dx, shape, precision)
+    dw, db = launch.weight_gradient(x, g, shape, precision, bias)
+    return _channels_first(dx), dw, none if db is None else db
 
 
 class _Convolution(torch.autograd.Function):
@@ -164,7 +157,7 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(g: Tensor, source: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
         dx, dw, db = _backward(g, source, x, weight, *settings)
-        return dx, dw, db
+        return dx, _channels_first(_summed(dw)), _summed(db)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -177,3 +170,8 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
         return of_all_replicas(_Gradients, 4, info.batch_size, in_dims, inputs)
+
+
+def _summed(parts: Tensor) -> Tensor:
+    """Outside of the operation that computes the parts: in a recorded step the sum may go straight into the parameter."""
+    return parts.squeeze(0) if len(parts) == 1 else parts.sum(0)

@@ -119,7 +119,8 @@ def forward(
 
 
 def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, precision: str) -> tuple[Tensor, Tensor]:
-    """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling; x is prepared."""
+    """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling: each in parts, to
+    be summed over their first axis. x is prepared."""
     g = g.contiguous()
     R, B, H, W, C = x.shape
     OH, OW, N = g.shape[2:]
@@ -146,11 +147,12 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
         PRECISION=INPUT_PRECISION[precision],
         **tile,
     )
-    return _summed(dw).view(R, N, shape.height, shape.width, shape.channels), _summed(db)
+    return dw.view(splits, R, N, shape.height, shape.width, shape.channels), db
 
 
 def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str, bias: bool) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the filters and, with ``bias``, of the bias from that of the image g [R, B, OH, OW, N]; x is prepared."""
+    """Gradients of the filters and, with ``bias``, of the bias from that of the image g [R, B, OH, OW, N]: each in parts, to be
+    summed over their first axis. x is prepared."""
     R, _, H, W, _ = x.shape
     height, width = shape.out(H, W)
     tile = tiles("weight_by_sample", shape.channels, shape.filters, shape.width, False)
@@ -164,8 +166,8 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str, bias: bo
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
-    db = g.sum((2, 3, 4), dtype=torch.float32) if bias else None
-    return _summed(dw).view(R, shape.filters, shape.height, shape.width, shape.channels), db
+    db = g.sum((2, 3, 4), dtype=torch.float32)[None] if bias else None
+    return dw.view(splits, R, shape.filters, shape.height, shape.width, shape.channels), db
 
 
 def _samples_last(x: Tensor, dtype: torch.dtype, channels: int, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
@@ -224,7 +226,3 @@ def _splits(length: int, least: int, programs: int, multiple: int) -> tuple[int,
     splits = max(1, min(length // least, PROGRAMS // programs))
     per_split = -(-length // (splits * multiple)) * multiple
     return -(-length // per_split), per_split
-
-
-def _summed(parts: Tensor) -> Tensor:
-    return parts[0] if len(parts) == 1 else parts.sum(0)

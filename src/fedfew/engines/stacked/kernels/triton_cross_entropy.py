@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])  # or it would be compiled anew for other batches
 def cross_entropy(
     logits, log_prior, labels, weight, class_weights, importance, loss, gradient, B,
     N: tl.constexpr, LABELS: tl.constexpr, SMOOTHING: tl.constexpr,
