@@ -22,6 +22,7 @@ from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batches import inputs
+from fedfew.engines.stacked.kernels.compiling import finish_compiling
 from fedfew.engines.stacked.space import Space, Work
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection
@@ -37,7 +38,7 @@ class CudaGraphs:
     """Captures work as CUDA graphs, which replay one after the other and so may share their memory."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         self._first: Work | None = None
 
     def __call__(self, work: Work) -> Work:
@@ -46,9 +47,18 @@ class CudaGraphs:
         return self._captured(work)
 
     def _captured(self, work: Callable[[], object]) -> Work:
+        """As ``torch.cuda.graph`` does it, which frees all cached memory every time: the next step would allocate it anew."""
+        finish_compiling()  # a kernel must not be loaded during a capture, by whichever thread
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            work()
+        torch.cuda.synchronize()
+        if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
+            torch.cuda.empty_cache()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                work()
+            finally:
+                graph.capture_end()
         return graph.replay
 
 

@@ -34,6 +34,7 @@ from fedfew.engines.stacked.epoch import RecordedEpochs
 from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
 from fedfew.engines.stacked.one_pass import OnePass
+from fedfew.engines.stacked.recording import without_kernels
 from fedfew.federation import Samples
 from fedfew.local import LocalEpochs, Objective, Projection, cross_entropy
 from fedfew.stack import Tree, branch, leaves, named_leaves, tensor, tree_map
@@ -226,6 +227,11 @@ class Stacked(Engine):
         if self._sample_bytes is None:
             self._sample_bytes = self.bytes_per_sample(samples)
         return self._sample_bytes
+
+    def bytes_per_sample(self, samples: Samples) -> int:
+        if not samples.y.is_cuda:
+            return super().bytes_per_sample(samples)
+        return without_kernels(lambda: super(Stacked, self).bytes_per_sample(samples))
 
     def _that_fit(self, params: Tree, samples: Samples) -> Iterator[tuple[Tree, Samples]]:
         """As many clients at a time as memory takes: a batch is larger than in training."""

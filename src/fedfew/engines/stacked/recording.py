@@ -10,7 +10,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedfew.engines.stacked.graph import Graph, Node, replaced
 from fedfew.engines.stacked.kernels.compiling import compiled_only
 
+T = TypeVar("T")
 NEEDS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # .item(); nonzero, a choice by a mask
 
 
@@ -42,6 +43,16 @@ def record(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> tuple[G
     finally:
         _running.recorder = outer
     return recorder.finished(result)
+
+
+def without_kernels(function: Callable[[], T]) -> T:
+    """What the function returns, which depends on shapes alone: its kernels are not started but compiled side by side."""
+    found: list[T] = []
+    try:
+        record(lambda: found.append(function()), ())
+    except NotRecordableError:
+        return function()
+    return found[0]
 
 
 _running = threading.local()

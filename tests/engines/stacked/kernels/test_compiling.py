@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from fedfew.engines.stacked.kernels import compiling, triton_convolution, triton_row_gather
 from fedfew.engines.stacked.kernels.compiling import compiled_only, start
 from fedfew.engines.stacked.kernels.convolution import convolution
-from fedfew.engines.stacked.recording import record
+from fedfew.engines.stacked.recording import record, without_kernels
 
 
 class Kernel:
@@ -89,6 +89,23 @@ def test_what_was_not_computed_is_zero_while_it_is_recorded(done, monkeypatch):
     assert seen[0].shape == (2, 1, 4, 2, 2)
     assert not seen[0].any()
     assert any("fedfew.convolution" in str(node.target) for node in graph.nodes)
+
+
+def test_all_kernels_are_waited_for(done):
+    with compiled_only():
+        start(Kernel(done), (1,))
+        start(Kernel(done), (1,))
+    compiling.finish_compiling()
+    compiling.finish_compiling()
+    assert [what[0] for what in done] == ["compiled", "compiled", *"w" * 2]
+
+
+def test_without_kernels_shapes_are_as_with_them(done, monkeypatch):
+    monkeypatch.setattr(triton_convolution, "forward", Kernel(done))
+    x, weight = torch.ones(2, 1, 1, 3, 3), torch.ones(2, 4, 1, 2, 2)
+    assert without_kernels(lambda: convolution(x, weight, None).shape) == (2, 1, 4, 2, 2)
+    assert [what[0] for what in done] == ["compiled"]
+    assert without_kernels(lambda: x.sum().item()) == 18, "what cannot be recorded is run"
 
 
 COMPILED = """

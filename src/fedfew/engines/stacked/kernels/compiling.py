@@ -30,10 +30,20 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
         with _submitting_to(mode):
             kernel.warmup(*args, grid=grid, **options)
         return
-    pending = _compiling.pop(kernel, None)
-    if pending is not None:
-        pending.__exit__(None, None, None)  # waits; what failed is compiled again below, and fails there
+    _wait_for(kernel)
     kernel[grid](*args, **options)
+
+
+def finish_compiling() -> None:
+    """Wait for all kernels."""
+    for kernel in list(_compiling):
+        _wait_for(kernel)
+
+
+def _wait_for(kernel: Any) -> None:
+    mode = _compiling.pop(kernel, None)
+    if mode is not None:
+        mode.__exit__(None, None, None)  # what failed is compiled again when the kernel is started, and fails there
 
 
 @contextmanager
