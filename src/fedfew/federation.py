@@ -16,6 +16,7 @@ from torch import Tensor
 from fedfew import arrays, targets
 from fedfew.stack import is_everyone
 from fedfew.tasks import TaskName
+from fedfew.util.spelling import counted
 
 Pixels = Literal["symmetric", "unit"]
 HTML_ROWS = 30  # clients listed in a notebook
@@ -49,7 +50,8 @@ class Samples:
 
     def __repr__(self) -> str:
         """A summary without any sample."""
-        return f"<Samples: {int(self.count.sum()):,} of {len(self.count)} clients, {list(self.x.shape[1:])} of {self.x.dtype}>"
+        whose = counted(len(self.count), "client")
+        return f"<Samples: {int(self.count.sum()):,} of {whose}, {list(self.x.shape[1:])} of {self.x.dtype}>"
 
     def take(self, clients: Tensor) -> Samples:
         """The same rows seen by a chosen stack of clients (nothing is copied)."""
@@ -227,7 +229,7 @@ class Federation:
         shape = "×".join(map(str, self.shape)) or "1"
         kind = str(self.train.x.dtype).removeprefix("torch.")
         sizes = ", ".join(f"{name} {sum(counts):,} ({_range(counts)} per client)" for name, counts in self.counts().items())
-        return f"<Federation {self.name!r}: {len(self)} clients, {self.what}, samples {shape} {kind}; {sizes}>"
+        return f"<Federation {self.name!r}: {counted(len(self), 'client')}, {self.what}, samples {shape} {kind}; {sizes}>"
 
     @property
     def what(self) -> str:
@@ -237,7 +239,7 @@ class Federation:
         if self.task == "language-modelling":
             return f"{self.classes} tokens ({self.task})"
         word = "target" if self.task == "regression" else "label"
-        return f"{self.classes} {word}{'' if self.classes == 1 else 's'} ({self.task})"
+        return f"{counted(self.classes, word)} ({self.task})"
 
     def _repr_html_(self) -> str:
         """The samples per client and split as a small table, for notebooks."""

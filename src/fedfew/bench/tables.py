@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from fedfew.report.tables import empty
+from fedfew.util.spelling import counted
 
 COLUMNS = ("per round", "speed-up", "samples/s", "TFLOP/s", "of peak", "memory", "differs")
 SOME_CLIENTS = "per round ≈: extrapolated from some of the clients, since all would take long"
@@ -43,10 +44,11 @@ def measured(workload: Mapping[str, Any]) -> Table:
 def heading(workload: Mapping[str, Any]) -> str:
     sizes = sorted({workload["smallest_client"], workload["largest_client"]})
     each = " to ".join(f"{n:,}" for n in sizes)
+    stack = f"{counted(workload['clients'], 'client')} × {counted(workload['models'], 'model')}"
     return (
-        f"{workload['name']} on {workload['device']}: {workload['clients']} clients × {workload['models']} models, "
+        f"{workload['name']} on {workload['device']}: {stack}, "
         f"{workload['samples']:,} samples ({each} each), batch {workload['batch_size']}, "
-        f"{workload['local_epochs']} local epoch{'s' if workload['local_epochs'] > 1 else ''}, "
+        f"{counted(workload['local_epochs'], 'local epoch')}, "
         f"{workload['mflop_per_sample']:.3g} MFLOP per sample"
     )
 

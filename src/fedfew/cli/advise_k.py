@@ -15,6 +15,7 @@ from fedfew.training import progress
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.evaluation.choosing_k import Advice
@@ -77,14 +78,16 @@ def advise_k(
     console = Console(stderr=json)
     federation = _held_out(settings, share, console)
     if max(tried) > len(federation):
-        raise ValueError(f"ks goes up to {max(tried)}, but there are {len(federation)} clients: K can be at most that")
+        raise ValueError(f"ks goes up to {max(tried)}, but there are {counted(len(federation), 'client')}: K can be at most that")
     _keep(place, settings, tried, count, share, resume)
     console.print(
-        f"K = {', '.join(map(str, tried))} × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True
+        f"K = {', '.join(map(str, tried))} × {counted(count, 'seed')} on {federation.name}, kept in [bold]{place}[/bold]",
+        soft_wrap=True,
     )
     with runfolder.discarded_if_unused(place):
         advice = _advice(tried, count, settings, federation, place, console, resume)
-    title = f"How many models for {federation.name}, {len(federation)} clients ({settings.rounds} rounds, {count} seeds)?"
+    length = f"{counted(settings.rounds, 'round')}, {counted(count, 'seed')}"
+    title = f"How many models for {federation.name}, {counted(len(federation), 'client')} ({length})?"
     picture = report.draw(advice, output or place / "advice.png", title)
     report.draw(advice, picture.with_suffix(".svg"), title)
     if json:

@@ -17,6 +17,7 @@ from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
@@ -90,13 +91,18 @@ def compare(
     contenders = {label: fitted(settings, federation, console) for label, settings in contenders.items()}
     costs = {label: _cost(label, settings, federation, console) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
-    console.print(f"{len(contenders)} methods × {count} seeds on {federation.name}, kept in [bold]{place}[/bold]", soft_wrap=True)
+    console.print(
+        f"{counted(len(contenders), 'method')} × {counted(count, 'seed')} on {federation.name}, kept in [bold]{place}[/bold]",
+        soft_wrap=True,
+    )
     if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
         console.print(about, soft_wrap=True, highlight=False)
     with runfolder.discarded_if_unused(place), progress.display(console, runs=count * len(contenders)) as display:
         runs = _train(contenders, count, federation, place, display, resume, track or [])
 
-    title = f"{federation.name}, {len(federation)} clients, {any_one.rounds} rounds, {count} seed{'s' if count > 1 else ''}"
+    title = (
+        f"{federation.name}, {counted(len(federation), 'client')}, {counted(any_one.rounds, 'round')}, {counted(count, 'seed')}"
+    )
     picture = plots.comparison(runs, output or place / "comparison.png", title)
     if json:
         tables.print_json({"folder": str(place), "plot": str(picture), "methods": _as_values(runs, costs)})

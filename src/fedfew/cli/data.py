@@ -16,6 +16,7 @@ from fedfew.cli import errors, flags
 from fedfew.cli.run import load_data
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import OF_THE_DATA
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.data.sources import Source
@@ -136,7 +137,7 @@ def prepare(
     seconds = time.perf_counter() - begin
     samples = sum(int(s.count.sum()) for s in federation.splits.values())
     Console().print(
-        f"{path}: {federation.name}, {len(federation)} clients, {samples:,} samples, "
+        f"{path}: {federation.name}, {counted(len(federation), 'client')}, {samples:,} samples, "
         f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s"
     )
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, selection
 from fedfew.cli.show import OwnMethod, OwnModel
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.config import LocalTraining
@@ -129,7 +130,7 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
     from fedfew.report import tables
 
     named = ["used by"] if users else []
-    table = tables.empty(f"{joined.chosen_by} samples", "model", "mean loss", f"{called}, %", *named)
+    table = tables.empty(counted(joined.chosen_by, "sample"), "model", "mean loss", f"{called}, %", *named)
     for k, one in enumerate(joined.fits):
         bold = "[bold]{}[/bold]" if k == joined.model else "{}"
         cells = [bold.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.score))]
@@ -137,7 +138,8 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
     console.print(table)
     console.print(f"Model {joined.model} fits best.")
     if joined.before is not None:
-        scores = tables.empty(f"model {joined.model} on {joined.held_out} samples held out", "", "mean loss", f"{called}, %")
+        title = f"model {joined.model} on {counted(joined.held_out, 'sample')} held out"
+        scores = tables.empty(title, "", "mean loss", f"{called}, %")
         for label, score in (("as received", joined.before), ("adapted", joined.after)):
             if score is not None:
                 scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.score))

@@ -12,6 +12,7 @@ from rich.console import Console
 from fedfew.cli import errors, flags, runfolder
 from fedfew.config import TrainConfig
 from fedfew.util.printable import printable
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,7 +116,7 @@ def _settings(run: Run) -> Table:
     method = dict(run.settings["method"])
     grid.add_row("method", f"[bold]{_plain(method.pop('name'))}[/bold]")
     data = run.settings["federation"]
-    grid.add_row("data", f"{_plain(data['name'])}: {data['clients']} clients, {outputs_in_words(run.settings)}")
+    grid.add_row("data", f"{_plain(data['name'])}: {counted(data['clients'], 'client')}, {outputs_in_words(run.settings)}")
     grid.add_row("round", f"{run.round} of {run.settings['rounds']}")
     defaults = {f.name: f.default for f in fields(TrainConfig)}
     rest = {name: value for name, value in run.settings.items() if name not in ("method", "federation", "rounds")}

@@ -17,6 +17,7 @@ from fedfew.cli import errors
 from fedfew.studies.folder import DEFAULT, PLAN
 from fedfew.studies.module_lookup import check_named
 from fedfew.util.printable import printable
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.studies.execution import Prepared
@@ -63,14 +64,14 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     shared = f" ({len(unique)} different ones)" if len(unique) < len(prepared.cells) else ""
     counts = [f"{len(prepared.new)} to make", f"{len(prepared.done)} done already"]
     counts += [f"{len(prepared.without_data)} without data"] if prepared.without_data else []
-    counts += [f"{len(prepared.failed)} failed before (--retry-failed tries them again)"] if prepared.failed else []
+    counts += [f"{len(prepared.failed)} failed before, not tried again without --retry-failed"] if prepared.failed else []
     console.print(Text(printable(study.title), "bold"), soft_wrap=True)
-    console.print(f"{len(prepared.cells)} runs{shared}: {', '.join(counts)}", highlight=False, soft_wrap=True)
+    console.print(f"{counted(len(prepared.cells), 'run')}{shared}: {', '.join(counts)}", highlight=False, soft_wrap=True)
     for reason in prepared.damaged.values():
         console.print(Text.assemble(("made again", "yellow"), f": {printable(reason)}"), soft_wrap=True)
     for dataset, why in prepared.missing.items():
         left_out = sum(cell.settings.dataset == dataset for cell in prepared.without_data.values())
-        line = f": {printable(dataset)}, {left_out} runs left out. {printable(why)}"
+        line = f": {printable(dataset)}, {counted(left_out, 'run')} left out. {printable(why)}"
         console.print(Text.assemble(("not here", "yellow"), line), soft_wrap=True)
     everywhere = len({cell.column for cell in prepared.cells})
     for change, columns in prepared.protocol_changes.items():
@@ -86,7 +87,7 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     if prepared.new:
         total = prepared.estimate.total(prepared.workers)
         long = "of unknown duration" if total is None else f"about {format_duration(total)}"
-        some = f"{prepared.workers} worker{'s' if prepared.workers > 1 else ''}"
+        some = counted(prepared.workers, "worker")
         console.print(f"{long}, with {some} ({prepared.estimate.how})", highlight=False, soft_wrap=True)
         if prepared.packs is not None:
             console.print(prepared.packs, highlight=False, soft_wrap=True)
@@ -133,7 +134,7 @@ def print_outcome(prepared: Prepared, report: Report, console: Console, command:
     if failed:
         _list_failed({labels[key]: why for key, why in failed.items()}, console)
     if report.stopped and report.left:  # the runs that were going on may have been the last
-        errors.say(f"Stopped, {len(report.left)} runs are left. To continue: {command}")
+        errors.say(f"Stopped with {counted(len(report.left), 'run')} left. To continue: {command}")
         raise typer.Exit(errors.INTERRUPTED)
     if failed:
         raise typer.Exit(FAILED)
@@ -142,7 +143,9 @@ def print_outcome(prepared: Prepared, report: Report, console: Console, command:
 def _list_failed(failed: dict[str, str], console: Console) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{len(failed)} runs failed (--retry-failed tries them again)", title_style="red", title_justify="left")
+    table = Table(
+        title=f"{counted(len(failed), 'run')} failed (--retry-failed tries again)", title_style="red", title_justify="left"
+    )
     table.add_column("why", overflow="fold", ratio=3)
     table.add_column("runs", overflow="fold", ratio=2)
     for why in dict.fromkeys(failed.values()):

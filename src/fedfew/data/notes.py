@@ -10,6 +10,7 @@ from fedfew.data.preprocessing import Scale, missing_values
 from fedfew.data.raw import TEST
 from fedfew.data.reading import Defaults
 from fedfew.data.tokens import Tokens
+from fedfew.util.spelling import counted
 
 _OTHER_USE = ("the label", "client or group", "the split", "not named in input")
 
@@ -20,7 +21,7 @@ def of(
     """All notes about a federation."""
     found = []
     if defaults.keep_split and not partition_given and not division.spec.column:  # data of the user's own
-        among = f"{len(division.cuts)} clients by partition {division.spec}"
+        among = f"{counted(len(division.cuts), 'client')} by partition {division.spec}"
         found.append(f"the rows are divided among {among}; client=… names a column of clients")
     found += [*data.notes, *(tokens.notes if tokens else ()), *division.notes]
     found += _without_name(data, division)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedfew.data import raw
 from fedfew.data.errors import DataError, OnBad
 from fedfew.data.partition import Indices, rows_by_code
+from fedfew.util.spelling import counted
 
 TEST, VAL, TRAIN = 0, 1, 2
 
@@ -36,7 +37,7 @@ def amounts(samples: int, test_share: float, val_share: float, who: str) -> tupl
     sides = 3 if val_share else 2
     if samples < sides:
         raise DataError(
-            f"{who} has {samples} sample{'s' if samples != 1 else ''}, too few for {sides} splits: "
+            f"{who} has {counted(samples, 'sample')}, too few for {sides} splits: "
             'use fewer clients or a more even partition (on_bad="skip" leaves such clients out)'
         )
     test = min(max(1, round(samples * test_share)), samples - sides + 1)

@@ -9,6 +9,7 @@ from fedfew.export import adapter_card
 from fedfew.methods import METHODS, Method
 from fedfew.tasks import outputs_in_words, recorded_task
 from fedfew.util.printable import for_markdown, shortened
+from fedfew.util.spelling import counted
 
 LISTED = 10  # names of clients per model
 OF_SINGLE_CLIENTS = {
@@ -40,8 +41,9 @@ def text(card: Mapping[str, Any]) -> str:
 def _introduction(card: Mapping[str, Any]) -> str:
     clients, planned = card["data"]["clients"], card["training"].get("rounds")
     stopped = f" of {planned} planned" if planned not in (None, card["training"]["round"]) else ""
+    rounds = counted(card["training"]["round"], "round")
     return (
-        f"Trained together by {clients} clients in {card['training']['round']} rounds{stopped}, without their data leaving them. "
+        f"Trained together by {counted(clients, 'client')} in {rounds}{stopped}, without their data leaving them. "
         f"{_who_uses_what(card)} This folder holds parameters, settings and scores, no samples."
         f"{_of_single_clients(card)}"
     )
@@ -51,7 +53,7 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
     if found := card.get("distilled"):
         return (
             "Each client has one model here, distilled from its mixture of the models trained "
-            f"({found['epochs']} epochs on its own training inputs, without labels)."
+            f"({counted(found['epochs'], 'epoch')} on its own training inputs, without labels)."
         )
     if not card["scores_are_of_these_models"]:
         return _whose(card)
@@ -173,7 +175,7 @@ def _privacy(card: Mapping[str, Any]) -> list[str]:
 def _data(card: Mapping[str, Any]) -> str:
     data, model = card["data"], card["model"]
     what = outputs_in_words({"federation": model})
-    lines = [f"- {data['clients']} clients, data {for_markdown(data['name'])}, {what}{_named(model)}"]
+    lines = [f"- {counted(data['clients'], 'client')}, data {for_markdown(data['name'])}, {what}{_named(model)}"]
     for side in ("train", "test"):
         if (counts := data[f"{side}_samples"]) is not None:
             least, most = counts["smallest"], counts["largest"]

@@ -35,6 +35,7 @@ from fedfew.training.notes import about_losses, of_method, server_without_effect
 from fedfew.training.per_client import PerClient, some
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.flower.masked_round import MaskedRound
@@ -267,8 +268,8 @@ class ServerLoop:
         (self._early_events if self.server_state is None else self.server_state.state.events).append(event)
 
     def _log_round(self, number: int, aggregation: Aggregation, seconds: float, scored: bool) -> None:
-        line = f"round {number} of {self.config.rounds}: {len(aggregation.replies)} clients, loss {aggregation.loss:.4f}, "
-        line += f"{seconds:.1f} s"
+        replied = counted(len(aggregation.replies), "client")
+        line = f"round {number} of {self.config.rounds}: {replied}, loss {aggregation.loss:.4f}, {seconds:.1f} s"
         if scored:
             served = self._state.state.history.last_scores("served")
             known = served[served == served]

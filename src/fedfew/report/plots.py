@@ -13,6 +13,7 @@ import numpy as np
 from fedfew.report import SCORES, AcrossSeeds, across_seeds, mean_curve, score_name
 from fedfew.util.files import check_writable
 from fedfew.util.printable import for_plot, shortened
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.training.history import History
@@ -163,9 +164,8 @@ def _client_panels(figure: Any, history: History, called: str) -> None:
 
 def _run_title(finished: Run) -> str:
     about = finished.settings["federation"]
-    return (
-        f"{finished.settings['method']['name']} on {for_plot(about['name'])}, {about['clients']} clients, round {finished.round}"
-    )
+    data = f"{for_plot(about['name'])}, {counted(about['clients'], 'client')}"
+    return f"{finished.settings['method']['name']} on {data}, round {finished.round}"
 
 
 def rounds_axis(axis: Any) -> None:

@@ -13,6 +13,7 @@ from fedfew.studies.measures import AS_PUBLISHED, MEASURES
 from fedfew.studies.protocol import PUBLISHED
 from fedfew.studies.tables.table import TableData
 from fedfew.studies.view import AXES, Run, View
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.studies.figures.style import Drawing
@@ -65,13 +66,15 @@ def facts(runs: Iterable[Run]) -> str:
     """Clients, rounds and seeds of runs: 20 clients, 2000 rounds, 3 seeds."""
     runs = list(runs)
     seeds = len({run["seed"] for run in runs})
-    parts = [_span(run["clients"] for run in runs) + " clients", _span(run["rounds"] for run in runs) + " rounds"]
-    return ", ".join([*parts, f"{seeds} seed{'s' if seeds != 1 else ''}"]) if runs else "no runs"
+    parts = [_span([run[f"{noun}s"] for run in runs], noun) for noun in ("client", "round")]
+    return ", ".join([*parts, counted(seeds, "seed")]) if runs else "no runs"
 
 
-def _span(values: Iterable[int | None]) -> str:
+def _span(values: Iterable[int | None], noun: str) -> str:
     known = sorted({value for value in values if value is not None})
-    return "?" if not known else str(known[0]) if len(known) == 1 else f"{known[0]}–{known[-1]}"
+    if len(known) == 1:
+        return f"{known[0]} {noun}{'' if known[0] == 1 else 's'}"
+    return f"{known[0]}–{known[-1]} {noun}s" if known else f"? {noun}s"
 
 
 def caption(view: View, table: TableData, score: str) -> str:
@@ -120,11 +123,12 @@ def _missing(view: View, table: TableData, names: Sequence[str]) -> list[str]:
     lines = [f"{_some(list(rows))}, {place}: {note}" for (place, note), rows in found.items()]
     more = [f"… and {len(lines) - SHOWN_NOTES} more."] if len(lines) > SHOWN_NOTES else []
     absent = sum(cell.note == "not run" for cell in table.cells())
-    return [*lines[:SHOWN_NOTES], *more, *([f"Not run yet: {absent} of {len(table.cells())} cells."] if absent else [])]
+    not_run = [f"Not run yet: {absent} of {counted(len(table.cells()), 'cell')}."] if absent else []
+    return [*lines[:SHOWN_NOTES], *more, *not_run]
 
 
 def _some(rows: Sequence[str]) -> str:
-    return ", ".join(rows) if len(rows) <= 3 else f"{len(rows)} rows"
+    return ", ".join(rows) if len(rows) <= 3 else counted(len(rows), "row")
 
 
 def _remarks(view: View) -> list[str]:
@@ -148,7 +152,7 @@ def _shorter(view: View) -> list[str]:
         for ours in sorted(of_column - {theirs}):
             differing.setdefault((ours, theirs), []).append(column)
     return [
-        f"The paper trained for {theirs} rounds × local epochs, these runs for {ours}: {', '.join(columns)}."
+        f"The paper trained for {counted(theirs, 'round')} × local epochs, these runs for {ours}: {', '.join(columns)}."
         for (ours, theirs), columns in differing.items()
     ]
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedfew.studies.estimate import format_duration
 from fedfew.studies.job import Job
+from fedfew.util.spelling import counted
 
 MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("…", "yellow"), "busy": ("·", "dim")}
 
@@ -119,7 +120,9 @@ def finished_line(tally: Tally, job: Job, event: dict[str, Any]) -> Text:
         line.append("another runner makes it")
     elif job.key in tally.last:
         last = tally.last[job.key]
-        line.append(f"{last['rounds']} rounds  " if event["event"] == "done" else f"stopped after round {last['round']}  ")
+        line.append(
+            f"{counted(last['rounds'], 'round')}  " if event["event"] == "done" else f"stopped after round {last['round']}  "
+        )
         line.append(f"{numbers(last)}  {format_duration(last['seconds'])}")
     elif event["event"] == "done":
         line.append("by another runner")

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from fedfew.studies import protocol as protocols
 from fedfew.studies import scale as scaling
 from fedfew.studies.study import Study
-from fedfew.util.spelling import unknown
+from fedfew.util.spelling import counted, unknown
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Options:
     def length(self) -> str:
         """What must not be mixed in one table."""
         if self.sample is not None:
-            rows = f", {self.sample} rows of each data set"
+            rows = f", {counted(self.sample, 'row')} of each data set"
         else:
             rows = f", a smoke test: {scaling.ROWS} rows per client" if scaling.is_smoke_test(self.scale) else ""
         return f"scale {self.scale:g}{rows}"

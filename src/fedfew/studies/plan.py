@@ -14,7 +14,7 @@ from fedfew.studies.layers import axes_of, check, settings_of
 from fedfew.studies.options import Options
 from fedfew.studies.study import NOT_AN_AXIS, Study
 from fedfew.training.settings import Settings
-from fedfew.util.spelling import unknown
+from fedfew.util.spelling import counted, unknown
 
 MOST_RUNS = 10_000
 
@@ -122,7 +122,8 @@ def _scaled(cell: Cell, beside: list[Cell], scale: float, own_checkpoints: bool)
         point["rounds"] = settings.rounds
     to_run = protocols.rounds_to_run(cell.protocol, settings.method, settings.rounds)
     if to_run != settings.rounds:
-        changed = (*cell.changed, f"{to_run} rounds (stated {settings.rounds}): the last score has one more local epoch")
+        rounds = f"{counted(to_run, 'round')} (stated {settings.rounds})"
+        changed = (*cell.changed, f"{rounds}: the last score has one more local epoch")
         cell, settings = replace(cell, changed=changed), replace(settings, rounds=to_run)
     return replace(cell, point=point, settings=settings)
 

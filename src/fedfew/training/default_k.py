@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fedfew.util.spelling import counted
+
 if TYPE_CHECKING:
     from fedfew.methods import Method
 
@@ -20,5 +22,6 @@ def fitting(method: Method, stated: Collection[str], clients: int) -> tuple[Meth
         method.check_against(clients)
     except ValueError:
         smaller: Method = replace(method, models=clients)  # type: ignore[call-arg]  # it has this field
-        return smaller, f"{method.name} has {clients} models, not its default of {default}: there are only {clients} clients"
+        there_are = "there is only 1 client" if clients == 1 else f"there are only {clients} clients"
+        return smaller, f"{method.name} has {counted(clients, 'model')}, not its default of {default}: {there_are}"
     return method, ""  # to some methods more models than clients are no error

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.util.spelling import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -43,7 +45,7 @@ class History:
         self._columns: dict[str, list[Array]] = columns or {}
 
     def __repr__(self) -> str:
-        return f"<History of {len(self)} scored rounds: {', '.join(self._columns) or 'no columns'}>"
+        return f"<History of {counted(len(self), 'scored round')}: {', '.join(self._columns) or 'no columns'}>"
 
     def append(self, **values: Any) -> None:
         if self._columns and values.keys() != self._columns.keys():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
+from fedfew.util.spelling import counted
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
@@ -88,9 +90,8 @@ class _Bars:
             self.bar.update(task, total=state.rounds, completed=state.round, numbers=numbers)
             if state.done:
                 self.bar.remove_task(task)
-                line = (
-                    f"[green]✓[/green] [bold]{label}[/bold]  {state.rounds} rounds  {_numbers(state)}  {_duration(state.seconds)}"
-                )
+                rounds = counted(state.rounds, "round")
+                line = f"[green]✓[/green] [bold]{label}[/bold]  {rounds}  {_numbers(state)}  {_duration(state.seconds)}"
                 self.bar.console.print(line, highlight=False)
 
         return on_round

@@ -9,6 +9,7 @@ from typing import Any
 from fedfew.config import TrainConfig
 from fedfew.training import checkpoint
 from fedfew.training.checkpoint import State
+from fedfew.util.spelling import counted
 
 
 def state_in(folder: Path | None, resume: bool, identity: dict[str, Any]) -> tuple[State | None, list[str]]:
@@ -51,11 +52,11 @@ def schedule_notes(config: TrainConfig, state: State) -> list[str]:
     if config.schedule != "constant" and planned != config.rounds:
         found.append(
             f"rounds was {planned} and is {config.rounds} now: the learning rate goes on by a {config.schedule} schedule over "
-            f"{config.rounds} rounds; that of the {state.round} rounds done was by one over {planned}"
+            f"{counted(config.rounds, 'round')}; that of the {counted(state.round, 'round')} done was by one over {planned}"
         )
     if config.smoothing_of(state.round) != replace(config, rounds=planned).smoothing_of(state.round):
         found.append(
             f"rounds was {planned} and is {config.rounds} now: smoothing_end applies to the last quarter of {config.rounds}; "
-            f"in the {state.round} rounds done it applied to the last quarter of {planned}"
+            f"in the {counted(state.round, 'round')} done it applied to the last quarter of {planned}"
         )
     return found

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfew.stack import all_finite
 from fedfew.training.per_client import some
+from fedfew.util.spelling import counted
 
 ONCE = "This is reported once"  # ends a line about a single client
 MOST = 0.9  # of the weight of a model: a client with more than this gets a line
@@ -41,7 +42,7 @@ def diverged(rounds: Tensor | None, before: Sequence[str]) -> list[str]:
 def restarts(restarted: Iterable[tuple[int, int]], after: int, round: int) -> list[str]:
     """A line for each model that started again near another."""
     return [
-        f"round {round}: model {k} starts again near model {neighbour}: no client had used it for {after} rounds"
+        f"round {round}: model {k} starts again near model {neighbour}: no client had used it for {counted(after, 'round')}"
         for k, neighbour in restarted
     ]
 

@@ -33,6 +33,7 @@ from fedfew.training.history import History
 from fedfew.training.own_method import NotImported
 from fedfew.training.prediction import Predictor
 from fedfew.training.sample_format import SampleFormat
+from fedfew.util.spelling import counted
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class Run(Predictor):
         s = self.settings
         return (
             f"<Run {s['method']['name']} on {s['federation']['name']}: round {self.round} of {s['rounds']}, "
-            f"{s['federation']['clients']} clients>"
+            f"{counted(s['federation']['clients'], 'client')}>"
         )
 
 

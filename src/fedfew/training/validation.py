@@ -7,6 +7,7 @@ import numpy as np
 from fedfew.config import TrainConfig
 from fedfew.federation import Federation
 from fedfew.training.history import History
+from fedfew.util.spelling import counted
 
 
 def check(config: TrainConfig, federation: Federation) -> None:
@@ -36,5 +37,5 @@ def reason_to_stop(history: History, config: TrainConfig) -> str | None:
         return None
     return (
         f"stopped early after round {int(history.last('round'))}: the validation {config.best_by} was best in round "
-        f"{int(history['round'][best])}, {waited} scored rounds ago (early_stopping is {config.early_stopping})"
+        f"{int(history['round'][best])}, {counted(waited, 'scored round')} ago (early_stopping is {config.early_stopping})"
     )

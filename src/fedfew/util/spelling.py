@@ -15,5 +15,5 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> ValueError:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 run, 2 runs, 1,000 runs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """A number with its noun: 1 run, 2 runs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,6 +13,7 @@ from fedfew.studies import captions
 from fedfew.studies.measures import AS_PUBLISHED
 from fedfew.studies.view import Run, View
 from fedfew.util.printable import for_plot
+from fedfew.util.spelling import counted
 
 # Okabe and Ito's colours, but for the yellow, which is too pale for lines on white; then three of Tol's and a grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#882255", "#7A7A7A", "#999933")
@@ -91,7 +92,7 @@ def add_title(figure: Any, spec: Mapping[str, Any], view: View, what: str, runs:
     runs = list(runs)
     data = list(dict.fromkeys(f"{run['dataset']} {run['partition'] or ''}".strip() for run in runs))
     columns = {run["column"] for run in runs}
-    about = [data[0]] if len(data) == 1 else [f"{len(columns)} federations"] if data else []
+    about = [data[0]] if len(data) == 1 else [counted(len(columns), "federation")] if data else []
     facts = ", ".join([*about, captions.facts(runs), f"protocol {view.protocol}"])
     lines = [wrapped(part, figure.get_figwidth(), TITLE_SIZE) for part in (spec.get("title") or what, facts)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=TITLE_SIZE)

@@ -12,6 +12,7 @@ from fedfew.studies.measures import AS_PUBLISHED, MEASURES, Measure, published_s
 from fedfew.studies.store import Results
 from fedfew.studies.tables.table import Cell, TableData
 from fedfew.studies.view import Line, Run, View, point_label, views
+from fedfew.util.spelling import counted
 
 ALONG_A_GRID = ("mean", "min", "max", "std", "jain", "entropy", "largest", "alpha_cv", "g")
 
@@ -118,7 +119,7 @@ def _note(planned: Sequence[Run], done: Sequence[Run], values: int, seeds: int) 
     if not values:
         return "has none"
     if values < max(len(planned), seeds):
-        few = f"{values} of {max(len(planned), seeds)} seeds"
+        few = f"{values} of {counted(max(len(planned), seeds), 'seed')}"
         return f"{few}, {len(errors)} failed: {errors[0]}" if errors else few
     return ""
 

@@ -14,6 +14,7 @@ from fedfew.studies.store import Results
 from fedfew.studies.tables.scores import labels
 from fedfew.studies.tables.table import Cell, TableData
 from fedfew.studies.view import Line, View, views
+from fedfew.util.spelling import counted
 
 HEADS = ("mean", "less the best", "95 % from", "95 % to", "t-test p", "t-test Holm", "sign-flip p", "sign-flip Holm")
 SHORT = ("less the best", "95 %, ±", "t-test Holm", "sign-flip Holm")  # where there are several data
@@ -113,7 +114,7 @@ def _paired(ours: Seeds, best: Seeds) -> Paired | None:
 def _why(found: Compared, line: Line) -> str:
     """Why a method is not tested."""
     count = len(found.values[line])
-    return "the best" if line == found.best else f"{count} seed{'s' if count != 1 else ''}" if count else "not run"
+    return "the best" if line == found.best else counted(count, "seed") if count else "not run"
 
 
 def _full_row(found: Compared, line: Line) -> tuple[Cell, ...]:
@@ -159,7 +160,9 @@ def _notes(found: Mapping[str, Compared]) -> tuple[str, ...]:
     if tests:
         n = min(test.seeds for test in tests)
         weak = " So no difference, however large, can be called significant by it." if least_p(n) > 0.05 else ""
-        notes.append(f"With {n} seeds the sign-flip test cannot give a p below {least_p(n):g}, before any correction.{weak}")
+        notes.append(
+            f"With {counted(n, 'seed')} the sign-flip test cannot give a p below {least_p(n):g}, before any correction.{weak}"
+        )
         if max(test.seeds for test in tests) > EXACT_SEEDS:
             notes.append(f"Beyond {EXACT_SEEDS} seeds its sign patterns are drawn, not gone through one by one.")
         notes.append("The best method was chosen on these same numbers, which makes its lead look larger than it is.")
