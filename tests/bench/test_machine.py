@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedfew.bench import machine
+from fedfew.util.cores import torch_threads
 
 CPU = torch.device("cpu")
 
@@ -41,6 +42,32 @@ def test_a_measured_product_leaves_the_settings_as_they_were() -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     assert machine.measured_tflops(CPU, "tf32", size=64, repeats=1) > 0
     assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+@pytest.mark.parametrize(("together", "apart", "seconds"), [(4.0, 2.0, 2.0), (2.0, 4.0, 2.0)])
+def test_the_peak_is_of_the_better_way_to_use_the_threads(
+    together: float, apart: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine ``threaded`` computes one product per thread, which is faster than one for all where threads are held up: its
+    share of a peak that was measured in the other way could be above 100 %."""
+    monkeypatch.setattr(machine, "_seconds", lambda device, a, b: together)
+    monkeypatch.setattr(machine, "_seconds_side_by_side", lambda a, b: apart)
+    assert machine.measured_tflops(CPU, "fp32", size=10) == pytest.approx(2e-12 * 10**3 / seconds)
+
+
+def test_products_side_by_side_are_as_many_as_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a product moves by 3 seconds: three threads take 9 for their three products, 3 for each."""
+    clock = [0.0]
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> None:
+        assert torch.get_num_threads() == 1
+        clock[0] += 3.0
+
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(torch, "matmul", product)
+    with torch_threads(3):
+        assert machine._seconds_side_by_side(torch.ones(1), torch.ones(1)) == 3.0
+        assert torch.get_num_threads() == 3
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux lets the peak begin anew")

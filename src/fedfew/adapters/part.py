@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedfew.adapters.frozen import freeze, head_of
@@ -48,15 +49,19 @@ class TrainedPart:
         return {name: value for name, value in self.settings().items() if value != "none"}
 
     def of(self, factory: ModelFactory) -> ModelFactory:
-        """The factory of modules of which this part is trained."""
-        if self.adapters is None and self.freeze == "none":
-            return factory
-        return lambda: self._applied(factory())
+        """The factory of modules of which this part is trained. Their initial weights depend on torch's global random state,
+        which is the same afterwards: what the user draws does not depend on how many modules were made."""
+
+        def make() -> nn.Module:
+            with torch.random.fork_rng(devices=[]):
+                return self._applied(factory())
+
+        return make
 
     def _applied(self, module: nn.Module) -> nn.Module:
         if self.adapters is not None:
             return self.adapters.adapt(module)
-        return freeze(module, (head_of(module),))
+        return freeze(module, (head_of(module),)) if self.freeze == "body" else module
 
     def check(self, config: TrainConfig) -> None:
         """Refuse what features that are computed once cannot have."""

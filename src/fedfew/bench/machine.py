@@ -6,12 +6,14 @@ import os
 import platform
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedfew._version import __version__
+from fedfew.util.cores import torch_threads
 
 # Dense peaks in TFLOP/s as the makers state them (without sparsity), by torch's name of the card; longer names come first.
 PEAKS: dict[str, dict[str, float]] = {
@@ -62,13 +64,18 @@ def peak_tflops(device: torch.device, precision: str) -> tuple[float, str]:
 
 
 def measured_tflops(device: torch.device, precision: str, size: int | None = None, repeats: int = 5) -> float:
-    """The best of some products of two square matrices."""
+    """The best of some products of two square matrices; on a CPU computed in both ways in which engines use its threads: one
+    product by all threads together, which wait for each other, and one product by each, as the engine ``threaded`` does."""
     side = size or (8192 if device.type == "cuda" else 2048)
-    a, b = (torch.randn(side, side, device=device).to(DTYPES[precision]) for _ in range(2))
+    random = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(side, side, device=device, generator=random).to(DTYPES[precision]) for _ in range(2))
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     try:
-        return 2e-12 * side**3 / min(_seconds(device, a, b) for _ in range(repeats + 1))
+        seconds = [_seconds(device, a, b) for _ in range(repeats + 1)]
+        if device.type == "cpu":
+            seconds += [_seconds_side_by_side(a, b) for _ in range(repeats + 1)]
+        return 2e-12 * side**3 / min(seconds)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
@@ -79,6 +86,15 @@ def _seconds(device: torch.device, a: torch.Tensor, b: torch.Tensor) -> float:
     a @ b
     wait(device)
     return time.perf_counter() - begin
+
+
+def _seconds_side_by_side(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Seconds per product, where each thread computes one of its own."""
+    threads = torch.get_num_threads()
+    with torch_threads(1), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        begin = time.perf_counter()
+        list(pool.map(torch.matmul, [a] * threads, [b] * threads))
+        return (time.perf_counter() - begin) / threads
 
 
 def wait(device: torch.device) -> None:
