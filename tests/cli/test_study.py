@@ -141,7 +141,9 @@ def test_show_as_text_tables(here):
 def test_mistakes():
     assert "there is no study 'tabel1'; did you mean 'table1'?" in refused("run", "tabel1")
     assert "there is no --format 'pdf'" in refused("show", "tiny", "--format", "pdf")
-    assert "the study table1 has not been run in studies: 'fedfew study run table1' does that" in refused("show", "table1")
+    advice = "'fedfew study run' does that, and --folder names another folder"
+    assert f"the study table1 has not been run in studies: {advice}" in refused("show", "table1")
+    assert "/ is a folder: give the study's name or file, and with --folder where its results are" in refused("show", "/")
     assert "nothing in studies/costs yet: 'fedfew study run costs' makes it" in refused("show", "costs")
     assert "--scale must be a number above 0" in refused("run", "tiny.yaml", "--scale", "0")
     assert "fits --only 'nobody'" in refused("run", "tiny.yaml", "--only", "nobody")

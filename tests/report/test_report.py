@@ -132,6 +132,13 @@ def test_the_page_says_where_a_mixture_is_what_was_scored() -> None:
     assert "a mixture of all models" not in pages["best"]
 
 
+def test_the_page_has_the_best_single_model_beside_a_mixture() -> None:
+    run = fedfew.train(fedfew.data.digits(3), "linear", "fedfew", rounds=2, serve="mixture", temperature=9.0, device="cpu")
+    scores = json.loads(re.search(r'<script[^>]* id="data">(.*?)</script>', fedfew.report.html(run), re.S)[1])["scores"]
+    assert scores["single"]["mean"] == pytest.approx(float(run.history.single_accuracy[-1].mean()), abs=1e-5)
+    assert scores["served"]["mean"] == pytest.approx(float(run.history.served_accuracy[-1].mean()), abs=1e-5)
+
+
 def test_of_many_classes_the_most_frequent_errors_are_listed() -> None:
     matrix = np.diag(np.full(20, 5))
     matrix[3, 7], matrix[4, 1] = 15, 2

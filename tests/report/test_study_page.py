@@ -83,6 +83,11 @@ def small() -> Any:
     return results(runs, rounds)
 
 
+def test_the_command_of_a_study_of_ones_own_names_its_file() -> None:
+    assert of_study("mine", {})["reproduction"]["text"] == "fedfew study run study.yaml --folder .."
+    assert of_study("quick", {})["reproduction"]["text"] == "fedfew study run quick"
+
+
 def test_curves_are_means_over_seeds() -> None:
     curves = of_study("table9", ABOUT, small())["curves"]
     assert [(c["protocol"], c["row"], c["point"], c["seeds"]) for c in curves] == [

@@ -169,7 +169,8 @@ def collect_results(root: Path, name: str) -> tuple[store.Results, StoredPlan]:
     """The results of a study that was run before, as they are now."""
     plan = StoredPlan.read(root / name)
     if plan is None:
-        raise ValueError(f"the study {name} has not been run in {root}: 'fedfew study run {name}' does that")
+        advice = "'fedfew study run' does that, and --folder names another folder"
+        raise ValueError(f"the study {name} has not been run in {root}: {advice}")
     results = store.collect(root, plan.cells, plan.missing)
     store.write(root / name, results)
     return results, plan

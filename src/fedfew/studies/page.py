@@ -18,6 +18,7 @@ from fedfew.studies.folder import RESULTS, STUDY
 from fedfew.studies.measures import SCORES
 from fedfew.studies.render.cell_text import DECIMALS, number
 from fedfew.studies.store import Results
+from fedfew.studies.study import catalogue
 from fedfew.studies.tables import Cell, TableData, make_tables
 from fedfew.training.resolve import read_file
 
@@ -69,9 +70,17 @@ def of_study(
         **_figures(figures),
         "curves": _curves(runs, rounds),
         "runs": [_run(run) for run in runs[:RUNS]],
-        "reproduction": f"fedfew study run {name}",
+        "reproduction": _reproduction(name),
         "made": {"fedfew": __version__},
     }
+
+
+def _reproduction(name: str) -> dict[str, str]:
+    """The command that makes what is missing; a study of one's own is run from the copy of its file."""
+    title = "All runs that are not finished, then the tables and figures"
+    if name in catalogue():
+        return {"title": title, "text": f"fedfew study run {name}"}
+    return {"title": f"{title} (in the folder of this study)", "text": f"fedfew study run {STUDY} --folder .."}
 
 
 def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

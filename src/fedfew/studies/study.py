@@ -79,6 +79,8 @@ def read(name_or_path: str | Path) -> Study:
         contents = Path(text).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ValueError(f"there is no study file {text}; 'fedfew study new NAME' writes one to start from") from None
+    except IsADirectoryError:
+        raise ValueError(f"{text} is a folder: give the study's name or file, and with --folder where its results are") from None
     except UnicodeDecodeError as error:
         raise StudyError(f"{text} is not a text file: {error}") from None
     return parse(contents, text)

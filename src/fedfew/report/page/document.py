@@ -70,7 +70,8 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
     document: dict[str, Any] = {
         "rounds": [int(record.row("round", position)) for position in at.tolist()],
         "scores": {
-            score: series.summary_values(summarise(series.scores(record, score, record.in_use), weigh)) for score in SCORES
+            score: series.summary_values(summarise(series.scores(record, score, record.in_use), weigh))
+            for score in (*SCORES, *(["single"] if _mixed(record) else []))
         },
         "final": {
             name: series.summary_values(summarise(np.array(files.final[name], dtype=float)))
@@ -163,12 +164,17 @@ def _words(record: Record) -> dict[str, str]:
     return words
 
 
+def _mixed(record: Record) -> bool:
+    """Is a client served a mixture of several models?"""
+    return "mixture" in record.columns and record.row("mixture", record.scored - 1).shape[1] > 1
+
+
 def _served_and_adapted(record: Record) -> dict[str, str]:
     from fedfew.methods import METHODS, Method
 
     method = METHODS.get(record.settings["method"]["name"])
     by_losses = method is not None and method.mixture is Method.mixture
-    if by_losses and "mixture" in record.columns and record.row("mixture", record.scored - 1).shape[1] > 1:
+    if by_losses and _mixed(record):
         weights = f"weighted per client by its losses (temperature {record.settings['temperature']:g})"
         return {
             "served": f"a mixture of all models that the server offers a client, {weights}",

@@ -121,7 +121,7 @@ function showStudy(doc) {
   showFigures(doc);
   showStudyCurves(doc);
   showRuns(doc);
-  bodyOf("reproduction").replaceChildren(copyable({ title: "All runs that are not finished, then the tables and figures", text: doc.reproduction }));
+  bodyOf("reproduction").replaceChildren(copyable(doc.reproduction));
   byId("foot").textContent = `Made by fedfew ${doc.made.fedfew}. One file, nothing loaded from elsewhere.`;
   for (const id of ["tables", "figures", "curves", "runs"]) document.querySelector(`nav a[href="#${id}"]`).parentElement.hidden = byId(id).hidden;
   document.body.dataset.ready = "yes";

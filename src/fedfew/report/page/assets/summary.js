@@ -42,7 +42,8 @@ function showSummary(doc) {
 function scoreTable({ run, scores, final }) {
   const row = (name, s) => [name, `${percent(s.mean)} ± ${known(s.std) ? (100 * s.std).toFixed(1) : "–"}`, percent(s.min), percent(s.worst_tenth),
     percent(s.max), plain(s.jain, 4)];
-  const rows = ["served", "adapted"].map((score) => row(`${score} ${run.score}`, scores[score]));
+  const rows = ["served", "single", "adapted"].filter((score) => scores[score]).map((score) => row(
+    score === "single" ? `best single model, ${run.score}` : `${score} ${run.score}`, scores[score]));
   const more = { macro_f1: "served macro-F1", auc: "served AUC", subset_accuracy: "served subset accuracy" };
   for (const [name, words] of Object.entries(more)) if (final[name]) rows.push(row(words, final[name]));
   return table(["over clients, last scored round", "mean ± std", "worst", "worst tenth", "best", "Jain"], rows, "numbers");
