@@ -12,7 +12,7 @@ from fedfew.engines.stacked.kernels import usable
 from fedfew.engines.stacked.kernels.compiling import start
 
 TOGETHER = 6  # parameters that the kernel takes
-BLOCK, PARTS = 512, 8  # numbers that a program moves, parts that it adds up at once
+BLOCK, PARTS = 256, 16  # numbers that a program moves, parts that it adds up at once
 
 
 @torch.library.custom_op("fedfew::descend", mutates_args=("parameters",))

@@ -160,26 +160,38 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str, bias: bo
     splits, per_split = _splits(height, 1, programs * R, 1)
     dw = torch.empty(splits, R, shape.filters, shape.size, device=g.device)
     x = _samples_last(x, x.dtype, shape.channels, shape.pad_h, shape.pad_w)
-    g = _samples_last(g, x.dtype, shape.filters)
+    db = torch.empty(height * width, R, shape.filters, device=g.device) if bias else None
+    g = _samples_last(g, x.dtype, shape.filters, sums=db)
     start(
         triton_convolution.weight_gradient_by_sample, (programs, splits, R),
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
-    db = g.sum((2, 3, 4), dtype=torch.float32)[None] if bias else None
     return dw.view(splits, R, shape.filters, shape.height, shape.width, shape.channels), db
 
 
-def _samples_last(x: Tensor, dtype: torch.dtype, channels: int, pad_h: int = 0, pad_w: int = 0, aligned: bool = True) -> Tensor:
+def _samples_last(
+    x: Tensor,
+    dtype: torch.dtype,
+    channels: int,
+    pad_h: int = 0,
+    pad_w: int = 0,
+    aligned: bool = True,
+    sums: Tensor | None = None,
+) -> Tensor:
     """The first channels of [R, B, H, W, C] as [R, channels, H + 2 pad_h, W + 2 pad_w, S], S = B or, ``aligned``, the next
-    multiple of 16 bytes, filled up with zeros."""
+    multiple of 16 bytes, filled up with zeros. sums [pixels, R, channels]: to be written, over the samples."""
     R, B, H, W, C = x.shape
     multiple = ALIGNED // dtype.itemsize if aligned else 1
     S = -(-B // multiple) * multiple
     out = x.new_empty(R, channels, H + 2 * pad_h, W + 2 * pad_w, S, dtype=dtype)
     BC = 32 if channels > 4 else 4
     grid = (out.shape[2] * out.shape[3], -(-channels // BC), R)
-    start(triton_convolution.samples_last, grid, x, out, B, H, W, C, channels, S, pad_h, pad_w, BB=64, BC=BC, num_warps=4)
+    start(
+        triton_convolution.samples_last, grid,
+        x, out, out if sums is None else sums, B, H, W, C, channels, S, pad_h, pad_w,
+        SUM=sums is not None, BB=64, BC=BC, num_warps=4,
+    )  # fmt: skip
     return out
 
 

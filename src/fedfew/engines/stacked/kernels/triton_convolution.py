@@ -176,23 +176,29 @@ def weight_gradient(
 
 @triton.jit
 def samples_last(
-    x, out, B,
+    x, out, sums, B,
     H: tl.constexpr, W: tl.constexpr, PIXEL: tl.constexpr,
-    C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
+    C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    SUM: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], whose pixels are PIXEL numbers apart; zero in
-    the padding and where S exceeds B."""
+    the padding and where S exceeds B. With SUM also sums[(H + 2 PAD_H)·(W + 2 PAD_W), R, C] over the samples."""
     r = tl.program_id(2).to(tl.int64)
     width = W + 2 * PAD_W
     row, column = tl.program_id(0) // width - PAD_H, tl.program_id(0) % width - PAD_W
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     present = tl.where((row >= 0) & (row < H) & (column >= 0) & (column < W), B, 0)
+    summed = tl.zeros((BC,), tl.float32)
     for first in range(0, S, BB):
         b = first + tl.arange(0, BB)
         at = r * B * H * W * PIXEL + (((b * H + row) * W + column) * PIXEL)[:, None] + c[None, :]
         value = tl.load(x + at, mask=(b < present)[:, None] & (c < C)[None, :], other=0.0)
         place = ((r * C + c) * (H + 2 * PAD_H) * width + tl.program_id(0)) * S
         tl.store(out + place[:, None] + b[None, :], tl.trans(value), mask=(c < C)[:, None] & (b < S)[None, :])
+        if SUM:
+            summed += tl.sum(value.to(tl.float32), 0)
+    if SUM:
+        tl.store(sums + (tl.program_id(0) * tl.num_programs(2) + r) * C + c, summed, mask=c < C)
 
 
 @triton.jit(do_not_specialize=["per_split"])  # or it would be compiled anew for few clients
