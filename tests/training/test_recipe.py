@@ -385,3 +385,35 @@ def test_a_new_client_chooses_and_trains_with_its_own_prior():
         for kind in ("none", "client")
     )
     assert not torch.equal(plain.without_prior[0].weight, prior.without_prior[0].weight)
+
+
+def test_a_module_takes_any_label_frequencies(tmp_path):
+    """For client 2 with its own smoothed frequencies it is what the client is served."""
+    data = skewed(3)
+    run = train(FedFew(models=2), data, serve="best", prior_strength=0.5, label_prior="client")
+    x, y = data.train.of(2)
+    counts = np.bincount(y.numpy(), minlength=CLASSES) + 1
+    fedfew.export.write(run, tmp_path / "models")
+    export = fedfew.export.read(tmp_path / "models", model=mlp)
+    assert "export.with_prior(frequencies, model=0)" in (tmp_path / "models" / "README.md").read_text()
+    chosen = int(run.choice[2])
+    for source in (run, export):
+        torch.testing.assert_close(source.with_prior(counts, model=chosen)(x), run.model_of(2)(x))
+        logits = source.models[chosen](x) + 0.5 * torch.tensor([0.5, *[0.5 / (CLASSES - 1)] * (CLASSES - 1)]).log()
+        torch.testing.assert_close(source.with_prior([0.5, *[0.5 / (CLASSES - 1)] * (CLASSES - 1)], chosen)(x), logits)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "model", "settings", "message"),
+    [
+        ([1.0] * CLASSES, None, {}, "model is missing: give the number of one of the 2 models, from 0"),
+        ([1.0] * CLASSES, 2, {}, "model must be the number of one of the 2 models, from 0, not 2"),
+        ([0.0] + [1.0] * (CLASSES - 1), 0, {}, f"frequencies must be {CLASSES} numbers above 0, one per class"),
+        ([1.0], 0, {}, f"frequencies must be {CLASSES} numbers above 0"),
+        ([1.0] * CLASSES, 0, {"label_prior": "none"}, "trained without label priors"),
+    ],
+)
+def test_frequencies_that_do_not_fit_are_refused(frequencies, model, settings, message):
+    run = train(FedFew(models=2), **({"rounds": 1, "label_prior": "client"} | settings))
+    with pytest.raises(ValueError, match=message):
+        run.with_prior(frequencies, model)

@@ -142,7 +142,7 @@ def _as_served(card: Mapping[str, Any]) -> str:
     if card["training"].get("label_prior") == "client":
         text += (
             " The models were trained with label priors: their logits say how well the input fits each class, and a client adds "
-            "the log of its own label frequencies (`model_of` and `for_new_client` below do)."
+            "the log of its own label frequencies (`model_of`, `for_new_client` and `with_prior` below do)."
         )
     if found := card.get("distilled"):
         text += (
@@ -216,6 +216,11 @@ def _use(card: Mapping[str, Any]) -> str:
     module = f"{for_markdown(model['name'])}, a module of the authors' own" if own else f"fedfew's `{model['name']}`"
     plain = adapter_card.serving(card) if "adapters" in card else _plain_file()
     one = "" if "adapters" in card else f'  # or one model as it is: fedfew.load_model("models/model-0.safetensors"{argument})'
+    prior = ""
+    if card["training"].get("label_prior") == "client":
+        prior = (
+            f"\nmodule = export.with_prior(frequencies{_number(card)})  # a client of whom you know how often it has each class"
+        )
     return f"""The module is {module} ({card["parameters"]:,} parameters). To predict, for a client of the training, or for a new
 one with some labelled data; and to find the model that fits new data best, with scores:
 ```
@@ -230,11 +235,15 @@ import fedfew
 export = fedfew.export.read("THIS_FOLDER"{argument})
 export.predict(new, client="NAME")  # names of classes; predict_proba gives probabilities
 export.for_new_client(mine, labels).predict(new)
-module = export.model_of("NAME"){one}
+module = export.model_of("NAME"){one}{prior}
 ```
 {plain}
 `card.json` holds the SHA-256 of every other file; `fedfew select` checks them. That finds damage. Against somebody who alters
 the card as well, compare its own SHA-256 with one that reached you by another way."""
+
+
+def _number(card: Mapping[str, Any]) -> str:
+    return ", model=0" if len(card["models"]) > 1 else ""
 
 
 def _plain_file() -> str:

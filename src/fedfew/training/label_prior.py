@@ -7,13 +7,16 @@ the client; the counts never leave it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedfew.config import LocalTraining
 from fedfew.federation import Federation, Samples
+from fedfew.models.served import ServedModel
 
 STEPS = 100  # of EM
 SMOOTHING = 1.0  # added to the count of every class, so that no class is ruled out
@@ -55,3 +58,21 @@ def estimated_log_prior(scores: Tensor, classes: int) -> Tensor:
         counts = responsibilities.sum(0) + SMOOTHING
         log_prior = (counts / counts.sum()).log()
     return log_prior
+
+
+def with_frequencies(
+    models: Sequence[nn.Module], settings: Mapping[str, Any], frequencies: Any, classes: int, model: int | None
+) -> ServedModel:
+    """One of the models with a client's label frequencies; settings: of the training."""
+    if settings.get("label_prior", "none") == "none":
+        raise ValueError("these models were trained without label priors (label_prior is none): their logits need none")
+    if model is None and len(models) != 1:
+        raise ValueError(f"model is missing: give the number of one of the {len(models)} models, from 0")
+    if model is not None and not 0 <= model < len(models):
+        raise ValueError(f"model must be the number of one of the {len(models)} models, from 0, not {model}")
+    given = torch.as_tensor(frequencies, dtype=torch.float64)
+    if given.shape != (classes,) or not bool(given.isfinite().all() and (given > 0).all()):
+        raise ValueError(
+            f"frequencies must be {classes} numbers above 0, one per class (of counts, add 1 to each as in training)"
+        )
+    return ServedModel([models[model or 0]], None, settings.get("prior_strength", 1.0) * (given / given.sum()).log()).eval()

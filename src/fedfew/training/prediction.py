@@ -84,6 +84,16 @@ class Predictor(ABC):
 
         return new_client(self.models, self.training_settings, self.data, self.sample_format, x, y)
 
+    def with_prior(self, frequencies: Sequence[float] | NDArray[Any], model: int | None = None) -> nn.Module:
+        """One of the models, by its number, for a client with these label frequencies: its logits + τ·log π.
+
+        For models that were trained with label priors. frequencies: one per class, above 0; counts are divided by their sum.
+        model: may be left out where there is one.
+        """
+        from fedfew.training.label_prior import with_frequencies
+
+        return with_frequencies(self.models, self.training_settings, frequencies, self.sample_format.classes, model)
+
     def predict(self, x: Any, client: Client | None = None) -> NDArray[Any]:
         """The most probable class of every row: its name where classes have names, else its number. Arguments as for
         :meth:`predict_proba`.
