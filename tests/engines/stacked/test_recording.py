@@ -1,5 +1,6 @@
 """Recordings do what the function did, whatever it does to its tensors."""
 
+import os
 import subprocess
 import sys
 import weakref
@@ -97,3 +98,30 @@ record(lambda x: x + 1, (torch.ones(2),))
 print("torch._dynamo" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.slow
+def test_neither_is_it_by_operations_of_our_own():
+    """As by those of torch.library.custom_op, when first called: on a GPU that was most of the wait for a first round."""
+    pytest.importorskip("triton")
+    code = """
+import sys, torch
+from torch.func import vmap
+from fedfew.engines.stacked.kernels.convolution import convolution
+from fedfew.engines.stacked.kernels.cross_entropy import cross_entropy
+from fedfew.engines.stacked.kernels.descend import descend
+from fedfew.engines.stacked.kernels.row_gather import add_rows
+
+def loss(weight, x, y):
+    return cross_entropy(convolution(x[None], weight[None], None)[0, :, :, 0, 0], y, torch.ones(2))
+
+weights = torch.ones(3, 4, 1, 3, 3, requires_grad=True)
+losses = vmap(loss)(weights, torch.ones(3, 2, 1, 3, 3), torch.zeros(3, 2, dtype=torch.int64))
+(gradient,) = torch.autograd.grad(losses.sum(), weights)
+descend([torch.zeros(4)], [torch.ones(4)], [1], [4], 1.0)
+add_rows(torch.zeros(3, 2), torch.tensor([0]), torch.ones(1, 2), 1.0)
+print(gradient.shape == weights.shape, "torch._dynamo" in sys.modules)
+"""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "True False\n", done.stderr

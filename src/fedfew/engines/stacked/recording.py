@@ -80,14 +80,9 @@ def _mask_free(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _compiled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What one of our own operations returns; zeros where its kernels were only compiled. What lies in that memory might
-    be no valid positions for an operation that takes them as such."""
-    with compiled_only() as kernels:
-        result = func(*args, **kwargs)
-    if kernels:
-        for tensor in pytree.tree_leaves(result):
-            tensor.zero_()
-    return result
+    """What one of our own operations returns: zeros where its kernels could be compiled without being started."""
+    with compiled_only():
+        return func(*args, **kwargs)
 
 
 class Recorder(TorchDispatchMode):

@@ -15,7 +15,10 @@ pytest.importorskip("triton")
 from fedfew.engines.stacked.kernels import compiling, triton_convolution, triton_row_gather
 from fedfew.engines.stacked.kernels.compiling import compiled_only, start
 from fedfew.engines.stacked.kernels.convolution import convolution
+from fedfew.engines.stacked.kernels.row_gather import add_rows
 from fedfew.engines.stacked.recording import record, without_kernels
+
+interpreted = pytest.mark.skipif(not os.environ.get("TRITON_INTERPRET"), reason="kernels are compiled here")
 
 
 class Kernel:
@@ -60,9 +63,8 @@ def test_a_kernel_is_compiled_where_it_is_not_to_be_started_and_waited_for_once_
     ]
 
 
+@interpreted
 def test_in_an_interpreter_kernels_are_started():
-    if not os.environ.get("TRITON_INTERPRET"):
-        pytest.skip("kernels are compiled here")
     table, at = torch.zeros(3, 4), torch.tensor([1])
     with compiled_only() as kernels:
         start(triton_row_gather.add_rows, (1, 1), table, at, torch.ones(1, 4), 2.0, 4, 4)
@@ -70,6 +72,7 @@ def test_in_an_interpreter_kernels_are_started():
     assert table.tolist() == [[0.0] * 4, [2.0] * 4, [0.0] * 4]
 
 
+@interpreted
 def test_what_was_not_computed_is_zero_while_it_is_recorded(done, monkeypatch):
     class Leftover(Kernel):
         def warmup(self, *args, **options):
@@ -100,12 +103,24 @@ def test_all_kernels_are_waited_for(done):
     assert [what[0] for what in done] == ["compiled", "compiled", *"w" * 2]
 
 
+@interpreted
 def test_without_kernels_shapes_are_as_with_them(done, monkeypatch):
     monkeypatch.setattr(triton_convolution, "forward", Kernel(done))
     x, weight = torch.ones(2, 1, 1, 3, 3), torch.ones(2, 4, 1, 2, 2)
     assert without_kernels(lambda: convolution(x, weight, None).shape) == (2, 1, 4, 2, 2)
     assert [what[0] for what in done] == ["compiled"]
     assert without_kernels(lambda: x.sum().item()) == 18, "what cannot be recorded is run"
+
+
+def test_an_operation_counts_what_it_changes():
+    table = torch.zeros(3, 2)
+    before = table._version
+    add_rows(table, torch.tensor([1]), torch.ones(1, 2), 3.0)
+    assert table._version > before
+    with torch.inference_mode():
+        table = torch.zeros(3, 2)
+        add_rows(table, torch.tensor([1]), torch.ones(1, 2), 3.0)  # these have no version
+    assert table.tolist() == [[0, 0], [3, 3], [0, 0]]
 
 
 COMPILED = """

@@ -57,6 +57,12 @@ def compiled_only() -> Iterator[list[Any]]:
         _thread.only_compiled = outer
 
 
+def compiled_in_place() -> list[Any]:
+    """The kernels that were compiled in place of being started, in the innermost :func:`compiled_only` of this thread."""
+    kernels: list[Any] | None = getattr(_thread, "only_compiled", None)
+    return [] if kernels is None else kernels
+
+
 def _mode(kernel: Any) -> Any:
     """In which this kernel is compiled in threads; None where that is not possible, as in Triton's interpreter."""
     import triton

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedfew.engines.stacked.kernels import launch
 from fedfew.engines.stacked.kernels.launch import Shape
+from fedfew.engines.stacked.kernels.operation import operation
 from fedfew.engines.stacked.kernels.replicas import of_all_replicas
 
 
@@ -67,7 +68,7 @@ def _channels_first(x: Tensor) -> Tensor:
     return x.permute(0, 1, 4, 2, 3)
 
 
-@torch.library.custom_op("fedfew::convolution", mutates_args=())
+@operation("convolution")
 def _forward(
     x: Tensor,
     weight: Tensor,
@@ -91,7 +92,7 @@ def _forward(
     return out, source, _channels_first(x.new_empty((0,) * 5) if seen is None else seen)
 
 
-@torch.library.custom_op("fedfew::convolution_backward", mutates_args=())
+@operation("convolution_backward")
 def _backward(
     g: Tensor,
     source: Tensor,

@@ -14,6 +14,7 @@ from torch.func import grad, vjp, vmap
 from fedfew.engines.loss import stacked_cross_entropy
 from fedfew.engines.stacked.kernels import usable
 from fedfew.engines.stacked.kernels.compiling import start
+from fedfew.engines.stacked.kernels.operation import operation
 from fedfew.engines.stacked.kernels.replicas import of_all_replicas
 
 AT_ONCE = 2**12  # logits that a program holds in registers
@@ -63,7 +64,7 @@ def _power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-@torch.library.custom_op("fedfew::cross_entropy", mutates_args=())
+@operation("cross_entropy")
 def _forward(
     logits: Tensor,
     log_prior: Tensor | None,
@@ -93,7 +94,7 @@ def _out(logits: Tensor) -> tuple[Tensor, Tensor]:
     return logits.new_empty(len(logits)), logits.new_empty(logits.shape)
 
 
-@_forward.register_fake
+@torch.library.register_fake("fedfew::cross_entropy")
 def _(logits, log_prior, y, weight, class_weights, importance, smoothing):  # type: ignore[no-untyped-def]  # as above
     return _out(logits)
 

@@ -5,17 +5,17 @@ Triton on a GPU that has it, PyTorch's own operations elsewhere.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fedfew.engines.stacked.kernels import usable
 from fedfew.engines.stacked.kernels.compiling import start
+from fedfew.engines.stacked.kernels.operation import operation
 
 TOGETHER = 6  # parameters that the kernel takes
 BLOCK, PARTS = 256, 16  # numbers that a program moves, parts that it adds up at once
 
 
-@torch.library.custom_op("fedfew::descend", mutates_args=("parameters",))
+@operation("descend", mutates=("parameters",))
 def descend(parameters: list[Tensor], gradients: list[Tensor], parts: list[int], inner: list[int], scale: float) -> None:
     """parameter += scale · gradient, as both lie in memory, without gaps.
 

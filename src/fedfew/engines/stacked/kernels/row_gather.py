@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fedfew.engines.stacked.kernels import usable
 from fedfew.engines.stacked.kernels.compiling import start
+from fedfew.engines.stacked.kernels.operation import operation
 
 
-@torch.library.custom_op("fedfew::add_rows", mutates_args=("table",))
+@operation("add_rows", mutates=("table",))
 def add_rows(table: Tensor, at: Tensor, values: Tensor, scale: float) -> None:
     """table[at] += scale · values for a table ``[…, D]`` whose leading axes count as one. A row may occur more than once."""
     flat, at, values = table.view(-1, table.shape[-1]), at.flatten(), values.reshape(-1, table.shape[-1])
@@ -26,7 +27,7 @@ def add_rows(table: Tensor, at: Tensor, values: Tensor, scale: float) -> None:
     start(triton_row_gather.add_rows, (len(at), -(-width // block)), flat, at, values.contiguous(), scale, width, block)
 
 
-@add_rows.register_fake
+@torch.library.register_fake("fedfew::add_rows")
 def _(table, at, values, scale):  # type: ignore[no-untyped-def]  # nothing to say
     return None
 
