@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, subtract, tensor, tree_map
 
@@ -24,7 +25,7 @@ class AFL(FedAvg):
     Clients that are absent keep their weight: among those of a round λ is scaled to its sum over them.
     """
 
-    step: float = 0.1
+    step: NotNegative = 0.1
     """γ, the step of λ, in units of 1/M. 0: all clients count alike; large: the worst client alone. Default 0.1."""
 
     name: ClassVar[str] = "afl"
@@ -34,9 +35,6 @@ class AFL(FedAvg):
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"weights"})
-
-    def check(self) -> None:
-        self.require(is_number(self.step), "step", "a finite number ≥ 0")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model, own = super().init(fresh, clients)

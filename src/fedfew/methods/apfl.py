@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss, gradient_of
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.allowed import ZeroToOne
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, dot, leaves, subtract, tensor, tree_map
 
@@ -24,7 +25,7 @@ class APFL(FedAvg):
     respect to v, w being fixed there; and α by the gradient of f(v̄) with respect to α, projected to [0, 1]. Only w travels.
     """
 
-    alpha: float = 0.5
+    alpha: ZeroToOne = 0.5
     """α at the start. 0: FedAvg; 1, not adaptive: local-only training. Default 0.5."""
     adaptive: bool = True
     """Learn α by its gradient, each client its own. Off: α stays where it starts."""
@@ -44,11 +45,6 @@ class APFL(FedAvg):
     def as_published(cls, **changes: Any) -> Self:
         """The published code's form: α starts at 1, v becomes the mix once per round."""
         return replace(cls(alpha=1.0, mixing="round"), **changes)
-
-    def check(self) -> None:
-        self.require(is_number(self.alpha) and self.alpha <= 1, "alpha", "a number in [0, 1]")
-        self.require(isinstance(self.adaptive, bool), "adaptive", "True or False")
-        self.require(self.mixing in ("step", "round"), "mixing", "'step' or 'round'")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.unused("alpha is 1 and adaptive is off", "mixing") if self.alpha == 1 and not self.adaptive else []

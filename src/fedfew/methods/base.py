@@ -17,7 +17,6 @@ and at any time ``method.serve(message, own)`` gives the candidate models a clie
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor
 
+from fedfew.methods.allowed import rules
 from fedfew.stack import Tree, WeightedMean, bytes_each, leaves, take, tree_map
 from fedfew.util.validated import with_plain_numbers
 
@@ -113,18 +113,20 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         with_plain_numbers(self)
-        for f in fields(self):
-            if isinstance(f.default, bool):  # text such as "false" would count as true
-                self.require(isinstance(getattr(self, f.name), bool), f.name, "True or False")
+        for name, rule in rules(type(self)).items():
+            self.require(rule.passes(getattr(self, name)), name, rule.wanted)
         self.check()
 
-    def check(self) -> None:  # noqa: B027  # optional: most methods have something to refuse, not all
-        """Raise ValueError, naming the setting, where a hyper-parameter makes no sense."""
+    def check(self) -> None:  # noqa: B027  # optional: the types of most hyperparameters say what is allowed
+        """Raise ValueError, naming the setting, where hyperparameters do not fit each other, or their types say too little."""
 
     needs_classes: ClassVar[bool] = False  # whether it works with classes alone: it counts labels, or shifts logits
 
-    def check_against(self, clients: int) -> None:  # noqa: B027  # optional, too
+    def check_against(self, clients: int) -> None:
         """The same for what depends on the federation."""
+        for name, rule in rules(type(self)).items():
+            fits = not rule.up_to_clients or getattr(self, name) <= clients
+            self.require(fits, name, f"at most the number of clients ({clients})")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         """One line per setting that was given but has no effect, because of another setting, the number of clients, the number
@@ -291,16 +293,6 @@ class Method(ABC):
     def require(self, ok: bool, setting: str, wanted: str) -> None:
         if not ok:
             raise ValueError(f"{self.name}: {setting} must be {wanted}, not {getattr(self, setting)!r}")
-
-
-def is_number(value: object, least: float = 0.0) -> bool:
-    """Is this a finite number ≥ ``least``? For :meth:`Method.check`, where settings may come from a file or a command line."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
-
-
-def is_whole(value: object, least: int = 1) -> bool:
-    """Is this a whole number ≥ ``least``?"""
-    return isinstance(value, int) and is_number(value, least)
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedfew.methods.base import Family, is_number
+from fedfew.methods.allowed import BelowOne, NotNegative
+from fedfew.methods.base import Family
 from fedfew.methods.server_clusters import ServerClusters, products
 from fedfew.stack import Tree, branch, put, take, tensor, tree_map
 
@@ -24,20 +25,15 @@ class CFL(ServerClusters):
     learning rate. A cluster is split only when the server has an update of every member since it was formed.
     """
 
-    epsilon: float = 0.4
+    epsilon: NotNegative = 0.4
     """ε: how short the mean of the updates must be, as a part of the longest one. 0: never split, FedAvg. Default 0.4."""
-    gamma: float = 0.0
+    gamma: BelowOne = 0.0
     """γ: split only where √((1 − α)/2) > γ for the largest similarity α across the halves (the paper's bound on noise)."""
 
     name: ClassVar[str] = "cfl"
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "one cluster of clients, split in two wherever the updates disagree"
     when: ClassVar[str] = "clear groups of an unknown number, most clients take part, and the server may see single updates"
-
-    def check(self) -> None:
-        super().check()
-        self.require(is_number(self.epsilon), "epsilon", "a finite number ≥ 0")
-        self.require(is_number(self.gamma) and self.gamma < 1, "gamma", "a number in [0, 1)")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.models == 1:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, best_model
+from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import collect, collected, model_of, moved
@@ -27,7 +28,7 @@ class CLoVE(Clusters):
     round and trains in the next. In its first round a client only finds its group.
     """
 
-    models: int = 3
+    models: NumberOfModels = 3
     """K, the number of groups. 1: FedAvg, one round late. Default 3."""
 
     name: ClassVar[str] = "clove"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedfew.local import Local
-from fedfew.methods.base import Method, Outcome, Reply, is_whole
+from fedfew.methods.base import Method, Outcome, Reply
 from fedfew.stack import Tree, subtract
 
 
@@ -14,12 +14,6 @@ class Clusters(Method):
     """At most K models on the server; a client trains the model of its cluster. It is no method by itself."""
 
     models: int
-
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 
     @property
     def aggregates(self) -> bool:

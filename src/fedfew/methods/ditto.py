@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, NotNegative
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, squared_distance, subtract, tree_map
 
@@ -20,10 +21,10 @@ class Ditto(FedAvg):
     Personalization", Algorithm 1). Only w travels. The personal model sees the batches that local-only training would.
     """
 
-    lam: float = 0.2
+    lam: NotNegative = 0.2
     """λ, the pull of the personal model to the global one. 0: local-only training; large: the global model itself (keep
     lr·λ < 1, above 2 SGD diverges). Default 0.2."""
-    personal_epochs: int | None = None
+    personal_epochs: AtLeastOne | None = None
     """Local epochs of the personal model. None: as many as the run's local_epochs."""
 
     name: ClassVar[str] = "ditto"
@@ -37,12 +38,6 @@ class Ditto(FedAvg):
     def as_published(cls, **changes: Any) -> Self:
         """The published code's defaults: λ = 0, which makes the personal model local-only, and one personal epoch."""
         return replace(cls(lam=0.0, personal_epochs=1), **changes)
-
-    def check(self) -> None:
-        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
-        self.require(
-            self.personal_epochs is None or is_whole(self.personal_epochs), "personal_epochs", "None or a whole number ≥ 1"
-        )
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)

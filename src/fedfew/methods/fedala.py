@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, Positive, ZeroOrMore
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.split import last_layers
 from fedfew.stack import Tree, branch, leaves, named_leaves, subtract, tensor, tree_map
@@ -27,11 +28,11 @@ class FedALA(FedAvg):
     epochs; the paper uses 80 % of the samples, and the first time as many epochs as it takes to converge.
     """
 
-    layers: int = 2
+    layers: AtLeastOne = 2
     """p: how many of the last layers are mixed. As many as the model has: all."""
-    eta: float = 100.0
+    eta: Positive = 100.0
     """η, the learning rate of the weights W; of SGD (with Adam it has no effect)."""
-    ala_epochs: int = 1
+    ala_epochs: ZeroOrMore = 1
     """Epochs on the weights W per round. 0: FedAvg."""
 
     name: ClassVar[str] = "fedala"
@@ -40,11 +41,6 @@ class FedALA(FedAvg):
     when: ClassVar[str] = "a good global model exists, clients differ from it, and messages must be FedAvg's"
     served: ClassVar[str] = "the global model as received with the client's last model mixed in by its weights"
     adapted: ClassVar[str] = "the mix of the client's last model and the global one, after its local epochs"
-
-    def check(self) -> None:
-        self.require(is_whole(self.layers), "layers", "a whole number ≥ 1")
-        self.require(is_number(self.eta) and self.eta > 0, "eta", "a finite number > 0")
-        self.require(is_whole(self.ala_epochs, 0), "ala_epochs", "a whole number ≥ 0")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.ala_epochs == 0:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative, Positive
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, leaves, put, squared_distance, tree_map
 
 
@@ -28,12 +29,12 @@ class FedAMP(Method):
     A step α_k that would make ξ_ii negative is shortened for that client until ξ_ii = 0, so u_i is always a mean of models.
     """
 
-    lam: float = 0.01
+    lam: NotNegative = 0.01
     """λ; the penalty counts λ/α_k. 0: no penalty; with start="own" that is local-only training (keep lr·λ/α_k < 1, above 2 SGD
     diverges). Default 0.01."""
-    alpha: float = 1.0
+    alpha: Positive = 1.0
     """α_k, the server's step: how much others weigh in a client's cloud model. → 0: the client's own model. Default 1."""
-    sigma: float = 0.125
+    sigma: Positive = 0.125
     """σ, how far attention reaches. → 0: to no other client; → ∞: to all equally. Default 0.125."""
     unit: Literal["mean", "one"] = "mean"
     """What squared distances, and with them σ, α_k and λ, are measured in: "mean", their mean over all pairs of clients (ours:
@@ -53,13 +54,6 @@ class FedAMP(Method):
     def as_published(cls, **changes: Any) -> Self:
         """The published code's behaviour: α_k = σ = 1, and a penalty without gradient, which is local-only training."""
         return replace(cls(lam=0.0, alpha=1.0, sigma=1.0, unit="one", start="own"), **changes)
-
-    def check(self) -> None:
-        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
-        self.require(is_number(self.alpha) and self.alpha > 0, "alpha", "a finite number > 0")
-        self.require(is_number(self.sigma) and self.sigma > 0, "sigma", "a finite number > 0")
-        self.require(self.unit in ("mean", "one"), "unit", "'mean' or 'one'")
-        self.require(self.start in ("cloud", "own"), "start", "'cloud' or 'own'")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.unused("lam is 0 and start is own", "alpha", "sigma", "unit") if self.lam == 0 and self.start == "own" else []

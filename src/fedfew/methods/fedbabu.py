@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.allowed import AtLeastOne, LayerName
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.fedrep import whole
 from fedfew.models.split import head_names
 from fedfew.stack import (
@@ -40,11 +41,11 @@ class FedBABU(Method):
     A client whose fine-tuning diverges keeps the model that it started from, which a line reports.
     """
 
-    head: str | None = None
+    head: LayerName | None = None
     """The submodule that is the head, by name. None: the model's last linear layer."""
     finetune: Literal["whole", "head", "body"] = "whole"
     """What fine-tuning trains."""
-    finetune_epochs: int = 10
+    finetune_epochs: AtLeastOne = 10
     """τ_f: epochs of fine-tuning."""
 
     name: ClassVar[str] = "fedbabu"
@@ -53,11 +54,6 @@ class FedBABU(Method):
     when: ClassVar[str] = "label skew, and new clients must become good after a few epochs of fine-tuning"
     served: ClassVar[str] = "the client's fine-tuned model, from the body that it received in its last round"
     adapted: ClassVar[str] = "the client's fine-tuned model (it is kept from round to round, so the two scores are the same)"
-
-    def check(self) -> None:
-        self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a submodule")
-        self.require(self.finetune in ("whole", "head", "body"), "finetune", "'whole', 'head' or 'body'")
-        self.require(is_whole(self.finetune_epochs), "finetune_epochs", "a whole number ≥ 1")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

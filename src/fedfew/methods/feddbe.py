@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss, Through
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number
+from fedfew.methods.allowed import LayerName, NotNegative, ZeroToOne
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.models.split import linear_head
 from fedfew.stack import Tree, WeightedMean, add, branch, named_leaves, stack, subtract, tensor, tree_map
 
@@ -25,11 +26,11 @@ class FedDBE(Method):
     model as received) + μ·(the batch's mean). The paper tracks the first of these over batches; here it is computed exactly.
     """
 
-    kappa: float = 1.0
+    kappa: NotNegative = 1.0
     """κ, the pull of a client's mean feature to the consensus. 0: only the personal bias is left."""
-    mean_momentum: float = 0.5
+    mean_momentum: ZeroToOne = 0.5
     """μ, the weight of the batch's mean in the client's. Gradients flow through the batch alone, so 0 has the effect of κ = 0."""
-    head: str | None = None
+    head: LayerName | None = None
     """The linear layer that is the head, by name; it needs a bias. None: the model's last linear layer."""
 
     name: ClassVar[str] = "feddbe"
@@ -39,11 +40,6 @@ class FedDBE(Method):
     served: ClassVar[str] = "the global model as received with the client's own bias of the features"
     adapted: ClassVar[str] = "the same after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"consensus"})
-
-    def check(self) -> None:
-        self.require(is_number(self.kappa), "kappa", "a finite number ≥ 0")
-        self.require(is_number(self.mean_momentum) and self.mean_momentum <= 1, "mean_momentum", "a number in [0, 1]")
-        self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a linear layer")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         lines = self.unused("kappa is 0", "mean_momentum") if self.kappa == 0 else []

@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Outcome, Reply, is_number
+from fedfew.methods.allowed import Positive
+from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.variates import WithVariates
 from fedfew.stack import Tree, WeightedMean, add, branch, dot, squared_distance, subtract, tree_map
 
@@ -23,7 +24,7 @@ class FedDyn(WithVariates):
     sum of all mean updates so far: momentum on top of it sums them up twice, and the model runs away.
     """
 
-    alpha: float = 0.1
+    alpha: Positive = 0.1
     """α, the pull to the received model and the rate at which the shifts follow. Too small: the server's step −h/α, which does
     not shrink with α, overshoots. Too large: clients hardly move (keep lr·α < 1)."""
 
@@ -37,9 +38,6 @@ class FedDyn(WithVariates):
     @property
     def not_optimised(self) -> str:
         return "has a server's step of its own, which sums up all updates so far"
-
-    def check(self) -> None:
-        self.require(is_number(self.alpha) and self.alpha > 0, "alpha", "a finite number > 0")
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
         return tree_map(lambda t: t[None], {"model": server["model"]})

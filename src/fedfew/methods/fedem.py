@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.allowed import NumberOfModels
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, add, leaves, stack, subtract, tensor
 
 
@@ -21,7 +22,7 @@ class FedEM(Method):
     by q_k (M-step). The server averages each model by number of samples. The π never leave the client.
     """
 
-    models: int = 3
+    models: NumberOfModels = 3
     """K, the number of components. 1: FedAvg. Default 3."""
     full_step: bool = True
     """Weigh samples by K·q_k instead of q_k (ours): where all q_k are 1/K, the models move as far as FedAvg's does. Off (the
@@ -39,15 +40,8 @@ class FedEM(Method):
         """The paper's and its code's weights q_k."""
         return replace(cls(full_step=False), **changes)
 
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-        self.require(isinstance(self.full_step, bool), "full_step", "True or False")
-
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.unused("models is 1", "full_step") if self.models == 1 else []
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 
     @property
     def replicas(self) -> int:

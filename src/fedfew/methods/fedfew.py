@@ -13,7 +13,8 @@ from torch import Tensor
 from fedfew import scalarization
 from fedfew.local import Local
 from fedfew.methods import confirmation
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import LayerName, NumberOfModels, Positive, Share, is_number
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.one_body import HeadsOnOneBody, whole_models
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
@@ -32,9 +33,9 @@ class FedFew(Method):
     Defaults are the paper's where a field says nothing else. :meth:`as_published` is what the published code does.
     """
 
-    models: int = 3
+    models: NumberOfModels = 3
     """K. 1: a single model, clients weighted by α."""
-    mu: float = 0.2
+    mu: Positive = 0.2
     """Smoothing μ, in units of loss (with scale_free off: of n_i/N times a loss, where the paper takes 0.01). → 0: a client
     counts for its best model only, and only the worst client counts; → ∞: all alike."""
     scale_free: bool = True
@@ -53,9 +54,9 @@ class FedFew(Method):
     the model as received."""
     send: Literal["update", "gradient"] = "update"
     """What is sent: trained − received (published), or the gradient at the locally trained point (Algorithm 1, line 8)."""
-    server_step: float = 1.0
+    server_step: Positive = 1.0
     """Step on the server: 1 for updates (published); for gradients the paper takes the learning rate η."""
-    most_share: float | None = None
+    most_share: Share | None = None
     """The largest α_i, the share of a round's weights that a client can get by reporting high losses; or its share of the
     samples, or 3 / number of clients, where that is more (docs/robustness.md). 1: no limit (paper). None: 0.5, and 1 with
     scale_free off."""
@@ -67,7 +68,7 @@ class FedFew(Method):
     """What the K models have in common. "none": nothing (paper). "body": all but the head, so that a message carries one body and
     K heads and a client runs its body once for all heads. The body then needs no normalisation: all its α_i·w[i, k] sum to one.
     On its way back into the body, head k's gradient counts w[i, k], taken from the losses the client reported last."""
-    head: str | None = None
+    head: LayerName | None = None
     """With share="body": the submodule that is the head, by name. None: the model's last linear layer."""
 
     earlier: ClassVar[Mapping[str, Any]] = {"scale_free": False, "most_share": 1.0}
@@ -84,15 +85,6 @@ class FedFew(Method):
         return replace(cls(mu=0.01, scale_free=False, init_models="copies", normalise=False), **changes)
 
     def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-        self.require(is_number(self.mu) and self.mu > 0, "mu", "a finite number > 0")
-        self.require(self.init_models in ("distinct", "copies"), "init_models", "'distinct' or 'copies'")
-        self.require(self.loss_at in ("training", "received"), "loss_at", "'training' or 'received'")
-        self.require(self.send in ("update", "gradient"), "send", "'update' or 'gradient'")
-        self.require(is_number(self.server_step) and self.server_step > 0, "server_step", "a finite number > 0")
-        limited = self.most_share is None or (is_number(self.most_share) and 0 < self.most_share <= 1)
-        self.require(limited, "most_share", "None or a number in (0, 1]")
-        self.require(self.share in ("none", "body"), "share", "'none' or 'body'")
         if self.share == "body":
             self.require(self.send == "update", "send", "'update' where share is 'body'")
             same = self.models > 1 and self.init_models == "copies"
@@ -115,7 +107,7 @@ class FedFew(Method):
         return lines if self.weigh_samples else lines + self.unused("weigh_samples is off", "scale_free")
 
     def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
+        super().check_against(clients)
         for setting in ("preference", "ideal"):
             values = getattr(self, setting)
             self.require(values is None or len(values) == clients, setting, f"one number for each of {clients} clients")

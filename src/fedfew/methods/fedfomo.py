@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, OpenShare
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, branch, leaves, named_leaves, put, tensor, tree_map
 from fedfew.util.spelling import counted
 
@@ -25,9 +26,9 @@ class FedFomo(Method):
     the ones with the largest sum of weights so far, and first of all those it has not seen; the paper adds random choices.
     """
 
-    models: int | None = None
+    models: AtLeastOne | None = None
     """How many other models a client receives per round. None: all."""
-    holdout: float = 0.2
+    holdout: OpenShare = 0.2
     """The share of a client's training samples that it does not train on but compares models by; one sample at least."""
 
     name: ClassVar[str] = "fedfomo"
@@ -36,10 +37,6 @@ class FedFomo(Method):
     when: ClassVar[str] = "groups of few clients with samples to spare; each receives many models, and others see its own"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
-
-    def check(self) -> None:
-        self.require(self.models is None or is_whole(self.models), "models", "None or a whole number ≥ 1")
-        self.require(is_number(self.holdout) and 0 < self.holdout < 1, "holdout", "a number between 0 and 1")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         others = clients - 1

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.allowed import Positive, ZeroToOne
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.collected import collect, collected
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.server_clusters import products
@@ -27,12 +28,12 @@ class FedMGDA(FedAvg):
     depends on the model and the learning rate.
     """
 
-    epsilon: float = 0.1
+    epsilon: ZeroToOne = 0.1
     """ε, how far a weight may be from the client's share of the samples. 0: FedAvg's weights; 1: free. Default 0.1."""
     normalise: bool = True
     """Divide every update by its length first, so that no client counts for more by a long one (the "+"). Off: FedMGDA, which
     with epsilon 0 and server_step 1 is FedAvg."""
-    server_step: float = 2.0
+    server_step: Positive = 2.0
     """What the shortest mean is multiplied by, beside the mean length of the updates. Default 2, since it is short."""
 
     name: ClassVar[str] = "fedmgda"
@@ -41,11 +42,6 @@ class FedMGDA(FedAvg):
     when: ClassVar[str] = "one model, the worst client matters, no client may lose by a round; the server may see single updates"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs"
-
-    def check(self) -> None:
-        self.require(is_number(self.epsilon) and self.epsilon <= 1, "epsilon", "a number in [0, 1]")
-        self.require(isinstance(self.normalise, bool), "normalise", "True or False")
-        self.require(is_number(self.server_step) and self.server_step > 0, "server_step", "a finite number > 0")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model, own = super().init(fresh, clients)

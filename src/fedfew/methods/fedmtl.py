@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, add, branch, squared_distance, stack, subtract, tensor, tree_map
 
 
@@ -24,7 +25,7 @@ class FedMTL(Method):
     of MOCHA's dual solver, which is for convex losses. The paper's second term, ‖W‖², is the run's weight_decay.
     """
 
-    lam: float = 0.1
+    lam: NotNegative = 0.1
     """λ, the pull to the mean of all clients' models. 0: local-only training; large: one model for all (keep lr·λ < 1, above 2
     SGD diverges). Default 0.1."""
 
@@ -43,9 +44,6 @@ class FedMTL(Method):
     @property
     def not_optimised(self) -> str:
         return "keeps the mean of its clients' models on the server"  # moved any further, it would pull them with it
-
-    def check(self) -> None:
-        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server: Tree = {"mean": stack([fresh(0)]), "clients": torch.tensor(float(clients))}

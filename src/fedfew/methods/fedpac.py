@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss, with_features
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, LayerName, NotNegative
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.class_statistics import combination, name_of, statistics
 from fedfew.methods.fedrep import whole
 from fedfew.models.split import linear_head
@@ -29,11 +30,11 @@ class FedPAC(Method):
     feature, V_j the variance of that estimate. Class means and these statistics leave the client.
     """
 
-    lam: float = 0.1
+    lam: NotNegative = 0.1
     """λ, the pull of features to the centroid of their class. 0: no alignment."""
-    head_epochs: int = 1
+    head_epochs: AtLeastOne = 1
     """Epochs on the head, before the body."""
-    head: str | None = None
+    head: LayerName | None = None
     """The linear layer that is the head, by name. None: the model's last linear layer."""
 
     name: ClassVar[str] = "fedpac"
@@ -44,11 +45,6 @@ class FedPAC(Method):
     served: ClassVar[str] = "the body as received with the head that the server combined for the client"
     adapted: ClassVar[str] = "the same after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"heads", "centroids", "sent"})
-
-    def check(self) -> None:
-        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
-        self.require(is_whole(self.head_epochs), "head_epochs", "a whole number ≥ 1")
-        self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a linear layer")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

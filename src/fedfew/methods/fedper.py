@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedfew.methods.base import is_whole
+from fedfew.methods.allowed import ZeroOrMore
 from fedfew.methods.personal_parts import PersonalParts
 from fedfew.models.split import last_layers
 from fedfew.stack import Tree
@@ -20,7 +20,7 @@ class FedPer(PersonalParts):
     "Federated Learning with Personalization Layers", Algorithms 1 and 2). FedRep trains head and body one after the other.
     """
 
-    personal_layers: int = 1
+    personal_layers: ZeroOrMore = 1
     """K_P, the number of last layers that stay with the client. 0: FedAvg."""
 
     name: ClassVar[str] = "fedper"
@@ -28,9 +28,6 @@ class FedPer(PersonalParts):
     when: ClassVar[str] = "label skew without the client's label prior, and local work must cost no more than FedAvg's"
     served: ClassVar[str] = "the base layers as received with the client's own last layers"
     adapted: ClassVar[str] = "the same after the client's local epochs"
-
-    def check(self) -> None:
-        self.require(is_whole(self.personal_layers, 0), "personal_layers", "a whole number ≥ 0")
 
     def personal(self, model: Mapping[str, Tensor]) -> Collection[str]:
         found = last_layers(model, self.personal_layers)

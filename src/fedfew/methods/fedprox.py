@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative
+from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, squared_distance, subtract
 
@@ -19,7 +20,7 @@ class FedProx(FedAvg):
     "Federated Optimization in Heterogeneous Networks", Algorithm 2). The server averages by number of samples, as FedAvg does.
     """
 
-    mu: float = 0.1
+    mu: NotNegative = 0.1
     """μ, the pull to the received model. 0: FedAvg; large: clients hardly move (keep lr·μ < 1, above 2 SGD diverges).
     Default 0.1."""
 
@@ -34,9 +35,6 @@ class FedProx(FedAvg):
     def as_published(cls, **changes: Any) -> Self:
         """The published code's default: μ = 0, which is FedAvg."""
         return replace(cls(mu=0.0), **changes)
-
-    def check(self) -> None:
-        self.require(is_number(self.mu), "mu", "a finite number ≥ 0")
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(received, self.objective, context=received)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.allowed import AtLeastOne, LayerName
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, WeightedMean, add, leaves, named_leaves, stack, subtract, tree_map
 
@@ -22,11 +23,11 @@ class FedRep(Method):
     server averages bodies by number of samples.
     """
 
-    head: str | None = None
+    head: LayerName | None = None
     """The submodule that is the head, by name. None: the model's last linear layer."""
-    head_epochs: int | None = None
+    head_epochs: AtLeastOne | None = None
     """τ: epochs on the head, before the body. None: as many as the run's local_epochs."""
-    body_epochs: int | None = None
+    body_epochs: AtLeastOne | None = None
     """Epochs on the body, with the head fixed. None: as many as the run's local_epochs."""
 
     name: ClassVar[str] = "fedrep"
@@ -40,12 +41,6 @@ class FedRep(Method):
     def as_published(cls, **changes: Any) -> Self:
         """The published code's default: one epoch on the head, then the local epochs on the body."""
         return replace(cls(head_epochs=1), **changes)
-
-    def check(self) -> None:
-        self.require(self.head is None or isinstance(self.head, str), "head", "None or the name of a submodule")
-        for setting in ("head_epochs", "body_epochs"):
-            epochs = getattr(self, setting)
-            self.require(epochs is None or is_whole(epochs), setting, "None or a whole number ≥ 1")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         params = fresh(0)

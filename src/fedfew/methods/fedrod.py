@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss, with_features
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.split import linear_head
 from fedfew.stack import Tree, branch, named_leaves, subtract, tensor, tree_map
@@ -26,7 +27,7 @@ class FedRoD(FedAvg):
     The head is the model's last linear layer.
     """
 
-    gamma: float = 1.0
+    gamma: NotNegative = 1.0
     """γ: the generic head sees logits + γ·log n_i,c in training. 0: no balancing, so the generic model is FedAvg's."""
 
     name: ClassVar[str] = "fedrod"
@@ -36,9 +37,6 @@ class FedRoD(FedAvg):
     when: ClassVar[str] = "label skew, and both a good global model and personal ones are wanted from one run"
     served: ClassVar[str] = "the global model as received, with the client's personal head added to the generic one"
     adapted: ClassVar[str] = "the same after the client's local epochs"
-
-    def check(self) -> None:
-        self.require(is_number(self.gamma), "gamma", "a finite number ≥ 0")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss, gradient_of
-from fedfew.methods.base import Family, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative
+from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, dot, subtract
 
@@ -21,7 +22,7 @@ class FedSAM(FedAvg):
     server averages by number of samples, as FedAvg does.
     """
 
-    rho: float = 0.05
+    rho: NotNegative = 0.05
     """ρ, how far a client looks uphill. 0: FedAvg. Default 0.05."""
 
     name: ClassVar[str] = "fedsam"
@@ -30,9 +31,6 @@ class FedSAM(FedAvg):
     when: ClassVar[str] = "one model that overfits the clients' data; local training may cost twice as much"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps"
-
-    def check(self) -> None:
-        self.require(is_number(self.rho), "rho", "a finite number ≥ 0")
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         parameters, buffers = local.split(received)

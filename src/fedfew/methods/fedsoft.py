@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import NotNegative, NumberOfModels, Share
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, squared_distance, stack, tensor, tree_map
 
 
@@ -24,11 +25,11 @@ class FedSoft(Method):
     The u are estimated in every round that a client takes part in (the paper's τ = 1).
     """
 
-    models: int = 3
+    models: NumberOfModels = 3
     """K, the number of centres. Default 3."""
-    lam: float = 0.1
+    lam: NotNegative = 0.1
     """λ, the pull to the centres. 0: local-only training (keep lr·λ < 1, above 2 SGD diverges). Default 0.1."""
-    sigma: float = 0.01
+    sigma: Share = 0.01
     """σ, the least part of a client that counts for every centre. Default 0.01."""
 
     name: ClassVar[str] = "fedsoft"
@@ -42,16 +43,8 @@ class FedSoft(Method):
     def not_optimised(self) -> str:
         return "makes its centres anew from its clients' models"
 
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
-        self.require(is_number(self.sigma) and 0 < self.sigma <= 1, "sigma", "a number in (0, 1]")
-
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.unused("models is 1", "sigma") if self.models == 1 else []
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         models = stack([fresh(k) for k in range(self.models)])

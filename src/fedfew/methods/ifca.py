@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedfew import random_streams
 from fedfew.local import Local, best_model
-from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply, is_whole
+from fedfew.methods.allowed import NumberOfModels
+from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
 
 
@@ -21,7 +22,7 @@ class IFCA(Method):
     the server averages within each cluster by number of samples. A model without clients stays as it is.
     """
 
-    models: int = 3
+    models: NumberOfModels = 3
     """K. 1: FedAvg. Default 3."""
     init_models: Literal["distinct", "copies"] = "distinct"
     """K distinct initialisations (the paper), or K copies of one (published code)."""
@@ -41,16 +42,8 @@ class IFCA(Method):
         """The published code's form: K copies of one initialisation, over which clients spread at random in the first round."""
         return replace(cls(init_models="copies", ties="random"), **changes)
 
-    def check(self) -> None:
-        self.require(is_whole(self.models), "models", "a whole number ≥ 1")
-        self.require(self.init_models in ("distinct", "copies"), "init_models", "'distinct' or 'copies'")
-        self.require(self.ties in ("first", "random"), "ties", "'first' or 'random'")
-
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.unused("models is 1", "init_models", "ties") if self.models == 1 else []
-
-    def check_against(self, clients: int) -> None:
-        self.require(self.models <= clients, "models", f"at most the number of clients ({clients})")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         return stack([fresh(k if self.init_models == "distinct" else 0) for k in range(self.models)]), {}

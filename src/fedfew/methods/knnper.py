@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, Positive, ZeroToOne
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.memory import EMPTY, KEYS, LABELS, PRIOR, with_memory
 from fedfew.models.split import linear_head
@@ -30,13 +31,13 @@ class KNNPer(FedAvg):
     in every round that it takes part in, with features under the model as received, and λ is one number for all.
     """
 
-    lam: float = 0.3
+    lam: ZeroToOne = 0.3
     """λ, the weight of the neighbours. 0: FedAvg; 1: the neighbours alone."""
-    neighbours: int = 5
+    neighbours: AtLeastOne = 5
     """k, how many of the nearest samples vote."""
-    sigma: float = 0.1
+    sigma: Positive = 0.1
     """σ: the smaller, the more the very nearest count."""
-    capacity: int = 500
+    capacity: AtLeastOne = 500
     """How many samples a client remembers: its first ones, where it has more."""
 
     name: ClassVar[str] = "knnper"
@@ -46,12 +47,6 @@ class KNNPer(FedAvg):
     served: ClassVar[str] = "the global model as received with the client's memory of its samples' features"
     adapted: ClassVar[str] = "the global model after the client's local epochs with the same memory"
     needs_classes: ClassVar[bool] = True
-
-    def check(self) -> None:
-        self.require(is_number(self.lam) and self.lam <= 1, "lam", "a number in [0, 1]")
-        self.require(is_whole(self.neighbours), "neighbours", "a whole number ≥ 1")
-        self.require(is_number(self.sigma) and self.sigma > 0, "sigma", "a finite number > 0")
-        self.require(is_whole(self.capacity), "capacity", "a whole number ≥ 1")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.lam == 0:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedfew.methods.base import is_whole
+from fedfew.methods.allowed import AtLeastOne
 from fedfew.methods.personal_parts import PersonalParts
 from fedfew.models.split import last_layers
 from fedfew.util.spelling import counted
@@ -21,7 +21,7 @@ class LGFedAvg(PersonalParts):
     way round.
     """
 
-    shared_layers: int = 1
+    shared_layers: AtLeastOne = 1
     """The number of last layers that travel. As many as the model has: FedAvg."""
 
     name: ClassVar[str] = "lgfedavg"
@@ -29,9 +29,6 @@ class LGFedAvg(PersonalParts):
     when: ClassVar[str] = "much data per client, inputs that differ (sensors, rotations), the same labels, small messages"
     served: ClassVar[str] = "the client's own representation with the last layers as received"
     adapted: ClassVar[str] = "the same after the client's local epochs"
-
-    def check(self) -> None:
-        self.require(is_whole(self.shared_layers), "shared_layers", "a whole number ≥ 1")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.beyond("shared_layers", layers, f"the model has {counted(layers, 'layer')}")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.allowed import Share
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedsam import FedSAM
 from fedfew.stack import Tree, WeightedMean, add, branch, dot, named_leaves, scaled, subtract, tensor, tree_map
 
@@ -21,7 +22,7 @@ class MoFedSAM(FedSAM):
     by −lr and their mean number of local steps. It is 0 in the first round.
     """
 
-    beta: float = 0.5
+    beta: Share = 0.5
     """β, how much of a step is the client's own gradient. 1: FedSAM. Default 0.5."""
 
     name: ClassVar[str] = "mofedsam"
@@ -31,10 +32,6 @@ class MoFedSAM(FedSAM):
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps with momentum"
     notes: ClassVar[frozenset[str]] = frozenset({"direction"})
-
-    def check(self) -> None:
-        super().check()
-        self.require(is_number(self.beta) and 0 < self.beta <= 1, "beta", "a number in (0, 1]")
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model, own = super().init(fresh, clients)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Outcome, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, LayerName, NotNegative
+from fedfew.methods.base import Family, Fresh, Outcome
 from fedfew.methods.placed_once import PlacedOnce
 from fedfew.methods.subspaces import merged, principal_angles, subspace
 from fedfew.stack import Tree, branch, named_leaves, tensor
@@ -28,13 +29,13 @@ class PACFL(PlacedOnce):
     of other models they are features under the initial weights, the same for all clients.
     """
 
-    basis: int = 2
+    basis: AtLeastOne = 2
     """p, how many singular vectors of its data a client sends. Default 2."""
     measure: Literal["smallest", "sum"] = "smallest"
     """The distance of two clients: the smallest principal angle between their subspaces, or the sum of all p."""
-    beta: float = 0.0
+    beta: NotNegative = 0.0
     """β, in degrees: clusters at most so far apart are merged even if there are no more than K. 0: K clusters. Large: one."""
-    layer: str | None = None
+    layer: LayerName | None = None
     """The linear layer whose inputs are the data, by name. None: the first one that has a bias."""
 
     name: ClassVar[str] = "pacfl"
@@ -42,13 +43,6 @@ class PACFL(PlacedOnce):
     summary: ClassVar[str] = "K clusters, made once by the angles between the subspaces of the clients' data"
     when: ClassVar[str] = "groups by inputs, not by label frequencies, and singular vectors of the data may leave the client"
     notes: ClassVar[frozenset[str]] = PlacedOnce.notes | {"subspaces"}
-
-    def check(self) -> None:
-        super().check()
-        self.require(is_whole(self.basis), "basis", "a whole number ≥ 1")
-        self.require(self.measure in ("smallest", "sum"), "measure", "'smallest' or 'sum'")
-        self.require(is_number(self.beta), "beta", "a finite number ≥ 0")
-        self.require(self.layer is None or isinstance(self.layer, str), "layer", "None or the name of a linear layer")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.models == 1:

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedfew.local import Local, Loss, gradient_of
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative, Positive
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, dot, subtract, tree_map
 
@@ -27,9 +28,9 @@ class PerFedAvg(FedAvg):
     variant: Literal["FO", "HF"] = "HF"
     """"HF", Hessian-free: four gradients per step; "FO", first-order: two, but steps go uphill where the curvature is above 1/α.
     Default HF."""
-    alpha: float = 0.03
+    alpha: NotNegative = 0.03
     """α, the client's own step, in training and for the model that it uses. 0: FedAvg, served as received. Default 0.03."""
-    delta: float = 1e-3
+    delta: Positive = 1e-3
     """δ of HF: ∇²F·v ≈ (∇F(w + δ·v) − ∇F(w − δ·v))/2δ. Default 0.001."""
 
     name: ClassVar[str] = "perfedavg"
@@ -38,11 +39,6 @@ class PerFedAvg(FedAvg):
     when: ClassVar[str] = "clients have little data or memory, and must personalise in one step"
     served: ClassVar[str] = "the client's personal model: one step away from the global model that it received in its last round"
     adapted: ClassVar[str] = "the client's personal model (it is kept from round to round, so the two scores are the same)"
-
-    def check(self) -> None:
-        self.require(self.variant in ("FO", "HF"), "variant", "'FO' or 'HF'")
-        self.require(is_number(self.alpha), "alpha", "a finite number ≥ 0")
-        self.require(is_number(self.delta) and self.delta > 0, "delta", "a finite number > 0")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.alpha == 0:

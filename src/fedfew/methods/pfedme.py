@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local, Loss, gradient_of
-from fedfew.methods.base import Family, Fresh, Outcome, Reply, is_number, is_whole
+from fedfew.methods.allowed import AtLeastOne, NotNegative, Positive
+from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, WeightedMean, add, branch, dot, scaled, subtract, tensor, tree_map
 
@@ -24,13 +25,13 @@ class PFedMe(FedAvg):
     are plain SGD with the run's lr; they reach the run's optimiser as one step, so with momentum or Adam they are not plain.
     """
 
-    lam: float = 0.3
+    lam: NotNegative = 0.3
     """λ, the pull of θ to w (keep lr·λ < 1, above 2 SGD diverges). 0: w never moves. Default 0.3."""
-    inner_steps: int = 3
+    inner_steps: AtLeastOne = 3
     """Gradient steps of θ on every batch, the paper's K. Default 3."""
-    outer_step: float = 10.0
+    outer_step: Positive = 10.0
     """η in units of lr (keep lr·outer_step·λ < 1, where w goes all the way to θ). Default 10."""
-    beta: float = 1.0
+    beta: Positive = 1.0
     """β, the server's step. Default 1."""
 
     name: ClassVar[str] = "pfedme"
@@ -39,12 +40,6 @@ class PFedMe(FedAvg):
     when: ClassVar[str] = "as ditto, where the global model should follow the personal ones; costs several passes per step"
     served: ClassVar[str] = "the client's personal model θ"
     adapted: ClassVar[str] = "the client's personal model θ (it is kept from round to round, so the two scores are the same)"
-
-    def check(self) -> None:
-        self.require(is_number(self.lam), "lam", "a finite number ≥ 0")
-        self.require(is_whole(self.inner_steps), "inner_steps", "a whole number ≥ 1")
-        self.require(is_number(self.outer_step) and self.outer_step > 0, "outer_step", "a finite number > 0")
-        self.require(is_number(self.beta) and self.beta > 0, "beta", "a finite number > 0")
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.unused("lam is 0", "outer_step", "beta") if self.lam == 0 else []

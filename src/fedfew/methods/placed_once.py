@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Fresh, Reply
 from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import collect, collected, model_of, moved
@@ -21,7 +22,7 @@ class PlacedOnce(Clusters):
     moves by the mean of its clients' updates from then on: as if the clusters had been known before the first round. A client
     that takes part later begins with the initial model; its first reply only says where it belongs. It is no method by itself."""
 
-    models: int = 4
+    models: NumberOfModels = 4
     """K, the largest number of clusters. 1: FedAvg, where all clients take part in the first round. Default 4."""
 
     served: ClassVar[str] = "the model of the client's cluster; before its first round, the initial model"

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Outcome, Reply, is_number
+from fedfew.methods.allowed import NotNegative
+from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, subtract, tensor
 
@@ -23,7 +24,7 @@ class QFedAvg(FedAvg):
     p_i is the client's share of the samples, where the paper draws clients with this probability.
     """
 
-    q: float = 0.1
+    q: NotNegative = 0.1
     """How much clients with a high loss count. 0: FedAvg; → ∞: the worst client alone, in ever shorter steps. Default 0.1."""
 
     name: ClassVar[str] = "qfedavg"
@@ -32,9 +33,6 @@ class QFedAvg(FedAvg):
     when: ClassVar[str] = "one model whose loss should be more alike over clients, at some cost of the mean"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs"
-
-    def check(self) -> None:
-        self.require(is_number(self.q), "q", "a finite number ≥ 0")
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         losses = local.losses(received)

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedfew.local import Local, Loss
-from fedfew.methods.base import Family, Outcome, Reply, is_number
+from fedfew.methods.allowed import Positive
+from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.variates import WithVariates
 from fedfew.stack import Tree, WeightedMean, add, branch, dot, subtract, tree_map
 
@@ -25,7 +26,7 @@ class Scaffold(WithVariates):
     variate: Literal["steps", "gradient"] = "steps"
     """The client's new c_i: "steps", c_i − c + (received − trained)/(steps·lr), the paper's option II, which costs nothing; or
     "gradient", the gradient on all its data at the received model, option I, which costs a pass."""
-    server_step: float = 1.0
+    server_step: Positive = 1.0
     """η_g, the server's step. Default 1."""
 
     name: ClassVar[str] = "scaffold"
@@ -34,10 +35,6 @@ class Scaffold(WithVariates):
     when: ClassVar[str] = "one model, many local steps, clients that differ and take part often"
     served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with corrected gradients"
-
-    def check(self) -> None:
-        self.require(self.variate in ("steps", "gradient"), "variate", "'steps' or 'gradient'")
-        self.require(is_number(self.server_step) and self.server_step > 0, "server_step", "a finite number > 0")
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
         return tree_map(lambda t: t[None], {name: server[name] for name in ("model", "variate")})

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Fresh, Reply
 from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import model_of, moved
@@ -20,7 +21,7 @@ class ServerClusters(Clusters):
     """At most K models; a client trains the model of its cluster, and the server decides on the clusters by single updates. All
     start in cluster 0, from one initial model. It is no method by itself."""
 
-    models: int = 4
+    models: NumberOfModels = 4
     """K, the largest number of clusters. 1: FedAvg. Default 4."""
 
     served: ClassVar[str] = "the model of the client's cluster"
