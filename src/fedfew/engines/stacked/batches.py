@@ -38,10 +38,11 @@ def in_order(samples: Samples, models: int) -> Tensor:
     return order.expand(len(samples.count), models, -1)
 
 
-def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None) -> Tensor:
-    """What a model sees of the rows ``at[…]``, images moved by ``shifts[…, 3]``; by a kernel of our own where there is one."""
+def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None, together: int = 1) -> Tensor:
+    """What a model sees of the rows ``at[…]``, images moved by ``shifts[…, 3]``; by a kernel of our own where there is one, which
+    may leave room for zeros in memory: up to so many channels ``together``."""
     if samples.x.is_cuda and samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(samples.x.device):
-        return pictures(samples.x, samples.rows_of_x(at), samples.pixels == "symmetric", shifts)
+        return pictures(samples.x, samples.rows_of_x(at), samples.pixels == "symmetric", shifts, together)
     seen = samples.inputs(at)
     return seen if shifts is None else moved(seen, shifts, black(samples))
 

@@ -22,6 +22,7 @@ from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batches import inputs
+from fedfew.engines.stacked.fused import channels_together
 from fedfew.engines.stacked.kernels.compiling import finish_compiling
 from fedfew.engines.stacked.space import Space, Work
 from fedfew.federation import Samples
@@ -190,10 +191,11 @@ class CapturedTraining:
         )
         lr = space.lr if training.scheduled else training.lr
         features = replace(space.samples, row=None)  # a batch says where its features are
+        together = 1 if training.mixup else channels_together(engine.module)
 
         def work() -> None:
             batch = space.read(active, training.augment != "none", weighted)
-            x, y, weight, importance = inputs(features, batch.at, batch.moves), batch.y, batch.weight, batch.importance
+            x, y, weight, importance = inputs(features, batch.at, batch.moves, together), batch.y, batch.weight, batch.importance
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
             if training.mixup:
                 importance = None if importance is None else of_both(importance, weight)

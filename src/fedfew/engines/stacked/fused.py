@@ -53,6 +53,16 @@ class ContiguousGroupNorm(nn.GroupNorm):
         return super().forward(x.contiguous())
 
 
+def channels_together(module: nn.Module) -> int:
+    """To a multiple of how many channels its images are best filled up in memory: if the kernels read them, as they do."""
+    first = next(layer for layer in module.modules() if not list(layer.children()))
+    if not isinstance(first, FusedConvolution):
+        return 1
+    from fedfew.engines.stacked.kernels.launch import TOGETHER
+
+    return TOGETHER
+
+
 def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
     """The module itself, with every layer replaced that there is a kernel for."""
     if _is_plain(module):

@@ -86,7 +86,7 @@ def _forward(
     out, source = _out(x, shape, pool, channels_first, launch.stored(precision) if as_factor else torch.float32)
     seen = launch.prepared(_channels_last(x), precision)
     launch.forward(
-        _channels_last(x) if seen is None else seen,
+        launch.filled(_channels_last(x)) if seen is None else seen,
         *(_channels_last(weight), bias, _channels_last(out), _channels_last(source), shape, pool, precision),
     )
     return out, source, _channels_first(x.new_empty((0,) * 5) if seen is None else seen)
@@ -112,6 +112,7 @@ def _backward(
     size = *x.shape[:2], *x.shape[3:], weight.shape[2]
     dx, none = x.new_empty((0,) * 5 if inputs is None else size, dtype=inputs), weight.new_empty(1, 0, 0)
     g, source, x, filters = (_channels_last(t) for t in (g, source, x, weight))
+    x = launch.filled(x)
     if pool and inputs is None:  # the first layer: its gradient before pooling is the largest of all and is never written out
         dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
         return _channels_first(dx), dw, of_bias if bias else none

@@ -6,6 +6,7 @@ filled up with zeros to a multiple of 4.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -80,8 +81,18 @@ def stored(precision: str) -> torch.dtype:
     return STORED.get(precision, torch.float32)
 
 
+def filled(x: Tensor) -> Tensor:
+    """The image with what lies in memory between its channels and the next pixel's, if that fills them up."""
+    size = (*x.shape[:-1], -(-x.shape[-1] // TOGETHER) * TOGETHER)
+    strides = torch.empty(size, device="meta").stride()
+    if x.stride()[:-1] != strides[:-1] or (x.storage_offset() + math.prod(size)) * x.itemsize > x.untyped_storage().nbytes():
+        return x
+    return x.as_strided(size, strides)
+
+
 def prepared(x: Tensor, precision: str) -> Tensor | None:
     """The image as the kernels read it, if that takes a copy: channels filled up, numbers stored as factors are."""
+    x = filled(x)
     channels = -(-x.shape[-1] // TOGETHER) * TOGETHER
     if channels == x.shape[-1]:
         return None if x.is_contiguous() and x.dtype == stored(precision) else x.to(stored(precision)).contiguous()

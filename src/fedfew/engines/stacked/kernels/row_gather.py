@@ -32,18 +32,20 @@ def _(table, at, values, scale):  # type: ignore[no-untyped-def]  # nothing to s
     return None
 
 
-def pictures(x: Tensor, at: Tensor, symmetric: bool, moves: Tensor | None = None) -> Tensor:
+def pictures(x: Tensor, at: Tensor, symmetric: bool, moves: Tensor | None = None, together: int = 1) -> Tensor:
     """Images ``x[M, C, H, W]`` of bytes at the rows ``at[…]`` as a model sees them (see ``as_input``): […, C, H, W], laid out
-    channels last. moves ``[…, 3]``: as :func:`fedfew.engines.augment.moved` moves them, black where a byte would be 0."""
+    channels last. moves ``[…, 3]``: as :func:`fedfew.engines.augment.moved` moves them, black where a byte would be 0.
+    together: in memory zeros fill the channels of a pixel up to a multiple of this."""
     from fedfew.engines.stacked.kernels import triton_row_gather
 
     _, channels, height, width = x.shape
-    out = torch.empty(*at.shape, height, width, channels, device=x.device)
+    filled = -(-channels // together) * together
+    out = torch.empty(*at.shape, height, width, filled, device=x.device)
     at = at.contiguous()
     BLOCK = 1024
     start(
-        triton_row_gather.pictures, (at.numel(), -(-height * width * channels // BLOCK)),
-        x, at, at if moves is None else moves.contiguous(), out, height, width, channels,
+        triton_row_gather.pictures, (at.numel(), -(-height * width * filled // BLOCK)),
+        x, at, at if moves is None else moves.contiguous(), out, height, width, channels, filled,
         127.5 if symmetric else 255.0, 1.0 if symmetric else 0.0, moves is not None, BLOCK,
     )  # fmt: skip
-    return out.movedim(-1, -3)
+    return out[..., :channels].movedim(-1, -3)

@@ -19,16 +19,17 @@ def add_rows(table, at, values, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr)
 @triton.jit
 def pictures(
     x, at, moves, out,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, DIVISOR: tl.constexpr, LESS: tl.constexpr,
-    MOVED: tl.constexpr, BLOCK: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, FILLED: tl.constexpr,
+    DIVISOR: tl.constexpr, LESS: tl.constexpr, MOVED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[i, row, column, channel] = x[at[i], channel, row, column] / DIVISOR − LESS. MOVED: from the row and column that
-    moves[i] = (mirrored, rows down, columns right) gives, and from a byte of 0 outside of the image."""
+    """out[i, row, column, channel] = x[at[i], channel, row, column] / DIVISOR − LESS, 0 for channels from CHANNELS to FILLED.
+    MOVED: from the row and column that moves[i] = (mirrored, rows down, columns right) gives, and from a byte of 0 outside of the
+    image."""
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     i = tl.program_id(0).to(tl.int64)
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = element < PIXELS * CHANNELS
-    channel, pixel = element % CHANNELS, element // CHANNELS
+    inside = element < PIXELS * FILLED
+    channel, pixel = element % FILLED, element // FILLED
     if MOVED:
         row, column = pixel // WIDTH, pixel % WIDTH
         column = tl.where(tl.load(moves + 3 * i) == 1, WIDTH - 1 - column, column) + tl.load(moves + 3 * i + 2)
@@ -38,6 +39,7 @@ def pictures(
     else:
         inside_image = inside
     picture = tl.load(at + i) * (PIXELS * CHANNELS)
-    byte = tl.load(x + picture + channel * PIXELS + pixel, mask=inside & inside_image, other=0)
-    divisor = tl.full((BLOCK,), DIVISOR, tl.float32)
-    tl.store(out + i * (PIXELS * CHANNELS) + element, tl.div_rn(byte.to(tl.float32), divisor) - LESS, mask=inside)
+    present = inside & inside_image & (channel < CHANNELS)
+    byte = tl.load(x + picture + channel * PIXELS + pixel, mask=present, other=0)
+    value = tl.div_rn(byte.to(tl.float32), tl.full((BLOCK,), DIVISOR, tl.float32)) - LESS
+    tl.store(out + i * (PIXELS * FILLED) + element, tl.where(channel < CHANNELS, value, 0.0), mask=inside)
