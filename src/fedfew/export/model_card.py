@@ -218,9 +218,7 @@ def _use(card: Mapping[str, Any]) -> str:
     one = "" if "adapters" in card else f'  # or one model as it is: fedfew.load_model("models/model-0.safetensors"{argument})'
     prior = ""
     if card["training"].get("label_prior") == "client":
-        prior = (
-            f"\nmodule = export.with_prior(frequencies{_number(card)})  # a client of whom you know how often it has each class"
-        )
+        prior = f"\nmodule = export.with_prior(frequencies{_number(card)})  # of a client whose label frequencies you know"
     return f"""The module is {module} ({card["parameters"]:,} parameters). To predict, for a client of the training, or for a new
 one with some labelled data; and to find the model that fits new data best, with scores:
 ```

@@ -72,7 +72,5 @@ def with_frequencies(
         raise ValueError(f"model must be the number of one of the {len(models)} models, from 0, not {model}")
     given = torch.as_tensor(frequencies, dtype=torch.float64)
     if given.shape != (classes,) or not bool(given.isfinite().all() and (given > 0).all()):
-        raise ValueError(
-            f"frequencies must be {classes} numbers above 0, one per class (of counts, add 1 to each as in training)"
-        )
+        raise ValueError(f"frequencies must be {classes} numbers above 0, one per class (add 1 to counts, as in training)")
     return ServedModel([models[model or 0]], None, settings.get("prior_strength", 1.0) * (given / given.sum()).log()).eval()
