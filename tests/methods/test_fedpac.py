@@ -6,7 +6,7 @@ import torch
 
 import fedfew
 from fedfew.methods import FedPAC
-from fedfew.methods.class_statistics import combination
+from fedfew.methods.fedpac import combination
 from fedfew.stack import branch
 from tests.methods.small import CLASSES, assert_same, federation, initial, served, train
 

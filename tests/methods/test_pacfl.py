@@ -9,8 +9,7 @@ from scipy.spatial.distance import squareform
 from torch import nn
 
 from fedfew.methods import PACFL, FedAvg
-from fedfew.methods.pacfl import linear_layer
-from fedfew.methods.subspaces import merged, principal_angles, subspace
+from fedfew.methods.pacfl import linear_layer, merged, principal_angles, subspace
 from tests.methods.small import PLAIN, assert_same, federation, initial, mlp, train
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fedfew
-from fedfew.report.page import binning, labels, pack, record
+from fedfew.report.page import binning, classes, pack, record
 from fedfew.report.page.document import of_run
 from fedfew.report.page.html import as_data, page
 from fedfew.report.page.record import InMemory, SideFiles
@@ -294,9 +294,9 @@ def test_bins_may_mix_where_there_are_too_many_kinds() -> None:
 
 
 def test_rare_classes_are_shown_as_one_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "CELLS", 8)
+    monkeypatch.setattr(classes, "CELLS", 8)
     counts = np.array([[5, 1, 0, 4], [5, 0, 1, 3], [2, 0, 0, 2], [1, 0, 0, 0]])
-    found = labels.distribution(counts, ["a", "b", "c", "d"], binning.arranged(np.zeros(4, int), np.zeros(4, int), np.zeros(4)))
+    found = classes.distribution(counts, ["a", "b", "c", "d"], binning.arranged(np.zeros(4, int), np.zeros(4, int), np.zeros(4)))
     assert found["classes"] == ["a", "d", "2 others"]
     assert unpacked(found["clients"])[0] == pytest.approx([0.5, 0.4, 0.1], abs=0.002)
     assert found["rows"] is None

@@ -19,12 +19,11 @@ from fedfew.util.extras import install_command
 
 if TYPE_CHECKING:
     from fedfew.flower.client import client_app
-    from fedfew.flower.server import server_app
-    from fedfew.flower.strategy import FedFewStrategy
+    from fedfew.flower.server import FedFewStrategy, server_app
 
 __all__ = ["FedFewStrategy", "client_app", "server_app"]
 
-_MODULES = {"client_app": "client", "server_app": "server", "FedFewStrategy": "strategy"}
+_MODULES = {"client_app": "client", "server_app": "server", "FedFewStrategy": "server"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Federated methods, one file each. :func:`make` builds one from its name and settings.
+"""Federated methods, one file each. :func:`make` builds one from its name and settings. (``X as X`` makes X part of the package.)
 
 Imports local (what a method sees of a client), models, federation, stack and scalarization; never engines or training.
 """
@@ -9,45 +9,47 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedfew.methods.afl import AFL
-from fedfew.methods.apfl import APFL
-from fedfew.methods.base import Method, Outcome, Reply
-from fedfew.methods.cfl import CFL
-from fedfew.methods.clove import CLoVE
-from fedfew.methods.ditto import Ditto
-from fedfew.methods.fedala import FedALA
-from fedfew.methods.fedamp import FedAMP
-from fedfew.methods.fedavg import FedAvg
-from fedfew.methods.fedbabu import FedBABU
-from fedfew.methods.fedbn import FedBN
-from fedfew.methods.feddbe import FedDBE
-from fedfew.methods.feddyn import FedDyn
-from fedfew.methods.fedem import FedEM
-from fedfew.methods.fedfew import FedFew
-from fedfew.methods.fedfomo import FedFomo
-from fedfew.methods.fedgroup import FedGroup
-from fedfew.methods.fedmgda import FedMGDA
-from fedfew.methods.fedmtl import FedMTL
-from fedfew.methods.fednova import FedNova
-from fedfew.methods.fedpac import FedPAC
-from fedfew.methods.fedper import FedPer
-from fedfew.methods.fedprox import FedProx
-from fedfew.methods.fedrc import FedRC
-from fedfew.methods.fedrep import FedRep
-from fedfew.methods.fedrod import FedRoD
-from fedfew.methods.fedsam import FedSAM
-from fedfew.methods.fedsoft import FedSoft
-from fedfew.methods.fesem import FeSEM
-from fedfew.methods.ifca import IFCA
-from fedfew.methods.knnper import KNNPer
-from fedfew.methods.lgfedavg import LGFedAvg
-from fedfew.methods.local import LocalOnly
-from fedfew.methods.mofedsam import MoFedSAM
-from fedfew.methods.pacfl import PACFL
-from fedfew.methods.perfedavg import PerFedAvg
-from fedfew.methods.pfedme import PFedMe
-from fedfew.methods.qfedavg import QFedAvg
-from fedfew.methods.scaffold import Scaffold
+from fedfew.methods.afl import AFL as AFL
+from fedfew.methods.apfl import APFL as APFL
+from fedfew.methods.base import Method as Method
+from fedfew.methods.base import Outcome as Outcome
+from fedfew.methods.base import Reply as Reply
+from fedfew.methods.cfl import CFL as CFL
+from fedfew.methods.clove import CLoVE as CLoVE
+from fedfew.methods.ditto import Ditto as Ditto
+from fedfew.methods.fedala import FedALA as FedALA
+from fedfew.methods.fedamp import FedAMP as FedAMP
+from fedfew.methods.fedavg import FedAvg as FedAvg
+from fedfew.methods.fedbabu import FedBABU as FedBABU
+from fedfew.methods.fedbn import FedBN as FedBN
+from fedfew.methods.feddbe import FedDBE as FedDBE
+from fedfew.methods.feddyn import FedDyn as FedDyn
+from fedfew.methods.fedem import FedEM as FedEM
+from fedfew.methods.fedfew import FedFew as FedFew
+from fedfew.methods.fedfomo import FedFomo as FedFomo
+from fedfew.methods.fedgroup import FedGroup as FedGroup
+from fedfew.methods.fedmgda import FedMGDA as FedMGDA
+from fedfew.methods.fedmtl import FedMTL as FedMTL
+from fedfew.methods.fednova import FedNova as FedNova
+from fedfew.methods.fedpac import FedPAC as FedPAC
+from fedfew.methods.fedper import FedPer as FedPer
+from fedfew.methods.fedprox import FedProx as FedProx
+from fedfew.methods.fedrc import FedRC as FedRC
+from fedfew.methods.fedrep import FedRep as FedRep
+from fedfew.methods.fedrod import FedRoD as FedRoD
+from fedfew.methods.fedsam import FedSAM as FedSAM
+from fedfew.methods.fedsoft import FedSoft as FedSoft
+from fedfew.methods.fesem import FeSEM as FeSEM
+from fedfew.methods.ifca import IFCA as IFCA
+from fedfew.methods.knnper import KNNPer as KNNPer
+from fedfew.methods.lgfedavg import LGFedAvg as LGFedAvg
+from fedfew.methods.local import LocalOnly as LocalOnly
+from fedfew.methods.mofedsam import MoFedSAM as MoFedSAM
+from fedfew.methods.pacfl import PACFL as PACFL
+from fedfew.methods.perfedavg import PerFedAvg as PerFedAvg
+from fedfew.methods.pfedme import PFedMe as PFedMe
+from fedfew.methods.qfedavg import QFedAvg as QFedAvg
+from fedfew.methods.scaffold import Scaffold as Scaffold
 from fedfew.util.spelling import unknown
 
 METHODS: dict[str, type[Method]] = {
@@ -93,54 +95,6 @@ METHODS: dict[str, type[Method]] = {
         LocalOnly,
     )
 }
-
-__all__ = [
-    "AFL",
-    "APFL",
-    "CFL",
-    "IFCA",
-    "METHODS",
-    "PACFL",
-    "CLoVE",
-    "Ditto",
-    "FeSEM",
-    "FedALA",
-    "FedAMP",
-    "FedAvg",
-    "FedBABU",
-    "FedBN",
-    "FedDBE",
-    "FedDyn",
-    "FedEM",
-    "FedFew",
-    "FedFomo",
-    "FedGroup",
-    "FedMGDA",
-    "FedMTL",
-    "FedNova",
-    "FedPAC",
-    "FedPer",
-    "FedProx",
-    "FedRC",
-    "FedRep",
-    "FedRoD",
-    "FedSAM",
-    "FedSoft",
-    "KNNPer",
-    "LGFedAvg",
-    "LocalOnly",
-    "Method",
-    "MoFedSAM",
-    "Outcome",
-    "PFedMe",
-    "PerFedAvg",
-    "QFedAvg",
-    "Reply",
-    "Scaffold",
-    "make",
-    "recorded",
-    "register",
-]
 
 
 def register(cls: type[Method]) -> type[Method]:

@@ -13,7 +13,6 @@ from fedfew.local import Local
 from fedfew.methods.allowed import AtLeastOne, LayerName, NotNegative
 from fedfew.methods.base import Family, Fresh, Outcome
 from fedfew.methods.placed_once import PlacedOnce
-from fedfew.methods.subspaces import merged, principal_angles, subspace
 from fedfew.stack import Tree, branch, named_leaves, tensor
 
 
@@ -111,3 +110,36 @@ def linear_layer(model: Mapping[str, Tensor], name: str | None) -> str:
             f"pacfl: layer must be a linear layer of the model ({', '.join(matrices) or 'it has none'}), not {name!r}"
         )
     return name
+
+
+def subspace(x: Tensor, number: int) -> Tensor:
+    """The first left singular vectors of the matrix whose columns are samples ``x[n, d]``: ``[number, d]``, 0 where there are
+    fewer."""
+    _, _, vectors = torch.linalg.svd(x.double(), full_matrices=False)
+    found = torch.zeros(number, x.shape[1], dtype=vectors.dtype, device=x.device)
+    found[: len(vectors)] = vectors[:number]
+    return found.to(x.dtype)
+
+
+def principal_angles(u: Tensor) -> Tensor:
+    """Between subspaces with these orthonormal vectors ``[m, p, d]``, in degrees: ``[m, m, p]``, the smallest first."""
+    cosines = torch.linalg.svdvals(torch.einsum("ipd,jqd->ijpq", u, u)).clamp(0, 1)
+    angles: Tensor = cosines.arccos().rad2deg()
+    return angles
+
+
+def merged(distance: Tensor, most: int, beta: float) -> Tensor:
+    """Clusters [m] by complete linkage of ``distance[m, m]``, numbered by their first member: at most so many, and none two of
+    which are no farther than β apart."""
+    label = torch.arange(len(distance))
+    apart = distance.clone().fill_diagonal_(torch.inf)
+    for number in range(len(distance), 1, -1):
+        at = int(apart.argmin())
+        a, b = sorted((at // len(apart), at % len(apart)))
+        if number <= most and float(apart[a, b]) > beta:
+            break
+        label[label == b] = a
+        apart[a] = apart[:, a] = torch.maximum(apart[a], apart[b])
+        apart[b] = apart[:, b] = torch.inf
+        apart[a, a] = torch.inf
+    return torch.tensor([sorted(set(label.tolist())).index(k) for k in label.tolist()])

@@ -22,7 +22,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.state import holding
 from fedfew.stack import named_leaves
-from fedfew.training import batch_norm_policy, notes, own_metrics, progress_bar, unseen
+from fedfew.training import batch_norm_policy, notes, own_metrics, unseen
 from fedfew.training.attack import with_attack
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
@@ -33,6 +33,7 @@ from fedfew.training.initialisation import fresh_models, frozen_parameters
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import RoundLoop
 from fedfew.training.on_round import OnRound
+from fedfew.training.progress import shown as progress_shown
 from fedfew.training.resume import schedule_notes, state_in, with_recorded
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
@@ -96,7 +97,7 @@ def train(
         loop.events[:0] = [f"refused: {reason}" for reason in refused]
         own_metrics.check(metrics or {}, loop.state.history)
         loop.metrics = metrics or {}
-        shown = progress_bar.shown(progress if first else False, setup.method.name, _listed(on_round))
+        shown = progress_shown(progress if first else False, setup.method.name, _listed(on_round))
         with _full_memory_in_words(loop.chunk, setup.method.replicas), shown as loop.on_round:
             run = loop.run()
             run.federation = federation

@@ -1,22 +1,40 @@
-"""Progress of training: a bar on a terminal or in a notebook, a few plain lines elsewhere."""
+"""Progress of training: a bar on a terminal or in a notebook, a few plain lines elsewhere. rich is imported when it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-
+from fedfew.training.on_round import OnRound, Progress
 from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Bars
 
-    from fedfew.training.on_round import Progress
-
 MOST_LINES = 20
+
+
+@contextmanager
+def shown(wanted: bool | None, label: str, others: Sequence[OnRound]) -> Iterator[Sequence[OnRound]]:
+    """What is to be called after every round: the others, and what shows a bar while the block lasts.
+
+    wanted: None shows one in a terminal or notebook, if no other function is called.
+    """
+    if not (somebody_is_looking() and not others if wanted is None else wanted):
+        yield others
+        return
+    from rich.console import Console
+
+    with display(Console(stderr=True)) as bars:
+        yield [*others, bars.run(label)]
+
+
+def somebody_is_looking() -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class Display(Protocol):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedfew._version import __version__
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES
-from fedfew.report.page import classes, labels, pack, series
+from fedfew.report.page import classes, pack, series
 from fedfew.report.page.binning import Rows, arranged, thinned
 from fedfew.report.page.record import Record, SideFiles
 from fedfew.report.page.reproduction import how_to_repeat
@@ -103,7 +103,7 @@ def _classes(record: Record, files: SideFiles, rows: Rows) -> dict[str, Any]:
         found["confusion"] = classes.confusion(files.confusion, names or [str(i) for i in range(files.confusion.classes)])
     if files.labels is not None:
         listed = names or [printable(name) for name in files.about.get("class_names", ())]
-        found["labels"] = labels.distribution(files.labels, listed, rows)
+        found["labels"] = classes.distribution(files.labels, listed, rows)
     return found
 
 
