@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -155,3 +157,25 @@ def test_graphs_are_captured_after_all_others_are_gone():
         replay()
         del replay
     assert number.item() == 3000
+
+
+def test_kernels_are_compiled_in_buffers_of_their_own_once(monkeypatch):
+    """The step in which they are changes nothing that training sees."""
+    compiled, works, plain_work = [], [], CapturedTraining._work
+
+    @contextmanager
+    def compiled_only():
+        compiled.append(len(works))
+        yield
+
+    def work(self, space, active, *rest):
+        works.append((active, space.clients, len(self._spaces), space in self._spaces.values()))
+        return plain_work(self, space, active, *rest)
+
+    monkeypatch.setattr(module_under_test, "compiled_only", compiled_only)
+    monkeypatch.setattr(CapturedTraining, "_work", work)
+    plain, captured = both(images(), momentum=0.9, objective=proximal)
+    assert_same(plain, captured)
+    assert compiled == [0], "before the first step, and once"
+    assert works[0] == (1, 1, 1, False)
+    assert all(known for *_, known in works[1:])

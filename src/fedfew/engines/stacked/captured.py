@@ -3,8 +3,8 @@
 A step of training is a hundred small kernels; started one by one from Python they would keep the GPU waiting. Here a step is
 captured once for each number of clients that are still in their epoch, and then a round is a row of replays: what changes from
 step to step (which samples, which keys) lies in buffers on the device, and the number of the step is counted there too, so the
-host neither waits for the device nor sends it anything. The first time a step is recorded and run, which compiles and warms up
-what it needs; the second time it is captured too.
+host neither waits for the device nor sends it anything. The first time a step is recorded and run, which warms up what it needs;
+the second time it is captured too. Before the first of all, kernels are compiled side by side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batches import inputs
 from fedfew.engines.stacked.fused import channels_together
-from fedfew.engines.stacked.kernels.compiling import finish_compiling
+from fedfew.engines.stacked.kernels.compiling import compiled_only, finish_compiling
 from fedfew.engines.stacked.space import Space, Work
 from fedfew.federation import Samples
 from fedfew.local import Objective, Projection
@@ -71,6 +71,7 @@ class CapturedTraining:
         self.engine = engine
         self.batch_size = engine.training.batch_size
         self._capture = capture or CudaGraphs()
+        self._compiled = False
         self._spaces: dict[Hashable, Space] = {}
 
     def train(
@@ -172,6 +173,8 @@ class CapturedTraining:
             space.graphs.move_to_end(key)
             graph()
             return
+        if not self._compiled:
+            self._compile(space, models, objective, project, weighted)
         work = self._work(space, active, models, objective, project, weighted)
         work()  # also before it is captured: a capture must find everything recorded and compiled
         if key not in space.seen:
@@ -180,6 +183,17 @@ class CapturedTraining:
         space.graphs[key] = self._capture(work)
         if len(space.graphs) > KEPT:
             space.graphs.popitem(last=False)
+
+    def _compile(self, space: Space, models: int, objective: Objective, project: Projection | None, weighted: bool) -> None:
+        """Have all kernels compiled side by side: a step of one client, in buffers of its own, that starts none of them."""
+        self._compiled = True
+        weights, context = (tree_map(lambda t: t[None], tree) for tree in (space.weights, space.context))
+        one = self._new_space(weights, context, space.samples, 1, models, 1)
+        for tree in (one.weights, one.context):
+            tree_map(Tensor.zero_, tree)
+        with compiled_only():
+            self._work(one, 1, models, objective, project, weighted)()
+            inputs(space.samples, one.rows[0])  # as samples are read for scores
 
     def _work(
         self, space: Space, active: int, models: int, objective: Objective, project: Projection | None, weighted: bool

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from fedfew.engines.stacked.kernels import compiling, triton_convolution, triton_row_gather
 from fedfew.engines.stacked.kernels.compiling import compiled_only, start
 from fedfew.engines.stacked.kernels.convolution import convolution
+from fedfew.engines.stacked.kernels.operation import operation
 from fedfew.engines.stacked.kernels.row_gather import add_rows
 from fedfew.engines.stacked.recording import record, without_kernels
 
@@ -121,6 +122,20 @@ def test_an_operation_counts_what_it_changes():
         table = torch.zeros(3, 2)
         add_rows(table, torch.tensor([1]), torch.ones(1, 2), 3.0)  # these have no version
     assert table.tolist() == [[0, 0], [3, 3], [0, 0]]
+
+
+def test_an_operation_that_returns_nothing(done):
+    kernel = Kernel(done)
+
+    @operation("only_in_tests", mutates=("into",))
+    def write(into: torch.Tensor) -> None:
+        start(kernel, (1,), into)
+
+    with compiled_only() as kernels:
+        write(torch.ones(2))
+    assert kernels == [kernel]
+    write(torch.ones(2))
+    assert [what[0] for what in done] == ["compiled", "w", "started"]
 
 
 COMPILED = """

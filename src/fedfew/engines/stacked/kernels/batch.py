@@ -34,12 +34,15 @@ def read(
     moved = None if moves is None else moves.new_empty(*stack, 3)
     important = None if importance is None else importance.new_empty(stack)
     optional = (row, moves, importance)
-    start(
+    started = start(
         triton_batch.read, (replicas,),
         step, rows, weight, share, labels, *(step if t is None else t for t in optional),
         at, y, weigh, share_now, *(step if t is None else t for t in (moved, important)),
         steps, models, size, *(t is not None for t in optional), BLOCK=1 << (size - 1).bit_length(),
     )  # fmt: skip
+    if not started:  # or positions would be whatever lies in new memory
+        for t in (at, y, weigh, share_now, *(t for t in (moved, important) if t is not None)):
+            t.zero_()
     return at, y, weigh, share_now, moved, important
 
 

@@ -21,17 +21,18 @@ _compiling: dict[Any, Any] = {}  # by kernel: the mode of Triton that its compil
 _thread = threading.local()
 
 
-def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """Start a kernel of Triton; within :func:`compiled_only` have it compiled."""
+def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> bool:
+    """Start a kernel of Triton; within :func:`compiled_only` have it compiled. Was it started?"""
     only_compiled: list[Any] | None = getattr(_thread, "only_compiled", None)
     mode = None if only_compiled is None else _mode(kernel)
     if only_compiled is not None and mode is not None:
         only_compiled.append(kernel)
         with _submitting_to(mode):
             kernel.warmup(*args, grid=grid, **options)
-        return
+        return False
     _wait_for(kernel)
     kernel[grid](*args, **options)
+    return True
 
 
 def finish_compiling() -> None:

@@ -32,9 +32,9 @@ def operation(name: str, mutates: tuple[str, ...] = ()) -> Callable[[Callable[..
             before = len(compiled_in_place())
             result = function(*args)
             if len(compiled_in_place()) > before:
-                for tensor in pytree.tree_leaves(result):
+                for tensor in _tensors(result):
                     tensor.zero_()
-            for tensor in pytree.tree_leaves([args[at] for at in places]):
+            for tensor in _tensors([args[at] for at in places]):
                 _count_version(tensor)
             return result
 
@@ -43,6 +43,10 @@ def operation(name: str, mutates: tuple[str, ...] = ()) -> Callable[[Callable[..
         return getattr(torch.ops.fedfew, name).default
 
     return made
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [part for part in pytree.tree_leaves(value) if isinstance(part, Tensor)]
 
 
 def _count_version(tensor: Tensor) -> None:

@@ -43,9 +43,9 @@ def pictures(x: Tensor, at: Tensor, symmetric: bool, moves: Tensor | None = None
     out = torch.empty(*at.shape, height, width, filled, device=x.device)
     at = at.contiguous()
     BLOCK = 1024
-    start(
+    started = start(
         triton_row_gather.pictures, (at.numel(), -(-height * width * filled // BLOCK)),
         x, at, at if moves is None else moves.contiguous(), out, height, width, channels, filled,
         127.5 if symmetric else 255.0, 1.0 if symmetric else 0.0, moves is not None, BLOCK,
     )  # fmt: skip
-    return out[..., :channels].movedim(-1, -3)
+    return (out if started else out.zero_())[..., :channels].movedim(-1, -3)
