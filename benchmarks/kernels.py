@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.engines.stacked.kernels import convolution, launch
+from fedfew.engines.stacked.kernels import convolution, launch, windows
 
 # name: replicas, batch, channels, height, width, filters, filter height and width, stride, padding, pooled, input gradient wanted
 LAYERS: dict[str, tuple[Any, ...]] = {
@@ -29,7 +29,8 @@ LAYERS: dict[str, tuple[Any, ...]] = {
     "text 4": (60, 50, 512, 1, 100, 100, 1, 4, 1, (0, 0), False, True),
 }
 STORED = (False, False)  # what comes out: channels last, in float32
-PARTS = ("forward", "weight", "weight_by_sample", "input")
+PARTS = ("forward", "weight", "weight_by_sample", "input", "windows_forward", "windows_weight")
+KERNELS = {"input": "input_gradient", "weight_by_sample": "weight_gradient_by_sample", "windows_forward": "forward"}
 
 
 def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
@@ -40,12 +41,22 @@ def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
         "weight": ("BQ", [64, 128], "BM", [32, 64, 128]),
         "weight_by_sample": ("BQ", [64, 128, 256], "BT", [32, 64, 128]),
         "input": ("BK", [32, 64], "BM", [64, 128, 256]),
+        "windows_forward": ("BK", [16, 32, 64], "BM", [64, 128, 256]),
+        "windows_weight": ("BQ", [64, 128, 256], "BM", [32, 64, 128]),
     }[part]
     across = [32] if columns <= 32 else [64, 128] if columns > 64 else [64]
     for rows_block, BN, inner_block, (warps, stages) in itertools.product(
         rows, across, inner, [(4, 1), (4, 2), (4, 3), (4, 4), (8, 2), (8, 3)]
     ):
         yield {rows_name: rows_block, "BN": BN, name: inner_block, "num_warps": warps, "num_stages": stages}
+
+
+def parts_of(layer: str, precision: str) -> tuple[str, ...]:
+    """Which computations it consists of."""
+    *_, filters, height, width, stride, padding, pool, inputs = LAYERS[layer]
+    shape = launch.Shape(LAYERS[layer][2], filters, height, width, stride, *padding)
+    prefix = "windows_" if windows.suit(shape, pool, launch.stored(precision)) else ""
+    return (prefix + "forward", *(("weight_by_sample", "input") if inputs else (prefix + "weight",)))
 
 
 def data(layer: str, replicas: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,10 +87,10 @@ class Part:
 
         launch.tiles = tiles  # type: ignore[assignment]  # called the same way
         try:
-            if self.part == "forward":
+            if self.part.endswith("forward"):
                 convolution._forward(self.x, self.weight, self.bias, *self.settings, *STORED, self.precision)
             else:
-                wanted = None if self.part == "weight" else self.x.dtype, True
+                wanted = None if self.part.endswith("weight") else self.x.dtype, True
                 convolution._backward(self.g, self.source, self.seen, self.weight, *self.settings, *wanted, self.precision)
         finally:
             launch.tiles = usual
@@ -87,11 +98,7 @@ class Part:
     def milliseconds(self, tile: dict[str, int], repeats: int = 5) -> float:
         """Of the kernel itself, from the profiler: other parts of a backward pass are left out."""
         self.run(tile)
-        kernel = (
-            self.part
-            if self.part == "forward"
-            else {"input": "input_gradient", "weight": "weight_gradient"}.get(self.part, "weight_gradient_by_sample")
-        )
+        kernel = KERNELS.get(self.part, "forward" if self.part == "forward" else "weight_gradient")
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             for _ in range(repeats):
                 self.run(tile)
@@ -124,7 +131,7 @@ def main() -> None:
         (layer, part, tile, options.precision)
         for layer in options.layers
         for part in PARTS
-        if part == "forward" or (part == "weight") != LAYERS[layer][-1]
+        if part in parts_of(layer, options.precision)
         for tile in candidates(part, layer)
     ]
     print(len(jobs), "candidates")
@@ -143,7 +150,7 @@ def main() -> None:
         times.sort(key=lambda pair: pair[0])
         for milliseconds, tile in times[:4]:
             rate = flops(layer, part, LAYERS[layer][0]) / milliseconds / 1e9
-            print(f"{layer:<18} {part:<8} {milliseconds:8.4f} ms {rate:7.1f} TFLOP/s  {tile}", flush=True)
+            print(f"{layer:<18} {part:<16} {milliseconds:8.4f} ms {rate:7.1f} TFLOP/s  {tile}", flush=True)
         results += [{"layer": layer, "part": part, "ms": ms, **tile} for ms, tile in times]
         del work
         torch.cuda.empty_cache()

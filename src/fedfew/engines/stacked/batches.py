@@ -15,6 +15,7 @@ from fedfew.engines.stacked import kernels
 from fedfew.engines.stacked.kernels.row_gather import pictures
 from fedfew.federation import Samples
 
+PLAIN = (1, torch.float32)  # layout of images
 AT_ONCE = 2**22  # numbers of an epoch's samples that are gathered in one go rather than batch by batch
 
 
@@ -38,11 +39,11 @@ def in_order(samples: Samples, models: int) -> Tensor:
     return order.expand(len(samples.count), models, -1)
 
 
-def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None, together: int = 1) -> Tensor:
+def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None, layout: tuple[int, torch.dtype] = PLAIN) -> Tensor:
     """What a model sees of the rows ``at[…]``, images moved by ``shifts[…, 3]``; by a kernel of our own where there is one, which
-    may leave room for zeros in memory: up to so many channels ``together``."""
+    writes them in a layout that suits the first layer (see :func:`fused.image_layout`)."""
     if samples.x.is_cuda and samples.x.dtype == torch.uint8 and samples.x.ndim == 4 and kernels.usable(samples.x.device):
-        return pictures(samples.x, samples.rows_of_x(at), samples.pixels == "symmetric", shifts, together)
+        return pictures(samples.x, samples.rows_of_x(at), samples.pixels == "symmetric", shifts, *layout)
     seen = samples.inputs(at)
     return seen if shifts is None else moved(seen, shifts, black(samples))
 

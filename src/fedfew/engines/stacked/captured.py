@@ -21,8 +21,8 @@ from fedfew.engines.augment import moves
 from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import optimizer
-from fedfew.engines.stacked.batches import inputs
-from fedfew.engines.stacked.fused import channels_together
+from fedfew.engines.stacked.batches import PLAIN, inputs
+from fedfew.engines.stacked.fused import image_layout
 from fedfew.engines.stacked.kernels.compiling import compiled_only, finish_compiling
 from fedfew.engines.stacked.space import Space, Work
 from fedfew.federation import Samples
@@ -205,11 +205,11 @@ class CapturedTraining:
         )
         lr = space.lr if training.scheduled else training.lr
         features = replace(space.samples, row=None)  # a batch says where its features are
-        together = 1 if training.mixup else channels_together(engine.module)
+        layout = PLAIN if training.mixup else image_layout(engine.module)
 
         def work() -> None:
             batch = space.read(active, training.augment != "none", weighted)
-            x, y, weight, importance = inputs(features, batch.at, batch.moves, together), batch.y, batch.weight, batch.importance
+            x, y, weight, importance = inputs(features, batch.at, batch.moves, layout), batch.y, batch.weight, batch.importance
             key = random_streams.count(space.dropout[:active].flatten(), space.step) if engine.drops else None
             if training.mixup:
                 importance = None if importance is None else of_both(importance, weight)

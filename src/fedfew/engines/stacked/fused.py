@@ -6,6 +6,7 @@ by itself. What is not recognised stays as it is and runs on PyTorch's own opera
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from fedfew.config import Precision
@@ -53,14 +54,18 @@ class ContiguousGroupNorm(nn.GroupNorm):
         return super().forward(x.contiguous())
 
 
-def channels_together(module: nn.Module) -> int:
-    """To a multiple of how many channels its images are best filled up in memory: if the kernels read them, as they do."""
-    first = next(layer for layer in module.modules() if not list(layer.children()))
-    if not isinstance(first, FusedConvolution):
-        return 1
-    from fedfew.engines.stacked.kernels.launch import TOGETHER
+def image_layout(module: nn.Module) -> tuple[int, torch.dtype]:
+    """To how many channels images are best filled up with zeros in memory, and how their numbers are stored: as the kernels of
+    the first layer read them."""
+    first = module[0] if type(module) is nn.Sequential and len(module) else None
+    if not isinstance(first, FusedConvolution) or first.weight.ndim != 4:
+        return 1, torch.float32
+    from fedfew.engines.stacked.kernels import launch, windows
 
-    return TOGETHER
+    filters, channels, height, width = first.weight.shape
+    shape = launch.Shape(channels, filters, height, width, first.stride, *first.padding)
+    dtype = launch.stored(first.precision)
+    return (windows.CHANNELS, dtype) if windows.suit(shape, first.pool, dtype) else (1, torch.float32)
 
 
 def make_fused(module: nn.Module, precision: Precision) -> nn.Module:

@@ -65,7 +65,9 @@ def test_values_and_gradients_are_those_of_pytorch(name):
     close([got, *gradients[0]], [want, *gradients[1]])
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in ("padded and pooled", "strided")] + ["words"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) for n in ("padded and pooled", "strided", "colours, pooled")] + ["words"]
+)
 def test_bf16_rounds_the_factors_and_nothing_else(name, monkeypatch):
     """Where x, the filters and the gradient that comes in are rounded already, the results are those of float32."""
     if DEVICE == "cpu":  # the interpreter has no bf16

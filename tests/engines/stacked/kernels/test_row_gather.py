@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -7,8 +9,8 @@ from torch import nn
 pytest.importorskip("triton")
 
 from fedfew.engines.augment import moved, moves
-from fedfew.engines.stacked.fused import channels_together, make_fused
-from fedfew.engines.stacked.kernels import launch, row_gather, triton_row_gather, usable
+from fedfew.engines.stacked.fused import image_layout, make_fused
+from fedfew.engines.stacked.kernels import launch, row_gather, triton_row_gather, usable, windows
 from fedfew.engines.stacked.kernels.convolution import convolution
 from fedfew.federation import as_input
 
@@ -39,38 +41,40 @@ def test_pictures_are_what_a_model_sees_of_bytes_to_the_last_bit(pixels, channel
     assert seen.movedim(-3, -1).is_contiguous()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_pictures_filled_up_are_convolved_as_they_lie(precision, monkeypatch):
+def test_pictures_filled_up_are_convolved_as_they_lie(monkeypatch):
     if DEVICE == "cpu":  # the interpreter has no bf16
         monkeypatch.setitem(launch.STORED, "bf16", torch.float16)
+    dtype = launch.STORED["bf16"]
     x = torch.randint(0, 256, (4, 3, 6, 5), generator=torch.Generator().manual_seed(0), dtype=torch.uint8).to(DEVICE)
     at = torch.tensor([[3, 0, 1]], device=DEVICE)
-    plain, room = (row_gather.pictures(x, at, True, together=together) for together in (1, 4))
-    assert torch.equal(plain, room)
-    whole = launch.filled(room.permute(0, 1, 3, 4, 2))
+    plain, room = row_gather.pictures(x, at, True), row_gather.pictures(x, at, True, None, 4, dtype)
+    assert torch.equal(plain.to(dtype), room)
+    whole = windows.filled_up(room.permute(0, 1, 3, 4, 2), dtype)
+    assert whole.data_ptr() == room.data_ptr()
     assert whole.shape == (1, 3, 6, 5, 4)
     assert (whole[..., 3] == 0).all()
-    assert (launch.prepared(room.permute(0, 1, 3, 4, 2), precision) is None) == (precision == "fp32")
-    assert launch.prepared(plain.permute(0, 1, 3, 4, 2), precision) is not None
     found = []
     for images in (plain, room):
         weight = torch.linspace(-1, 1, 2 * 3 * 3 * 3, device=DEVICE).view(1, 2, 3, 3, 3).requires_grad_()
-        y = convolution(images, weight, None, precision=precision)
+        y = convolution(images, weight, None, pool=True, precision="bf16")
         found.append((y, *torch.autograd.grad(y.square().sum(), weight)))
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_only_what_lies_in_memory_fills_channels_up():
-    last = torch.arange(2 * 3 * 4.0).view(1, 1, 2, 3, 4)
-    assert torch.equal(launch.filled(last[..., :3]), last)
-    assert launch.filled(last[..., 1:]).shape[-1] == 3  # the last pixel has nothing after it
-    assert launch.filled(last[..., :3].contiguous()).shape[-1] == 3
+    last = torch.arange(2 * 3 * 4.0, device=DEVICE).view(1, 1, 2, 3, 4)
+    assert torch.equal(windows.filled_up(last[..., :3], torch.float32), last)
+    for other in (last[..., 1:], last[..., :3].contiguous()):  # the last pixel of the first has nothing after it
+        whole = windows.filled_up(other, torch.float32)
+        assert torch.equal(whole[..., :3], other)
+        assert (whole[..., 3] == 0).all()
 
 
 def test_images_are_filled_up_for_the_kernels_alone():
-    plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten())
-    assert channels_together(plain) == 1
-    assert channels_together(make_fused(plain, "fp32")) == launch.TOGETHER
+    plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    assert image_layout(plain) == (1, torch.float32)
+    assert image_layout(make_fused(copy.deepcopy(plain), "tf32")) == (1, torch.float32)
+    assert image_layout(make_fused(plain, "bf16")) == (4, torch.bfloat16)
 
 
 @pytest.mark.parametrize("pixels", ["symmetric", "unit"])

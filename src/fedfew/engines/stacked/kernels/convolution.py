@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedfew.engines.stacked.kernels import launch
+from fedfew.engines.stacked.kernels import launch, windows
 from fedfew.engines.stacked.kernels.launch import Shape
 from fedfew.engines.stacked.kernels.operation import operation
 from fedfew.engines.stacked.kernels.replicas import of_all_replicas
@@ -82,14 +82,17 @@ def _forward(
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What comes out, where it came from, and x as the kernels read it (empty where they read x itself)."""
-    shape = _shape(weight, stride, pad_h, pad_w)
-    out, source = _out(x, shape, pool, channels_first, launch.stored(precision) if as_factor else torch.float32)
-    seen = launch.prepared(_channels_last(x), precision)
-    launch.forward(
-        launch.filled(_channels_last(x)) if seen is None else seen,
-        *(_channels_last(weight), bias, _channels_last(out), _channels_last(source), shape, pool, precision),
-    )
-    return out, source, _channels_first(x.new_empty((0,) * 5) if seen is None else seen)
+    shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
+    out, source = _out(x, shape, pool, channels_first, dtype if as_factor else torch.float32)
+    tensors = _channels_last(weight), bias, _channels_last(out), _channels_last(source), shape
+    image = _channels_last(x)
+    if windows.suit(shape, pool, dtype):
+        seen = windows.filled_up(image, dtype)
+        windows.forward(seen, *tensors)
+    else:
+        seen = launch.factor(image, precision)
+        launch.forward(seen, *tensors, pool, precision)
+    return out, source, x.new_empty((0,) * 5) if seen.data_ptr() == image.data_ptr() else _channels_first(seen)
 
 
 @operation("convolution_backward")
@@ -108,15 +111,18 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to the inputs (of type ``inputs``; empty for None), weights and bias (empty unless ``bias``). The
     last two are in parts, to be summed over their first axis; the weights' is channels last. x is as the kernels read it."""
-    shape = _shape(weight, stride, pad_h, pad_w)
+    shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
     size = *x.shape[:2], *x.shape[3:], weight.shape[2]
     dx, none = x.new_empty((0,) * 5 if inputs is None else size, dtype=inputs), weight.new_empty(1, 0, 0)
     g, source, x, filters = (_channels_last(t) for t in (g, source, x, weight))
-    x = launch.filled(x)
+    if windows.suit(shape, pool, dtype):
+        x = windows.filled_up(x, dtype)
     if pool and inputs is None:  # the first layer: its gradient before pooling is the largest of all and is never written out
-        dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
+        if windows.suit(shape, pool, dtype):
+            dw, of_bias = windows.weight_gradient(x, g, source, shape)
+        else:
+            dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
         return _channels_first(dx), dw, of_bias if bias else none
-    dtype = launch.stored(precision)
     g = launch.unpool(launch.laid_out(g), source, *shape.out(*x.shape[2:4]), dtype) if pool else g.contiguous().to(dtype)
     if inputs is not None:
         launch.input_gradient(g, filters, dx, shape, precision)

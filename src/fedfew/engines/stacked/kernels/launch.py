@@ -1,12 +1,10 @@
 """How the convolution kernels are started: layouts, block sizes, how many programs.
 
-Images here are [R, B, H, W, C] and filters [R, N, KH, KW, F], contiguous; C is F or, of what :func:`prepared` returns, F
-filled up with zeros to a multiple of 4.
+Images here are [R, B, H, W, C] and filters [R, N, KH, KW, C], contiguous.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +19,6 @@ STORED = {"bf16": torch.bfloat16}
 """As what factors are written to memory before kernels read them, if not as they are: half the bytes."""
 PROGRAMS = 132 * 4  # enough to fill a large GPU
 ALIGNED = 16  # bytes that a GPU reads at once
-TOGETHER = 4  # channels: of fewer, or of a number that is no multiple, every number would be read by itself
 
 
 @dataclass(frozen=True)
@@ -52,18 +49,24 @@ class Shape:
         )
 
 
-def tiles(part: str, channels: int, filters: int, width: int, pool: bool) -> dict[str, int]:
-    """Block sizes, warps and stages: the best of those tried on an H200 (benchmarks/kernels.py)."""
+def tiles(part: str, channels: int, filters: int, width: int, pool: bool, halved: bool = False) -> dict[str, int]:
+    """Block sizes, warps and stages: the best of those tried on an H200 (benchmarks/kernels.py). halved: factors take 16 bits."""
     BN = 32 if (channels if part == "input" else filters) <= 32 else 64
     if part == "forward":
         if width * channels <= 32:
-            return {"BM": 64, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 1}
+            return {"BM": 64, "BN": BN, "BK": 16 if width * channels <= 16 else 32, "num_warps": 4, "num_stages": 1}
+        if halved and pool:
+            return {"BM": 64, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 3}
         return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 8 if pool else 4, "num_stages": 3}
+    if part == "windows_forward":
+        return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 3}
     if part == "weight":
         return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
+    if part == "windows_weight":
+        return {"BM": 64, "BN": BN, "BQ": 64, "num_warps": 4, "num_stages": 2}
     if part == "weight_by_sample":
-        return {"BT": 32, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 2}
-    return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 3}
+        return {"BT": 64 if halved else 32, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 2}
+    return {"BM": 64 if halved else 128, "BN": BN, "BK": 64 if halved else 32, "num_warps": 4, "num_stages": 3}
 
 
 def layout(image: Tensor) -> tuple[int, int]:
@@ -81,104 +84,63 @@ def stored(precision: str) -> torch.dtype:
     return STORED.get(precision, torch.float32)
 
 
-def filled(x: Tensor) -> Tensor:
-    """The image with what lies in memory between its channels and the next pixel's, if that fills them up."""
-    size = (*x.shape[:-1], -(-x.shape[-1] // TOGETHER) * TOGETHER)
-    strides = torch.empty(size, device="meta").stride()
-    if x.stride()[:-1] != strides[:-1] or (x.storage_offset() + math.prod(size)) * x.itemsize > x.untyped_storage().nbytes():
-        return x
-    return x.as_strided(size, strides)
-
-
-def prepared(x: Tensor, precision: str) -> Tensor | None:
-    """The image as the kernels read it, if that takes a copy: channels filled up, numbers stored as factors are."""
-    x = filled(x)
-    channels = -(-x.shape[-1] // TOGETHER) * TOGETHER
-    if channels == x.shape[-1]:
-        return None if x.is_contiguous() and x.dtype == stored(precision) else x.to(stored(precision)).contiguous()
-    out = x.new_empty(*x.shape[:-1], channels, dtype=stored(precision))
-    BLOCK = 1024
-    start(
-        triton_convolution.filled_up,
-        (-(-out.numel() // BLOCK),),
-        x.contiguous(),
-        out,
-        out.numel(),
-        x.shape[-1],
-        channels,
-        BLOCK,
-        num_warps=4,
-    )
-    return out
+def factor(image: Tensor, precision: str) -> Tensor:
+    """As the kernels read it."""
+    return image.contiguous().to(stored(precision))
 
 
 def forward(
     x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source: Tensor, shape: Shape, pool: bool, precision: str
 ) -> None:
-    """Write into ``out`` and, with ``pool``, ``source``, both [R, B, OH, OW, N]; x is prepared."""
-    R, B, H, W, C = x.shape
-    filters = filters.contiguous().to(x.dtype)
+    """Write into ``out`` and, with ``pool``, ``source``, both [R, B, OH, OW, N]; x is a factor."""
+    R, B, H, W, _ = x.shape
+    filters = factor(filters, precision)
     OH, OW, N = out.shape[2:]
-    tile = tiles("forward", shape.channels, N, shape.width, pool)
+    tile = tiles("forward", shape.channels, N, shape.width, pool, x.dtype.itemsize == 2)
     grid = (-(-B * OH * OW // tile["BM"]), -(-N // tile["BN"]), R)
     start(
         triton_convolution.forward, grid,
         x, filters, filters if bias is None else bias.contiguous(), out, source,
-        B, *layout(out), H, W, OH, OW, C, *shape.constants(),
+        B, *layout(out), H, W, OH, OW, *shape.constants(),
         POOL=pool, BIAS=bias is not None, PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
 
 
 def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, precision: str) -> tuple[Tensor, Tensor]:
     """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling: each in parts, to
-    be summed over their first axis. x is prepared."""
+    be summed over their first axis. x is a factor."""
     g = g.contiguous()
     R, B, H, W, C = x.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("weight", C, N, shape.width, True)
-    programs = -(-shape.height * shape.width * C // tile["BQ"]) * -(-N // tile["BN"])
-    splits, per_split = _splits(B * OH * OW, 256, programs * R, tile["BM"])
-    dw, db = (torch.empty(splits, R, N, *of, device=g.device) for of in ((shape.size,), ()))
+    programs = -(-shape.size // tile["BQ"]) * -(-N // tile["BN"])
+    count, per_split = splits(B * OH * OW, 256, programs * R, tile["BM"])
+    dw, db = (torch.empty(count, R, N, *of, device=g.device) for of in ((shape.size,), ()))
     start(
-        triton_convolution.weight_gradient,
-        (programs, splits, R),
-        x,
-        g,
-        source,
-        dw,
-        db,
-        B,
-        per_split,
-        H,
-        W,
-        OH,
-        OW,
-        C,
-        *shape.constants(),
-        PRECISION=INPUT_PRECISION[precision],
-        **tile,
-    )
-    return dw.view(splits, R, N, shape.height, shape.width, shape.channels), db
+        triton_convolution.weight_gradient, (programs, count, R),
+        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
+    )  # fmt: skip
+    return dw.view(count, R, N, shape.height, shape.width, shape.channels), db
 
 
 def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str, bias: bool) -> tuple[Tensor, Tensor | None]:
     """Gradients of the filters and, with ``bias``, of the bias from that of the image g [R, B, OH, OW, N]: each in parts, to be
-    summed over their first axis. x is prepared."""
+    summed over their first axis. x is a factor."""
     R, _, H, W, _ = x.shape
     height, width = shape.out(H, W)
-    tile = tiles("weight_by_sample", shape.channels, shape.filters, shape.width, False)
+    tile = tiles("weight_by_sample", shape.channels, shape.filters, shape.width, False, x.dtype.itemsize == 2)
     programs = -(-shape.size // tile["BQ"]) * -(-shape.filters // tile["BN"])
-    splits, per_split = _splits(height, 1, programs * R, 1)
-    dw = torch.empty(splits, R, shape.filters, shape.size, device=g.device)
+    count, per_split = splits(height, 1, programs * R, 1)
+    dw = torch.empty(count, R, shape.filters, shape.size, device=g.device)
     x = _samples_last(x, x.dtype, shape.channels, shape.pad_h, shape.pad_w)
     db = torch.empty(height * width, R, shape.filters, device=g.device) if bias else None
     g = _samples_last(g, x.dtype, shape.filters, sums=db)
     start(
-        triton_convolution.weight_gradient_by_sample, (programs, splits, R),
+        triton_convolution.weight_gradient_by_sample, (programs, count, R),
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
-    return dw.view(splits, R, shape.filters, shape.height, shape.width, shape.channels), db
+    return dw.view(count, R, shape.filters, shape.height, shape.width, shape.channels), db
 
 
 def _samples_last(
@@ -221,31 +183,20 @@ def unpool(g: Tensor, source: Tensor, height: int, width: int, dtype: torch.dtyp
 
 
 def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precision: str) -> None:
-    """Write into ``out`` [R, B, H, W, F]; g is stored as factors are."""
+    """Write into ``out`` [R, B, H, W, C]; g is a factor."""
     R, B, H, W, C = out.shape
     OH, OW, N = g.shape[2:]
-    tile = tiles("input", C, N, shape.width, False)
+    tile = tiles("input", C, N, shape.width, False, g.dtype.itemsize == 2)
     grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
     turned = _samples_last(filters.contiguous(), g.dtype, C, aligned=False)
     start(
-        triton_convolution.input_gradient,
-        grid,
-        g,
-        turned,
-        out,
-        B,
-        H,
-        W,
-        OH,
-        OW,
-        *shape.constants(),
-        PRECISION=INPUT_PRECISION[precision],
-        **tile,
-    )
+        triton_convolution.input_gradient, grid,
+        g, turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
+    )  # fmt: skip
 
 
-def _splits(length: int, least: int, programs: int, multiple: int) -> tuple[int, int]:
+def splits(length: int, least: int, programs: int, multiple: int) -> tuple[int, int]:
     """Into how many parts a sum over ``length`` falls so that the GPU is full, and the length of each."""
-    splits = max(1, min(length // least, PROGRAMS // programs))
-    per_split = -(-length // (splits * multiple)) * multiple
+    count = max(1, min(length // least, PROGRAMS // programs))
+    per_split = -(-length // (count * multiple)) * multiple
     return -(-length // per_split), per_split

@@ -32,15 +32,17 @@ def _(table, at, values, scale):  # type: ignore[no-untyped-def]  # nothing to s
     return None
 
 
-def pictures(x: Tensor, at: Tensor, symmetric: bool, moves: Tensor | None = None, together: int = 1) -> Tensor:
+def pictures(
+    x: Tensor, at: Tensor, symmetric: bool, moves: Tensor | None = None, together: int = 1, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Images ``x[M, C, H, W]`` of bytes at the rows ``at[…]`` as a model sees them (see ``as_input``): […, C, H, W], laid out
     channels last. moves ``[…, 3]``: as :func:`fedfew.engines.augment.moved` moves them, black where a byte would be 0.
-    together: in memory zeros fill the channels of a pixel up to a multiple of this."""
+    together: in memory zeros fill the channels of a pixel up to a multiple of this. dtype: as which numbers are stored."""
     from fedfew.engines.stacked.kernels import triton_row_gather
 
     _, channels, height, width = x.shape
     filled = -(-channels // together) * together
-    out = torch.empty(*at.shape, height, width, filled, device=x.device)
+    out = torch.empty(*at.shape, height, width, filled, dtype=dtype, device=x.device)
     at = at.contiguous()
     BLOCK = 1024
     started = start(

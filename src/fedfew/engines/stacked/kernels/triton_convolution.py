@@ -1,10 +1,9 @@
 """Convolutions of a stack in which every replica has its own weights: implicit matrix products in Triton.
 
-Images are laid out [R, B, H, W, C], filters [R, N, KH, KW, F]; C is F, filled up with zeros to a multiple of 4, so that several
-numbers are read at once. For one row of a filter, what a patch holds (KW·C numbers) lies in one piece, so patches are read where
-they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers: only the pooled image is written, and for
-each of its pixels which of the four it came from (4: none, ReLU cut it off). The two gradients read that back. Sizes of images
-are constants, so that dividing by them takes a multiplication.
+Images are laid out [R, B, H, W, C], filters [R, N, KH, KW, C]. For one row of a filter, what a patch holds (KW·C numbers) lies
+in one piece, so patches are read where they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers:
+only the pooled image is written, and for each of its pixels which of the four it came from (4: none, ReLU cut it off). The two
+gradients read that back. Sizes of images are constants, so that dividing by them takes a multiplication.
 """
 
 from __future__ import annotations
@@ -14,9 +13,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _dot(a, b, acc, PRECISION: tl.constexpr):
+def dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a·b, both factors as a is stored and, of float32, in the precision asked for; the sum in float32."""
     return tl.dot(a, b.to(a.dtype), acc, input_precision=PRECISION)
+
+
+@triton.jit
+def largest(a, b, c, d):
+    """The largest of four and which it is. The first of equals wins and NaN wins over all, as in PyTorch."""
+    later = (b > a) | (b != b)
+    a, which = tl.where(later, b, a), tl.where(later, 1, 0)
+    later = (c > a) | (c != c)
+    a, which = tl.where(later, c, a), tl.where(later, 2, which)
+    later = (d > a) | (d != d)
+    return tl.where(later, d, a), tl.where(later, 3, which)
 
 
 @triton.jit
@@ -31,28 +41,12 @@ def _patches(x, row, column, corner, q, ok, H, W, C: tl.constexpr, KH: tl.conste
     return tl.load(x + corner[:, None] + (kh * (W * C) + j)[None, :], mask=inside, other=0.0)
 
 
-@triton.jit
-def _in_filter(q, C: tl.constexpr, F: tl.constexpr):
-    """Where number q of a patch is in a filter, and whether it is there at all."""
-    if C == F:
-        return q, q >= 0
-    return q // C * F + q % C, q % C < F
-
-
-@triton.jit
-def filled_up(x, out, total, F: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
-    """out[pixels, C] from x[pixels, F]: zero where C exceeds F, in the type of out."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    pixel, c = at // C, at % C
-    tl.store(out + at, tl.load(x + pixel * F + c, mask=(at < total) & (c < F), other=0.0), mask=at < total)
-
-
 @triton.jit(do_not_specialize=["B"])  # or batches of other sizes, as of samples that are scored, would be compiled for
 def forward(
     x, weight, bias, out, source,
     B, per_pixel, per_filter,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, F: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     POOL: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -68,7 +62,7 @@ def forward(
     ok = m < B * OH * OW
     b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
     x += r * B * H * W * C
-    weight += r * N * KH * KW * F
+    weight += r * N * Q
     spread: tl.constexpr = 2 if POOL else 1
     row, column = oh * (spread * STRIDE) - PAD_H, ow * (spread * STRIDE) - PAD_W
     corner = ((b * H + row) * W + column) * C
@@ -80,25 +74,16 @@ def forward(
         acc3 = tl.zeros((BM, BN), tl.float32)
     for first in range(0, Q, BK):
         q = first + tl.arange(0, BK)
-        at, there = _in_filter(q, C, F)
-        w = tl.load(
-            weight + (n * (KH * KW * F))[None, :] + at[:, None], mask=((q < Q) & there)[:, None] & (n < N)[None, :], other=0.0
-        )
-        acc = _dot(_patches(x, row, column, corner, q, ok, H, W, C, KH, KW, PADDED), w, acc, PRECISION)
+        w = tl.load(weight + (n * Q)[None, :] + q[:, None], mask=(q < Q)[:, None] & (n < N)[None, :], other=0.0)
+        acc = dot(_patches(x, row, column, corner, q, ok, H, W, C, KH, KW, PADDED), w, acc, PRECISION)
         if POOL:
             lower, below = row + STRIDE, corner + STRIDE * W * C
-            acc1 = _dot(_patches(x, row, column + STRIDE, corner + right, q, ok, H, W, C, KH, KW, PADDED), w, acc1, PRECISION)
-            acc2 = _dot(_patches(x, lower, column, below, q, ok, H, W, C, KH, KW, PADDED), w, acc2, PRECISION)
-            acc3 = _dot(_patches(x, lower, column + STRIDE, below + right, q, ok, H, W, C, KH, KW, PADDED), w, acc3, PRECISION)
+            acc1 = dot(_patches(x, row, column + STRIDE, corner + right, q, ok, H, W, C, KH, KW, PADDED), w, acc1, PRECISION)
+            acc2 = dot(_patches(x, lower, column, below, q, ok, H, W, C, KH, KW, PADDED), w, acc2, PRECISION)
+            acc3 = dot(_patches(x, lower, column + STRIDE, below + right, q, ok, H, W, C, KH, KW, PADDED), w, acc3, PRECISION)
     inside = ok[:, None] & (n < N)[None, :]
-    if POOL:  # the first of equals wins and NaN wins over all, as in PyTorch
-        which = tl.zeros((BM, BN), tl.int8)
-        later = (acc1 > acc) | (acc1 != acc1)
-        acc, which = tl.where(later, acc1, acc), tl.where(later, 1, which)
-        later = (acc2 > acc) | (acc2 != acc2)
-        acc, which = tl.where(later, acc2, acc), tl.where(later, 2, which)
-        later = (acc3 > acc) | (acc3 != acc3)
-        acc, which = tl.where(later, acc3, acc), tl.where(later, 3, which)
+    if POOL:
+        acc, which = largest(acc, acc1, acc2, acc3)
     if BIAS:
         acc += tl.load(bias + r * N + n, mask=n < N, other=0.0)[None, :]
     if POOL:
@@ -131,11 +116,11 @@ def weight_gradient(
     x, g, source, out, out_bias,
     B, per_split,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, F: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out[splits, R, N, KH·KW·F] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the
+    """out[splits, R, N, KH·KW·C] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the
     pooled gradient g[R, B, OH, OW, N] each."""
     Q: tl.constexpr = KH * KW * C
     TILES: tl.constexpr = (Q + BQ - 1) // BQ
@@ -165,11 +150,9 @@ def weight_gradient(
             row = (oh * 2 + sub // 2) * STRIDE - PAD_H
             column = (ow * 2 + sub % 2) * STRIDE - PAD_W
             patch = _patches(x, row, column, ((b * H + row) * W + column) * C, q, ok, H, W, C, KH, KW, PADDED)
-            acc = _dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
+            acc = dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
     place = split * tl.num_programs(2) + r
-    at, there = _in_filter(q, C, F)
-    inside = ((q < Q) & there)[:, None] & (n < N)[None, :]
-    tl.store(out + (place * N + n)[None, :] * (KH * KW * F) + at[:, None], acc, mask=inside)
+    tl.store(out + (place * N + n)[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
     if tl.program_id(0) % TILES == 0:
         tl.store(out_bias + place * N + n, summed, mask=n < N)
 
@@ -234,7 +217,7 @@ def weight_gradient_by_sample(
             x + begins[:, None] + (row * STRIDE * W * S + along)[None, :], mask=(q < Q)[:, None] & (t < RUN)[None, :], other=0.0
         )
         value = tl.load(g + ((n * OH + row) * RUN)[None, :] + t[:, None], mask=(n < N)[None, :] & (t < RUN)[:, None], other=0.0)
-        acc = _dot(patch, value, acc, PRECISION)
+        acc = dot(patch, value, acc, PRECISION)
     place = (split * tl.num_programs(2) + r) * N + n
     tl.store(out + place[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
 
@@ -287,6 +270,6 @@ def input_gradient(
         w = tl.load(
             weight + ((n * KH + kh) * KW + kw)[None, :] * N + o[:, None], mask=(o < N)[:, None] & (n < C)[None, :], other=0.0
         )
-        acc = _dot(value, w, acc, PRECISION)
+        acc = dot(value, w, acc, PRECISION)
     at = r * B * H * W * C + (((b * H + ih) * W + iw) * C)[:, None] + n[None, :]
     tl.store(out + at, acc, mask=ok[:, None] & (n < C)[None, :])

@@ -1,0 +1,163 @@
+"""Pooled convolutions of images with few channels, in which reading the patches would take most of the time.
+
+The four patches of a pooled pixel overlap: together they are a window of (KH + STRIDE) × (KW + STRIDE) pixels. Here a window is
+read once and multiplied by four sets of filters, each moved to one of the four places within it and zero elsewhere. Channels are
+filled up with zeros to C, so that several numbers are read at once.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fedfew.engines.stacked.kernels.triton_convolution import dot, largest
+
+
+@triton.jit
+def filled_up(x, out, total, F: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    """out[pixels, C] from x[pixels, F]: zero where C exceeds F."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    pixel, c = at // C, at % C
+    tl.store(out + at, tl.load(x + pixel * F + c, mask=(at < total) & (c < F), other=0.0), mask=at < total)
+
+
+@triton.jit
+def in_windows(
+    filters, out, total,
+    F: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[R, 4, N, KH + STRIDE, KW + STRIDE, C] from filters[R, N, KH, KW, F]: each at its four places in a window."""
+    WIDTH: tl.constexpr = KW + STRIDE
+    HEIGHT: tl.constexpr = KH + STRIDE
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c, column, row = at % C, at // C % WIDTH, at // (C * WIDTH) % HEIGHT
+    n, sub, r = at // (C * WIDTH * HEIGHT) % N, at // (C * WIDTH * HEIGHT * N) % 4, at // (C * WIDTH * HEIGHT * N * 4)
+    kh, kw = row - sub // 2 * STRIDE, column - sub % 2 * STRIDE
+    there = (at < total) & (c < F) & (kh >= 0) & (kh < KH) & (kw >= 0) & (kw < KW)
+    value = tl.load(filters + (((r * N + n) * KH + kh) * KW + kw) * F + c, mask=there, other=0.0)
+    tl.store(out + at, value, mask=at < total)
+
+
+@triton.jit
+def _window(x, b, oh, ow, q, ok, H, W, C: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr):
+    """Numbers q of the windows of pooled pixels (oh, ow) of images b: [pixels, q]."""
+    corner = ((b * H + oh * (2 * STRIDE)) * W + ow * (2 * STRIDE)) * C
+    within = q // (WIDTH * C) * (W * C) + q % (WIDTH * C)
+    return tl.load(x + corner[:, None] + within[None, :], mask=ok[:, None] & (q < HEIGHT * WIDTH * C)[None, :], other=0.0)
+
+
+@triton.jit(do_not_specialize=["B"])
+def forward(
+    x, filters, bias, out, source,
+    B, per_pixel, per_filter,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """As :func:`triton_convolution.forward` with POOL, from filters[R, 4, N, HEIGHT, WIDTH, C] in windows."""
+    r = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    Q: tl.constexpr = HEIGHT * WIDTH * C
+    ok = m < B * OH * OW
+    b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
+    x += r * B * H * W * C
+    filters += r * 4 * N * Q
+    acc = tl.zeros((BM, BN), tl.float32)
+    acc1 = tl.zeros((BM, BN), tl.float32)
+    acc2 = tl.zeros((BM, BN), tl.float32)
+    acc3 = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, Q, BK):
+        q = first + tl.arange(0, BK)
+        window = _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE)
+        at = filters + (n * Q)[None, :] + q[:, None]
+        there = (q < Q)[:, None] & (n < N)[None, :]
+        acc = dot(window, tl.load(at, mask=there, other=0.0), acc, PRECISION)
+        acc1 = dot(window, tl.load(at + N * Q, mask=there, other=0.0), acc1, PRECISION)
+        acc2 = dot(window, tl.load(at + 2 * N * Q, mask=there, other=0.0), acc2, PRECISION)
+        acc3 = dot(window, tl.load(at + 3 * N * Q, mask=there, other=0.0), acc3, PRECISION)
+    acc, which = largest(acc, acc1, acc2, acc3)
+    if BIAS:
+        acc += tl.load(bias + r * N + n, mask=n < N, other=0.0)[None, :]
+    inside = ok[:, None] & (n < N)[None, :]
+    at = r * B * OH * OW * N + m[:, None] * N + n[None, :]
+    tl.store(source + at, tl.where(acc <= 0, 4, which).to(tl.int8), mask=inside)
+    image = (r * B + b) * (OH * OW * N) + (m % (OH * OW)) * per_pixel
+    tl.store(out + image[:, None] + (n * per_filter)[None, :], tl.where(acc <= 0, 0.0, acc), mask=inside)
+
+
+@triton.jit(do_not_specialize=["per_split"])
+def weight_gradient(
+    x, g, source, out, out_bias,
+    B, per_split,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out[splits, R, 4, N, HEIGHT·WIDTH·C], of the filters in windows, and out_bias[splits, R, N]: sums over ``per_split`` pixels
+    of the pooled gradient g[R, B, OH, OW, N] each."""
+    Q: tl.constexpr = HEIGHT * WIDTH * C
+    TILES: tl.constexpr = (Q + BQ - 1) // BQ
+    r = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
+    n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
+    total = B * OH * OW
+    x += r * B * H * W * C
+    g += r * total * N
+    source += r * total * N
+    begin = split * per_split
+    end = tl.minimum(begin + per_split, total)
+    acc = tl.zeros((BQ, BN), tl.float32)
+    acc1 = tl.zeros((BQ, BN), tl.float32)
+    acc2 = tl.zeros((BQ, BN), tl.float32)
+    acc3 = tl.zeros((BQ, BN), tl.float32)
+    summed = tl.zeros((BN,), tl.float32)
+    for first in range(begin, end, BM):
+        m = first + tl.arange(0, BM)
+        ok = m < end
+        b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
+        at = m[:, None] * N + n[None, :]
+        inside = ok[:, None] & (n < N)[None, :]
+        which = tl.load(source + at, mask=inside, other=4)
+        value = tl.load(g + at, mask=inside, other=0.0)
+        summed += tl.sum(tl.where(which == 4, 0.0, value.to(tl.float32)), 0)
+        window = tl.trans(_window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE))
+        acc = dot(window, tl.where(which == 0, value, 0.0), acc, PRECISION)
+        acc1 = dot(window, tl.where(which == 1, value, 0.0), acc1, PRECISION)
+        acc2 = dot(window, tl.where(which == 2, value, 0.0), acc2, PRECISION)
+        acc3 = dot(window, tl.where(which == 3, value, 0.0), acc3, PRECISION)
+    place = split * tl.num_programs(2) + r
+    into = out + (place * 4 * N + n)[None, :] * Q + q[:, None]
+    there = (q < Q)[:, None] & (n < N)[None, :]
+    tl.store(into, acc, mask=there)
+    tl.store(into + N * Q, acc1, mask=there)
+    tl.store(into + 2 * N * Q, acc2, mask=there)
+    tl.store(into + 3 * N * Q, acc3, mask=there)
+    if tl.program_id(0) % TILES == 0:
+        tl.store(out_bias + place * N + n, summed, mask=n < N)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def from_windows(
+    parts, out, splits, total,
+    F: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
+    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[R, N, KH, KW, F]: the sum over splits and places of parts[splits, R, 4, N, KH + STRIDE, KW + STRIDE, C]."""
+    WIDTH: tl.constexpr = KW + STRIDE
+    Q: tl.constexpr = (KH + STRIDE) * WIDTH * C
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    c, kw, kh = at % F, at // F % KW, at // (F * KW) % KH
+    n, r = at // (F * KW * KH) % N, at // (F * KW * KH * N)
+    within = (r * 4 * N + n) * Q + (kh * WIDTH + kw) * C + c
+    between = total // (F * KW * KH) * 4 * Q
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, splits, AT_ONCE):
+        split = first + tl.arange(0, AT_ONCE)
+        there = (split < splits)[:, None] & (at < total)[None, :]
+        for sub in tl.static_range(4):
+            moved = within + sub * N * Q + (sub // 2 * WIDTH + sub % 2) * STRIDE * C
+            acc += tl.sum(tl.load(parts + (split * between)[:, None] + moved[None, :], mask=there, other=0.0), 0)
+    tl.store(out + at, acc, mask=at < total)
