@@ -89,7 +89,7 @@ class _Threads(Executor):
     """Compiles and loads in threads."""
 
     def submit(self, compiled: Callable[..., Any], /, *_: Any, **__: Any) -> Future[Any]:
-        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         return _pool().submit(_loaded, compiled, device)
 
 
