@@ -104,6 +104,25 @@ def test_whole_numbers_are_a_regression_where_the_loss_says_so(tmp_path: Path) -
     assert "loss must be auto, cross-entropy" in refused(*words, "--loss", "l2")
 
 
+def test_numbers_found_in_the_data_leave_the_recipes_label_prior_out(place: Path) -> None:
+    words = (
+        "--dataset",
+        str(place / "stay.csv"),
+        "--client",
+        "hospital",
+        "--label",
+        "days",
+        "--recipe",
+        "strong",
+        "--rounds",
+        "1",
+    )
+    shown = call("run", *words, "--models", "2", "--device", "cpu", "--folder", str(place / "strong")).output
+    assert "recipe strong without a label prior, which is for classes: the task is regression" in shown
+    assert "label_prior: none" in (place / "strong" / "config.yaml").read_text()
+    call("compare", *words, "--methods", "fedavg", "--seeds", "1", "--device", "cpu", "--folder", str(place / "compared"))
+
+
 def test_data_show_describes_numbers(place: Path) -> None:
     shown = call("data", "show", str(place / "stay.csv"), "--client", "hospital", "--label", "days").output
     assert "mean" in shown

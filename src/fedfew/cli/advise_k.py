@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, runfolder
-from fedfew.cli.run import load_data, train_in
+from fedfew.cli.run import load_data, note, train_in
 from fedfew.training import progress
+from fedfew.training.from_settings import for_task
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable
@@ -77,6 +78,10 @@ def advise_k(
     check_writable(place, folder=True)
     console = Console(stderr=json)
     federation = _held_out(settings, share, console)
+    settings = for_task(settings, federation)
+    if not (ks or own["ks"]) and max(tried) > len(federation):
+        tried = [k for k in tried if k <= len(federation)]
+        note(console, f"K up to {tried[-1]}: there are {counted(len(federation), 'client')}")
     if max(tried) > len(federation):
         raise ValueError(f"ks goes up to {max(tried)}, but there are {counted(len(federation), 'client')}: K can be at most that")
     _keep(place, settings, tried, count, share, resume)

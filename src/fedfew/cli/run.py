@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, recipe, runfiles, runfolder
 from fedfew.training import default_k, progress
-from fedfew.training.from_settings import make_federation, make_method, training_arguments
+from fedfew.training.from_settings import for_task, make_federation, make_method, training_arguments
 from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import read_file, resolve
 from fedfew.training.settings import Settings
@@ -142,7 +142,9 @@ def load_data(settings: Settings, console: Console) -> Federation:
 
 
 def fitted(settings: Settings, federation: Federation, console: Console) -> Settings:
-    """The settings with fewer models than the method's default, where there are fewer clients; a note says so."""
+    """The settings as these data need them: fewer models than the method's default, where there are fewer clients, and without
+    the recipe's label prior, where there are no classes; notes say so."""
+    settings = for_task(settings, federation)
     method, fewer = default_k.fitting(make_method(settings), settings.method_settings, len(federation))
     if not fewer:
         return settings

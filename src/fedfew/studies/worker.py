@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.studies import run_result, tuning
 from fedfew.studies.folder import RunFolder, now
-from fedfew.training.from_settings import make_federation, training_arguments
+from fedfew.training.from_settings import for_task, make_federation, training_arguments
 from fedfew.training.settings import OF_THE_DATA, Settings
 from fedfew.util.files import FolderInUseError, folder_locked
 
@@ -173,7 +173,8 @@ class Worker:
                 raise KeyboardInterrupt
 
         def train() -> Run:
-            return fedfew.train(federation, folder=folder.path, resume=True, on_round=on_round, **training_arguments(settings))
+            arguments = training_arguments(for_task(settings, federation))
+            return fedfew.train(federation, folder=folder.path, resume=True, on_round=on_round, **arguments)
 
         try:
             return train()

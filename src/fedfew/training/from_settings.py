@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fedfew.config import TrainConfig
@@ -40,6 +40,13 @@ def make_federation(settings: Settings) -> tuple[Federation, list[str]]:
     if settings.recipe == "strong" and federation.task != "classification":
         notes.append(f"recipe strong without a label prior, which is for classes: the task is {federation.task}")
     return federation, notes
+
+
+def for_task(settings: Settings, federation: Federation) -> Settings:
+    """The settings without the recipe's label prior, where the data turn out not to be classes."""
+    if settings.recipe == "plain" or federation.task == "classification":
+        return settings
+    return replace(settings, label_prior="none")
 
 
 def data_keywords(settings: Settings) -> dict[str, Any]:

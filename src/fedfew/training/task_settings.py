@@ -17,8 +17,7 @@ def check(training: LocalTraining, criterion: Criterion, method: Method | None =
         raise ValueError(f"method: {method.name} works with classes alone, but the task is {task}: choose another method")
     if training.label_prior != "none" and task != "classification":
         raise ValueError(
-            f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none' "
-            "(where recipe strong set it on the command line: give --loss, and it is left out)"
+            f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none'"
         )
     for name, off in (("label_smoothing", 0.0), ("class_weights", "none")):
         value = getattr(training, name)
