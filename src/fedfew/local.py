@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from fedfew.axes import expanded
 from fedfew.federation import Samples
 from fedfew.stack import Tree, tree_map
 
@@ -241,4 +242,4 @@ class Local:
         return torch.stack([(self.labels == c).sum(1) for c in range(classes)], 1)
 
     def _spread(self, tree: Tree) -> Tree:
-        return tree_map(lambda t: t.expand(len(self), *t.shape[1:]), tree)
+        return expanded(tree, len(self))

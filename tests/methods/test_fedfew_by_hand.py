@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfew.methods import FedAvg, FedFew, Reply
-from fedfew.stack import Tree, WeightedMean, leaves
+from fedfew.stack import Tree, leaves
+from fedfew.weighted_mean import WeightedMean
 from tests.methods.small import FULL_BATCH, assert_close, clients_of, descend, federation, loss_of, tensors, theta, train
 
 

@@ -13,7 +13,8 @@ from fedfew.engines import LocalTraining, Sequential
 from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.methods import make
 from fedfew.models.batch_norm import state_names
-from fedfew.stack import WeightedMean, leaves, named_leaves, tree_map
+from fedfew.stack import leaves, named_leaves, tree_map
+from fedfew.weighted_mean import WeightedMean
 from tests.engines.small import Normalised, assert_close, images
 from tests.helpers import difference, federation, linear, same_history, same_run
 

@@ -12,7 +12,8 @@ from fedfew.local import Local
 from fedfew.methods.allowed import NotNegative
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, leaves, scaled, subtract, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

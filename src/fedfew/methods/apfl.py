@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss, gradient_of
 from fedfew.methods.allowed import ZeroToOne
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
@@ -55,12 +56,12 @@ class APFL(FedAvg):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
-        v = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        v = copies(fresh(0), clients)
         like = next(t for t in leaves(v) if t.is_floating_point())
         return server, {"v": v, "alpha": torch.full((clients,), float(self.alpha), dtype=like.dtype, device=like.device)}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))
+        v, alpha = _v_and_alpha(add_model_axis(own))
         buffers = {name: t for name, t in v.items() if not local.engine.trainable(name)}
         params: Tree = {"w": received, "v": {name: t for name, t in v.items() if name not in buffers}, "buffers": buffers}
         objective = self.through_mix if self.mixing == "step" else self.side_by_side
@@ -76,7 +77,7 @@ class APFL(FedAvg):
         mixed = mix(alpha, v, w)
         kept: Tree = {"v": v if self.mixing == "step" else mixed, "alpha": alpha}
         reply = Reply(subtract(w, received), losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], kept), adapted=mixed)
+        return Outcome(reply, drop_model_axis(kept), adapted=mixed)
 
     def through_mix(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """f(w) + f(α·v + (1 − α)·w), where the second w is fixed: one gradient moves w, v and α as Algorithm 1 does."""
@@ -98,7 +99,7 @@ class APFL(FedAvg):
         return dot(of_w, w) + dot(of_v, v) + of_alpha * alpha, value
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        v, alpha = _v_and_alpha(tree_map(lambda t: t[:, None], own))
+        v, alpha = _v_and_alpha(add_model_axis(own))
         return v if self.mixing == "round" else mix(alpha, v, received)
 
 

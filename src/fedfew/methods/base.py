@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from torch import Tensor
 
 from fedfew.methods.allowed import rules
-from fedfew.stack import Tree, WeightedMean, bytes_each, leaves, take, tree_map
+from fedfew.stack import Tree, bytes_each, leaves, take, tree_map
 from fedfew.util.validated import with_plain_numbers
+from fedfew.weighted_mean import WeightedMean
 
 if TYPE_CHECKING:
     from torch import nn

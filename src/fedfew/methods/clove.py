@@ -14,7 +14,8 @@ from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import collect, collected, model_of, moved
 from fedfew.methods.k_means import grouped
-from fedfew.stack import Tree, WeightedMean, branch, leaves, stack, tensor, tree_map
+from fedfew.stack import Tree, branch, leaves, stack, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

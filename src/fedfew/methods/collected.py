@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis
 from fedfew.methods.base import Reply
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, take, tensor, tree_map
+from fedfew.stack import Tree, add, branch, leaves, put, take, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 ROUND = "round"
 
@@ -18,7 +20,7 @@ def collect(server: Tree, clients: Tensor, reply: Reply) -> Tree:
     """The server's state with these replies beside those that came before."""
     device = leaves(server)[0].device
     new: Tree = {"clients": clients.to(device), "losses": reply.losses, "samples": reply.samples}
-    new["update"] = tree_map(lambda t: t[:, 0], reply.update)
+    new["update"] = drop_model_axis(reply.update)
     if ROUND in server:
         new = tree_map(lambda old, t: torch.cat([old, t.to(old)]), branch(server, ROUND), new)
     return server | {ROUND: new}
@@ -39,7 +41,7 @@ def moved(models: Tree, cluster: Tensor, update: Tree, samples: Tensor) -> Tree:
         at = (cluster == k).nonzero()[:, 0]
         if len(at):
             mean = WeightedMean(1)
-            mean.add(samples[at].double().log()[:, None], tree_map(lambda t: t[:, None], take(update, at)))
+            mean.add(samples[at].double().log()[:, None], add_model_axis(take(update, at)))
             put(new, torch.tensor([k]), add(take(models, slice(k, k + 1)), mean.mean()))
     return new
 

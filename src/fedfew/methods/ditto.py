@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import AtLeastOne, NotNegative
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, squared_distance, subtract, tree_map
+from fedfew.stack import Tree, squared_distance, subtract
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,13 @@ class Ditto(FedAvg):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
-        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        return server, copies(fresh(0), clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         w, losses = local.train(received)
-        v, _ = local.train(tree_map(lambda t: t[:, None], own), self.objective, context=received, epochs=self.personal_epochs)
+        v, _ = local.train(add_model_axis(own), self.objective, context=received, epochs=self.personal_epochs)
         reply = Reply(subtract(w, received), losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], v), adapted=v)
+        return Outcome(reply, drop_model_axis(v), adapted=v)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """h_i(v; w^t) = F_i(v) + λ/2·‖v − w^t‖²."""
@@ -55,4 +56,4 @@ class Ditto(FedAvg):
         return value + self.lam / 2 * squared_distance(params, context), value
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)

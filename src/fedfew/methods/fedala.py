@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis, expanded
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import AtLeastOne, Positive, ZeroOrMore
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
@@ -56,7 +57,7 @@ class FedALA(FedAvg):
         return server, {"last": dict(last), "kept": tree_map(torch.zeros_like, dict(last))}  # kept: 1 − W
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        states = tree_map(lambda t: t[:, None], own)
+        states = add_model_axis(own)
         kept = branch(states, "kept")
         if self.ala_epochs:
             rate = torch.full_like(local.share, self.eta / local.lr)[:, None].to(leaves(kept)[0].dtype)
@@ -68,7 +69,7 @@ class FedALA(FedAvg):
         start = mixed(received, branch(states, "last"), kept)
         model, losses = local.train(start, first_epoch=self.ala_epochs)
         last: Tree = {name: model[name] for name in kept}
-        new: Tree = tree_map(lambda t: t[:, 0], {"last": last, "kept": kept})
+        new: Tree = drop_model_axis({"last": last, "kept": kept})
         return Outcome(Reply(subtract(model, received), losses, local.counts), new, adapted=model)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
@@ -77,9 +78,9 @@ class FedALA(FedAvg):
         return tensor(context, "rate") * value, value.detach()
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        states = tree_map(lambda t: t[:, None], own)
+        states = add_model_axis(own)
         clients = len(leaves(own)[0])
-        everywhere = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
+        everywhere = expanded(received, clients)
         return mixed(everywhere, branch(states, "last"), branch(states, "kept"))
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import NotNegative, Positive
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
@@ -59,7 +60,7 @@ class FedAMP(Method):
         return self.unused("lam is 0 and start is own", "alpha", "sigma", "unit") if self.lam == 0 and self.start == "own" else []
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
-        own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        own = copies(fresh(0), clients)
         sent: Tree = {name: t for name, t in own.items() if name not in fresh.buffers}
         return tree_map(torch.clone, sent), own
 
@@ -95,11 +96,11 @@ class FedAMP(Method):
         return distance, (2 * spread / max(1, len(w[0]) - 1)).clamp_min(torch.finfo(spread.dtype).tiny)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        start = tree_map(lambda t: t[:, None], own)
+        start = add_model_axis(own)
         start = start | received if self.start == "cloud" else start
         trained, losses = local.train(start, self.objective, context=received)
         sent: Tree = {name: trained[name] for name in received}
-        return Outcome(Reply(sent, losses, local.counts), tree_map(lambda t: t[:, 0], trained), adapted=trained)
+        return Outcome(Reply(sent, losses, local.counts), drop_model_axis(trained), adapted=trained)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """F_i(w) + λ/(2α_k)·‖w − u_i‖²."""
@@ -108,11 +109,11 @@ class FedAMP(Method):
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         server = tree_map(torch.clone, server)
-        put(server, clients, tree_map(lambda t: t[:, 0], reply.update))
+        put(server, clients, drop_model_axis(reply.update))
         return server
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # what the server keeps are the clients' own models

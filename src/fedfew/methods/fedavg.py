@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, stack, subtract
+from fedfew.stack import Tree, add, stack, subtract
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

@@ -8,26 +8,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, expanded
 from fedfew.local import Local
 from fedfew.methods.allowed import AtLeastOne, LayerName
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.fedrep import whole
 from fedfew.models.split import head_names
-from fedfew.stack import (
-    Tree,
-    WeightedMean,
-    add,
-    branch,
-    finite,
-    leaves,
-    named_leaves,
-    put,
-    stack,
-    subtract,
-    take,
-    tensor,
-    tree_map,
-)
+from fedfew.stack import Tree, add, branch, finite, leaves, named_leaves, put, stack, subtract, take, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -60,15 +48,15 @@ class FedBABU(Method):
         names = head_names(dict(named_leaves(model)), self.head)
         head: Tree = {name: model[name] for name in names}
         body: Tree = {name: t for name, t in model.items() if name not in head}
-        own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), {"head": head, "model": model})
+        own = copies({"head": head, "model": model}, clients)
         return stack([body]), own | {"untuned": torch.zeros(clients, dtype=torch.int64, device=leaves(model)[0].device)}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         if "untuned" not in own:
             raise ValueError("fedbabu: this state is of an earlier version, which fine-tuned in every round; start the run anew")
-        head = tree_map(lambda t: t[:, None], branch(own, "head"))  # initial
+        head = add_model_axis(branch(own, "head"))  # initial
         body, losses = local.train(received, whole, context=head)
-        model = tree_map(lambda t: t.expand(len(local), *t.shape[1:]), received) | head
+        model = expanded(received, len(local)) | head
         # The round whose body waits for fine-tuning; 0: none does; −r: fine-tuning that of round r diverged.
         untuned = torch.full_like(tensor(own, "untuned"), local.round)
         kept: Tree = {"head": branch(own, "head"), "model": tree_map(lambda t: t[:, 0].clone(), model), "untuned": untuned}
@@ -88,7 +76,7 @@ class FedBABU(Method):
 
     def fine_tuned(self, own: Tree, local: Local) -> tuple[Tree, Tensor]:
         """The models after fine-tuning, and for which clients it did not diverge."""
-        start, names = tree_map(lambda t: t[:, None], branch(own, "model")), branch(own, "head").keys()
+        start, names = add_model_axis(branch(own, "model")), branch(own, "head").keys()
         head: Tree = {name: t for name, t in start.items() if name in names}
         body: Tree = {name: t for name, t in start.items() if name not in names}
         parts: dict[str, tuple[Tree, Tree]] = {"whole": (start, {}), "head": (head, body), "body": (body, head)}
@@ -105,7 +93,7 @@ class FedBABU(Method):
         return add(server, mean.mean())
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], branch(own, "model"))
+        return add_model_axis(branch(own, "model"))
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # the head is at the clients

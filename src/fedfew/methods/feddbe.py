@@ -8,11 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis, expanded
 from fedfew.local import Local, Loss, Through
 from fedfew.methods.allowed import LayerName, NotNegative, ZeroToOne
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.models.split import linear_head
-from fedfew.stack import Tree, WeightedMean, add, branch, named_leaves, stack, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, named_leaves, stack, subtract, tensor
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class FedDBE(Method):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         model, consensus = branch(received, "model"), branch(received, "consensus")
         mean = local.features(model, next(iter(own))).sum(1) / local.counts[:, None]  # [C, features]
-        params: Tree = {"model": model, "bias": tree_map(lambda t: t[:, None], own)}
+        params: Tree = {"model": model, "bias": add_model_axis(own)}
         trained, losses = local.train(params, self.objective, context=consensus | {"own": mean[:, None]})
         sent: Tree = {"model": subtract(branch(trained, "model"), model), "mean": mean[:, None]}
-        kept = tree_map(lambda t: t[:, 0], branch(trained, "bias"))
+        kept = drop_model_axis(branch(trained, "bias"))
         return Outcome(Reply(sent, losses, local.counts), kept, adapted=self.serve(trained, kept))
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
@@ -85,7 +87,7 @@ class FedDBE(Method):
     def serve(self, received: Tree, own: Tree) -> Tree:
         """head(z + p) = W·z + (W·p + b): the bias of the features becomes one of the head."""
         (head, p), *_ = named_leaves(own)
-        model = tree_map(lambda t: t.expand(len(p), *t.shape[1:]), branch(received, "model"))
+        model = expanded(branch(received, "model"), len(p))
         shift = torch.einsum("ckof,cf->cko", tensor(model, f"{head}.weight"), p)
         return model | {f"{head}.bias": tensor(model, f"{head}.bias") + shift}
 

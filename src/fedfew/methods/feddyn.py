@@ -7,11 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import Positive
 from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.variates import WithVariates
-from fedfew.stack import Tree, WeightedMean, add, branch, dot, squared_distance, subtract, tree_map
+from fedfew.stack import Tree, add, branch, dot, squared_distance, subtract, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class FedDyn(WithVariates):
         return tree_map(lambda t: t[None], {"model": server["model"]})
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        model, g = branch(received, "model"), tree_map(lambda t: t[:, None], own)
+        model, g = branch(received, "model"), add_model_axis(own)
         fixed: Tree = {"g": g, "received": local.split(model)[0]}
         trained, losses = local.train(model, self.objective, context=fixed)
         moved = subtract(trained, model)
         new = add(g, local.split(moved)[0], -self.alpha)
-        return Outcome(Reply({"model": moved}, losses, local.counts), tree_map(lambda t: t[:, 0], new), adapted=trained)
+        return Outcome(Reply({"model": moved}, losses, local.counts), drop_model_axis(new), adapted=trained)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """F_i(θ) − ⟨g_i, θ⟩ + α/2·‖θ − θ^t‖²."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedfew.local import Local
 from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, leaves, stack, subtract, tensor
+from fedfew.stack import Tree, add, leaves, stack, subtract, tensor
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

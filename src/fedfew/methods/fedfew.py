@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from fedfew import scalarization
+from fedfew.axes import add_model_axis, drop_model_axis
 from fedfew.local import Local
 from fedfew.methods import confirmation
 from fedfew.methods.allowed import LayerName, NumberOfModels, Positive, Share, is_number
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.one_body import HeadsOnOneBody, whole_models
 from fedfew.models.split import head_names
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
+from fedfew.stack import Tree, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 LARGEST_GAIN = 10.0  # with μ = 0.2 honest clients reach 5
 
@@ -165,9 +167,9 @@ class FedFew(Method):
         return Outcome(Reply(sent, losses, local.counts, local.unseen_losses(received)), own, adapted=trained)
 
     def _client_with_one_body(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        one_replica: Tree = {"body": received["body"], "heads": tree_map(lambda t: t[:, None], branch(received, "heads"))}
+        one_replica: Tree = {"body": received["body"], "heads": add_model_axis(branch(received, "heads"))}
         trained, losses = local.train(one_replica, HeadsOnOneBody(self.head), context={"w": tensor(own, "w")[:, None]})
-        trained["heads"], losses = tree_map(lambda t: t[:, 0], branch(trained, "heads")), losses[:, 0]
+        trained["heads"], losses = drop_model_axis(branch(trained, "heads")), losses[:, 0]
         if self.loss_at == "received":
             losses = local.losses(whole_models(received))
         lam = local.share if self.weigh_samples and not self.scale_free else torch.ones_like(local.share)

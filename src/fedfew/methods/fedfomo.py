@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local
 from fedfew.methods.allowed import AtLeastOne, OpenShare
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
@@ -44,7 +45,7 @@ class FedFomo(Method):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)
-        everyones = tree_map(lambda t: t.expand(clients, *t.shape).clone(), model)
+        everyones = copies(model, clients)
         place = torch.arange(clients, device=leaves(model)[0].device)
         affinity = UNSEEN - (place - place[:, None]) % clients  # of those not seen, the next ones first
         affinity = affinity.double().fill_diagonal_(-1.0)  # no client needs its own
@@ -62,7 +63,7 @@ class FedFomo(Method):
         return affinity[clients.to(affinity.device)].topk(self.models, 1).indices
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        mine = tree_map(lambda t: t[:, None], own)
+        mine = add_model_axis(own)
         kept, compared = held_out(local, self.holdout)
         gain = compared.losses(mine) - compared.losses(received)  # [C, models]
         weights = (gain / distances(mine, received)).nan_to_num(0.0, 0.0, 0.0).clamp_min(0)
@@ -75,11 +76,11 @@ class FedFomo(Method):
 
         trained, losses = kept.train(tree_map(moved, mine, received))
         sent: Tree = {"model": trained, "weights": weights[:, None]}
-        return Outcome(Reply(sent, losses, local.counts), tree_map(lambda t: t[:, 0], trained), adapted=trained)
+        return Outcome(Reply(sent, losses, local.counts), drop_model_axis(trained), adapted=trained)
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         sent, affinity = tree_map(torch.clone, branch(server, "sent")), tensor(server, "affinity").clone()
-        put(sent, clients, tree_map(lambda t: t[:, 0], branch(reply.update, "model")))
+        put(sent, clients, drop_model_axis(branch(reply.update, "model")))
         at, chosen = clients.to(affinity.device), self.chosen(server, clients)
         if chosen is None:
             chosen = torch.arange(len(affinity), device=affinity.device).expand(len(clients), -1)
@@ -90,7 +91,7 @@ class FedFomo(Method):
         return {"sent": sent, "affinity": affinity}
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # one of every client, and none for all

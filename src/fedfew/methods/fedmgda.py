@@ -14,8 +14,9 @@ from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.collected import collect, collected
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.server_clusters import products
-from fedfew.stack import Tree, WeightedMean, add, branch, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, subtract, tensor, tree_map
 from fedfew.util.simplex import least_within
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import NotNegative
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, branch, squared_distance, stack, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, squared_distance, stack, subtract, tensor
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,16 @@ class FedMTL(Method):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server: Tree = {"mean": stack([fresh(0)]), "clients": torch.tensor(float(clients))}
-        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        return server, copies(fresh(0), clients)
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
         return super().dispatch(self.server_models(server), clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        w = tree_map(lambda t: t[:, None], own)
+        w = add_model_axis(own)
         trained, losses = local.train(w, self.objective, context=received)
         reply = Reply(subtract(trained, w), losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], trained), adapted=trained)
+        return Outcome(reply, drop_model_axis(trained), adapted=trained)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """F_i(w_i) + λ/2·‖w_i − w̄‖²."""
@@ -72,7 +74,7 @@ class FedMTL(Method):
         return server | {"mean": add(self.server_models(server), mean.mean(), moved)}
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)
 
     def server_models(self, server: Tree) -> Tree:
         """The mean w̄: where a new client would start."""

@@ -8,7 +8,8 @@ from typing import ClassVar
 from fedfew.local import Local
 from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, WeightedMean, add, branch, scaled, subtract, tensor
+from fedfew.stack import Tree, add, branch, scaled, subtract, tensor
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

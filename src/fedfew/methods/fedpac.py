@@ -8,13 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis, expanded
 from fedfew.local import Local, Loss, with_features
 from fedfew.methods.allowed import AtLeastOne, LayerName, NotNegative
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.fedrep import whole
 from fedfew.models.split import linear_head
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, put, stack, subtract, take, tensor, tree_map
+from fedfew.stack import Tree, add, branch, leaves, named_leaves, put, stack, subtract, take, tensor, tree_map
 from fedfew.util.simplex import least_quadratic_form
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class FedPAC(Method):
         name = linear_head(dict(named_leaves(model)), self.head)
         head: Tree = {path: t for path, t in model.items() if path.startswith(f"{name}.")}
         body: Tree = {path: t for path, t in model.items() if path not in head}
-        heads = tree_map(lambda t: t.expand(clients, *t.shape).clone(), head)
+        heads = copies(head, clients)
         weight = tensor(head, f"{name}.weight")
         centroids: Tree = {"mean": torch.zeros_like(weight)[None], "known": weight.new_zeros(1, len(weight))}
         sent: Tree = {"moments": weight.new_zeros(clients, *weight.shape), "variance": weight.new_zeros(clients)}
@@ -60,7 +62,7 @@ class FedPAC(Method):
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
         heads = branch(server, "heads")
-        own = tree_map(lambda t: t[:, None], take(heads, clients.to(leaves(heads)[0].device)))
+        own = add_model_axis(take(heads, clients.to(leaves(heads)[0].device)))
         same: Tree = {"body": branch(server, "body"), "centroids": branch(server, "centroids")}
         return {"head": own} | tree_map(lambda t: t.expand(len(clients), *t.shape), same)
 
@@ -86,7 +88,7 @@ class FedPAC(Method):
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         sent = tree_map(torch.clone, branch(server, "sent"))
         new: Tree = {"heads": branch(reply.update, "head")} | {of: tensor(reply.update, of) for of in ("moments", "variance")}
-        new = tree_map(lambda t: t[:, 0], new)
+        new = drop_model_axis(new)
         put(sent, clients, new | {"present": torch.ones_like(tensor(new, "variance"))})
         return server | {"sent": sent}
 
@@ -110,7 +112,7 @@ class FedPAC(Method):
     def serve(self, received: Tree, own: Tree) -> Tree:
         head = branch(received, "head")
         clients = len(leaves(head)[0])
-        return tree_map(lambda t: t.expand(clients, *t.shape[1:]), branch(received, "body")) | head
+        return expanded(branch(received, "body"), clients) | head
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # a body alone is no model

@@ -11,7 +11,8 @@ from torch.nn.functional import one_hot
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedem import FedEM
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, named_leaves, subtract, tensor
+from fedfew.stack import Tree, add, branch, leaves, named_leaves, subtract, tensor
+from fedfew.weighted_mean import WeightedMean
 
 RAREST = 1e-3  # no class is taken to be rarer than this in a cluster: its frequency is divided by
 

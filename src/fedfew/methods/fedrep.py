@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis, expanded
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import AtLeastOne, LayerName
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.models.split import head_names
-from fedfew.stack import Tree, WeightedMean, add, leaves, named_leaves, stack, subtract, tree_map
+from fedfew.stack import Tree, add, leaves, named_leaves, stack, subtract
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -47,22 +49,22 @@ class FedRep(Method):
         names = head_names(dict(named_leaves(params)), self.head)
         head: Tree = {name: params[name] for name in names}
         body: Tree = {name: t for name, t in params.items() if name not in head}
-        return stack([body]), tree_map(lambda t: t.expand(clients, *t.shape).clone(), head)
+        return stack([body]), copies(head, clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         head_epochs = local.engine.local_epochs if self.head_epochs is None else self.head_epochs
-        head, _ = local.train(tree_map(lambda t: t[:, None], own), whole, context=received, epochs=head_epochs)
+        head, _ = local.train(add_model_axis(own), whole, context=received, epochs=head_epochs)
         body, losses = local.train(received, whole, context=head, epochs=self.body_epochs, first_epoch=head_epochs)
         reply = Reply(subtract(body, received), losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], head), adapted=body | head)
+        return Outcome(reply, drop_model_axis(head), adapted=body | head)
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return add(server, mean.mean())
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         clients = len(leaves(own)[0])
-        body = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
-        return body | tree_map(lambda t: t[:, None], own)
+        body = expanded(received, clients)
+        return body | add_model_axis(own)
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # a body alone is no model

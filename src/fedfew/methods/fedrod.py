@@ -8,12 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis, expanded
 from fedfew.local import Local, Loss, with_features
 from fedfew.methods.allowed import NotNegative
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.split import linear_head
-from fedfew.stack import Tree, branch, named_leaves, subtract, tensor, tree_map
+from fedfew.stack import Tree, branch, named_leaves, subtract, tensor
 
 ABSENT = 1e-6  # the count of a class that a client has no sample of: with 0 its logarithm would not be finite
 
@@ -48,9 +49,9 @@ class FedRoD(FedAvg):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         weight = next(t for name, t in named_leaves(own) if name.endswith("weight"))
         counts = local.class_counts(weight.shape[1]).to(weight).clamp_min(ABSENT)
-        params: Tree = {"model": received, "personal": tree_map(lambda t: t[:, None], own)}
+        params: Tree = {"model": received, "personal": add_model_axis(own)}
         trained, losses = local.train(params, self.objective, context={"offset": self.gamma * counts.log()[:, None]})
-        model, personal = branch(trained, "model"), tree_map(lambda t: t[:, 0], branch(trained, "personal"))
+        model, personal = branch(trained, "model"), drop_model_axis(branch(trained, "personal"))
         return Outcome(Reply(subtract(model, received), losses, local.counts), personal, adapted=self.serve(model, personal))
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
@@ -65,5 +66,5 @@ class FedRoD(FedAvg):
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Both heads are linear in the same features, so their sum is one head."""
         clients = len(next(iter(named_leaves(own)))[1])
-        model = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
+        model = expanded(received, clients)
         return model | {name: tensor(model, name) + t[:, None] for name, t in named_leaves(own)}

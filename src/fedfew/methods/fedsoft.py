@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import NotNegative, NumberOfModels, Share
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, squared_distance, stack, tensor, tree_map
+from fedfew.stack import Tree, add, branch, leaves, scaled, squared_distance, stack, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class FedSoft(Method):
         models = stack([fresh(k) for k in range(self.models)])
         total = torch.zeros(self.models, dtype=torch.float64, device=leaves(models)[0].device)
         zero = tree_map(lambda t: torch.zeros_like(t, dtype=torch.float64), models)
-        own = tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        own = copies(fresh(0), clients)
         return {"models": models, "sum": zero, "total": total}, own
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
@@ -64,10 +66,10 @@ class FedSoft(Method):
         share = u / whole[:, None]
         centre = tree_map(lambda t: torch.einsum("ck,ck...->c...", share.to(t), t.expand(len(u), *t.shape[1:]))[:, None],
                           local.split(received)[0])  # fmt: skip
-        start = tree_map(lambda t: t[:, None], own)
+        start = add_model_axis(own)
         trained, _ = local.train(start, self.objective, {"centre": centre, "pull": self.lam * whole[:, None]})
         reply = Reply({"model": trained, "u": u}, local.sample_mean(losses).float(), local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], trained), adapted=trained)
+        return Outcome(reply, drop_model_axis(trained), adapted=trained)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """F(w) + λ·Σ_s u_s/2·‖w − c̄‖², c̄ = Σ_s u_s·c_s / Σ_s u_s: the paper's penalty but for a constant."""
@@ -92,7 +94,7 @@ class FedSoft(Method):
         return {"models": models, "sum": scaled(branch(server, "sum"), 0.0), "total": torch.zeros_like(total)}
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)
 
     def server_models(self, server: Tree) -> Tree:
         return branch(server, "models")

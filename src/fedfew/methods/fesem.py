@@ -8,10 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis
 from fedfew.methods.base import Family, Reply
 from fedfew.methods.k_means import LLOYD, k_means, spread
 from fedfew.methods.server_clusters import ServerClusters
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, put, take, tensor, tree_map
+from fedfew.stack import Tree, add, branch, leaves, put, take, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class FeSEM(ServerClusters):
             at = (joined == k).nonzero()[:, 0]
             if len(at):
                 average = WeightedMean(1)
-                average.add(samples[at].double().log()[:, None], tree_map(lambda t: t[:, None], take(kept, at)))
+                average.add(samples[at].double().log()[:, None], add_model_axis(take(kept, at)))
                 like = take(new, slice(k, k + 1))
                 put(new, torch.tensor([k]), add(tree_map(torch.zeros_like, like), average.mean()))
         cluster = tensor(server, "cluster").clone()

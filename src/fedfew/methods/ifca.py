@@ -12,7 +12,8 @@ from fedfew import random_streams
 from fedfew.local import Local, best_model
 from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, stack, subtract, tree_map
+from fedfew.stack import Tree, add, stack, subtract, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedfew.axes import expanded
 from fedfew.local import Local
 from fedfew.methods.allowed import AtLeastOne, Positive, ZeroToOne
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
@@ -79,7 +80,7 @@ class KNNPer(FedAvg):
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         clients = len(leaves(own)[0])
-        model = tree_map(lambda t: t.expand(clients, *t.shape[1:]), received)
+        model = expanded(received, clients)
         return model | {name: tensor(own, name)[:, None] for name in MEMORY}
 
     def server_models(self, server: Tree) -> Tree:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, tree_map
+from fedfew.stack import Tree
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,11 @@ class LocalOnly(Method):
     adapted: ClassVar[str] = "the client's own model (nothing is received, so the two scores are the same)"
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
-        return {}, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        return {}, copies(fresh(0), clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        trained, losses = local.train(tree_map(lambda t: t[:, None], own))
-        return Outcome(Reply({}, losses, local.counts), tree_map(lambda t: t[:, 0], trained), adapted=trained)
+        trained, losses = local.train(add_model_axis(own))
+        return Outcome(Reply({}, losses, local.counts), drop_model_axis(trained), adapted=trained)
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)

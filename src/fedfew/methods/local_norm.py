@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedfew.axes import copies, expanded
 from fedfew.local import Local, best_model
 from fedfew.methods.base import Fresh, Outcome
 from fedfew.methods.wrapper import Wrapper
@@ -35,7 +36,7 @@ class LocalNorm(Wrapper):
                 f"fedprox, ditto, apfl, fedrep, ifca, fedfew with share='none'), not for {self.method.name} as it is set; use "
                 "'average' or 'batch'"
             )
-        kept = tree_map(lambda t: t.expand(clients, *t.shape).clone(), self._kept(server))
+        kept = copies(self._kept(server), clients)
         return self._sent(server), {"kept": kept, "own": own}
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
@@ -78,7 +79,7 @@ def _whole(received: Tree, kept: Tree) -> Tree:
     if not kept:  # no BatchNorm layer is in what the method sends out
         return received
     clients = len(leaves(kept)[0])
-    return tree_map(lambda t: t.expand(clients, *t.shape[1:]), received) | kept
+    return expanded(received, clients) | kept
 
 
 def _replaced(own: Tree, choice: Tensor, trained: Tree) -> Tree:

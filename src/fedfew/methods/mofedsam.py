@@ -12,7 +12,8 @@ from fedfew.local import Local, Loss
 from fedfew.methods.allowed import Share
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedsam import FedSAM
-from fedfew.stack import Tree, WeightedMean, add, branch, dot, named_leaves, scaled, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, dot, named_leaves, scaled, subtract, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss, gradient_of
 from fedfew.methods.allowed import NotNegative, Positive
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, add, branch, dot, subtract, tree_map
+from fedfew.stack import Tree, add, branch, dot, subtract
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class PerFedAvg(FedAvg):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
-        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        return server, copies(fresh(0), clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         parameters, buffers = local.split(received)
@@ -57,7 +58,7 @@ class PerFedAvg(FedAvg):
         one_step = add(parameters, step, -self.alpha) | branch(trained, "buffers")
         personal: Tree = {name: one_step[name] for name in received}
         reply = Reply(subtract({name: model[name] for name in received}, received), losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], personal), adapted=personal)
+        return Outcome(reply, drop_model_axis(personal), adapted=personal)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """A linear function whose gradient is the meta-gradient; the loss reported is F_i(w)."""
@@ -70,4 +71,4 @@ class PerFedAvg(FedAvg):
         return dot(meta, w), value
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)

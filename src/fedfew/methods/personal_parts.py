@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis, expanded
 from fedfew.local import Local
 from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean, add, leaves, named_leaves, stack, subtract, tree_map
+from fedfew.stack import Tree, add, leaves, named_leaves, stack, subtract
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ class PersonalParts(Method):
         return stack([{name: t for name, t in model.items() if name not in kept}]), dict(own)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        trained, losses = local.train(received | tree_map(lambda t: t[:, None], own))
+        trained, losses = local.train(received | add_model_axis(own))
         sent = {name: trained[name] for name in received}
         kept: Tree = {name: trained[name] for name in own}
-        return Outcome(Reply(subtract(sent, received), losses, local.counts), tree_map(lambda t: t[:, 0], kept), adapted=trained)
+        return Outcome(Reply(subtract(sent, received), losses, local.counts), drop_model_axis(kept), adapted=trained)
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         return add(server, mean.mean())
@@ -46,7 +48,7 @@ class PersonalParts(Method):
         if not own:
             return received
         clients = len(leaves(own)[0])
-        return tree_map(lambda t: t.expand(clients, *t.shape[1:]), received) | tree_map(lambda t: t[:, None], own)
+        return expanded(received, clients) | add_model_axis(own)
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # a part of a model is none

@@ -8,11 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, copies, drop_model_axis
 from fedfew.local import Local, Loss, gradient_of
 from fedfew.methods.allowed import AtLeastOne, NotNegative, Positive
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, WeightedMean, add, branch, dot, scaled, subtract, tensor, tree_map
+from fedfew.stack import Tree, add, branch, dot, scaled, subtract, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class PFedMe(FedAvg):
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
-        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), fresh(0))
+        return server, copies(fresh(0), clients)
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         w, _ = local.split(received)
-        theta, buffers = local.split(tree_map(lambda t: t[:, None], own))
+        theta, buffers = local.split(add_model_axis(own))
         like = next(iter(w.values()))
         assert isinstance(like, Tensor)
         lr: Tree = {"lr": torch.full((len(local), 1), local.lr, dtype=like.dtype, device=like.device)}
@@ -58,7 +60,7 @@ class PFedMe(FedAvg):
         kept, global_ = (branch(trained, name) | branch(trained, "buffers") for name in ("theta", "w"))
         personal: Tree = {name: kept[name] for name in received}
         reply = Reply(subtract({name: global_[name] for name in received}, received), losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], personal), adapted=personal)
+        return Outcome(reply, drop_model_axis(personal), adapted=personal)
 
     def objective(self, loss: Loss, params: Tree, context: Tree) -> tuple[Tensor, Tensor]:
         """A linear function whose gradient is the sum of θ's steps in θ, and η/lr·λ·(w − θ) in w; reported is f(θ) at first."""
@@ -78,4 +80,4 @@ class PFedMe(FedAvg):
         return add(server, mean.mean(), self.beta)
 
     def serve(self, received: Tree, own: Tree) -> Tree:
-        return tree_map(lambda t: t[:, None], own)
+        return add_model_axis(own)

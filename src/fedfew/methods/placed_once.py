@@ -13,7 +13,8 @@ from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Fresh, Reply
 from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import collect, collected, model_of, moved
-from fedfew.stack import Tree, WeightedMean, branch, leaves, stack, take, tensor, tree_map
+from fedfew.stack import Tree, branch, leaves, stack, take, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from fedfew.local import Local
 from fedfew.methods.allowed import NotNegative
 from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, WeightedMean, add, branch, leaves, scaled, subtract, tensor
+from fedfew.stack import Tree, add, branch, leaves, scaled, subtract, tensor
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

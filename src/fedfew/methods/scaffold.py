@@ -7,11 +7,13 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from fedfew.axes import add_model_axis, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import Positive
 from fedfew.methods.base import Family, Outcome, Reply
 from fedfew.methods.variates import WithVariates
-from fedfew.stack import Tree, WeightedMean, add, branch, dot, subtract, tree_map
+from fedfew.stack import Tree, add, branch, dot, subtract, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Scaffold(WithVariates):
         return tree_map(lambda t: t[None], {name: server[name] for name in ("model", "variate")})
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
-        model, c, c_i = branch(received, "model"), branch(received, "variate"), tree_map(lambda t: t[:, None], own)
+        model, c, c_i = branch(received, "model"), branch(received, "variate"), add_model_axis(own)
         trained, losses = local.train(model, corrected, context=subtract(c, c_i))
         moved = subtract(trained, model)
         if self.variate == "steps":
@@ -48,7 +50,7 @@ class Scaffold(WithVariates):
         else:
             new = local.split(local.gradient(model)[0])[0]
         reply = Reply({"model": moved, "variate": subtract(new, c_i)}, losses, local.counts)
-        return Outcome(reply, tree_map(lambda t: t[:, 0], new), adapted=trained)
+        return Outcome(reply, drop_model_axis(new), adapted=trained)
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
         """x ← x + η_g·mean(Δy), c ← c + |S|/N·mean(Δc)."""

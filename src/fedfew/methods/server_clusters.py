@@ -9,11 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import drop_model_axis
 from fedfew.methods.allowed import NumberOfModels
 from fedfew.methods.base import Fresh, Reply
 from fedfew.methods.clusters import Clusters
 from fedfew.methods.collected import model_of, moved
-from fedfew.stack import Tree, WeightedMean, branch, leaves, put, stack, take, tensor, tree_map
+from fedfew.stack import Tree, branch, leaves, put, stack, take, tensor, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ServerClusters(Clusters):
 
     def absorb(self, server: Tree, clients: Tensor, reply: Reply) -> Tree:
         changed = tree_map(torch.clone, {name: server[name] for name in ("updates", "samples", "answered")})
-        new: Tree = {"updates": tree_map(lambda t: t[:, 0], reply.update), "samples": reply.samples}
+        new: Tree = {"updates": drop_model_axis(reply.update), "samples": reply.samples}
         put(changed, clients, new | {"answered": torch.ones_like(reply.samples)})
         return server | changed
 

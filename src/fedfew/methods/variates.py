@@ -11,9 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.axes import copies
 from fedfew.methods.base import Fresh, Reply
 from fedfew.methods.fedavg import FedAvg
-from fedfew.stack import Tree, WeightedMean, branch, leaves, named_leaves, stack, tensor, tree_map
+from fedfew.stack import Tree, branch, leaves, named_leaves, stack, tensor
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class WithVariates(FedAvg):
         zero: Tree = {name: torch.zeros_like(t) for name, t in named_leaves(model) if name not in fresh.buffers}
         number = torch.tensor([clients], device=leaves(model)[0].device)
         server: Tree = {"model": stack([model]), "variate": stack([zero]), "clients": number}
-        return server, tree_map(lambda t: t.expand(clients, *t.shape).clone(), zero)
+        return server, copies(zero, clients)
 
     def log_whole(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
         """One per client: the sum is the number of clients that answered."""

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedfew.local import Local
 from fedfew.methods.base import Fresh, Method, Outcome, Reply
-from fedfew.stack import Tree, WeightedMean
+from fedfew.stack import Tree
+from fedfew.weighted_mean import WeightedMean
 
 
 @dataclass(frozen=True)

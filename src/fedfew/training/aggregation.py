@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfew.methods import Method
 from fedfew.methods.base import Reply
-from fedfew.stack import Tree, WeightedMean, all_finite, branch, tensor
+from fedfew.stack import Tree, all_finite, branch, tensor
 from fedfew.training import products, restart, round_events
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import median_of
@@ -25,6 +25,7 @@ from fedfew.training.round_mean import RoundMean
 from fedfew.training.round_weights import RoundWeights
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
 from fedfew.training.server_step import ServerStep
+from fedfew.weighted_mean import WeightedMean
 
 
 class Aggregation:

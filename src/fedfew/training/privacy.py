@@ -24,7 +24,8 @@ from torch import Tensor
 from fedfew import random_streams
 from fedfew.config import TrainConfig
 from fedfew.methods import IFCA, FedAvg, FedFew, Method
-from fedfew.stack import Tree, WeightedMean, branch, from_named, leaves, named_leaves, tree_map
+from fedfew.stack import Tree, branch, from_named, leaves, named_leaves, tree_map
+from fedfew.weighted_mean import WeightedMean
 
 if TYPE_CHECKING:
     from fedfew.training.run import Run

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from fedfew.config import TrainConfig
-from fedfew.stack import Tree, WeightedMean, branch, take, tensor, tree_map
+from fedfew.stack import Tree, branch, take, tensor, tree_map
 from fedfew.training import robust
 from fedfew.training.client_weights import log_factors
+from fedfew.weighted_mean import WeightedMean
 
 
 class RoundMean:

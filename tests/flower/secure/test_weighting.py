@@ -13,7 +13,8 @@ from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.flower.secure.weighting import Weights, check_method, numbers_in, scaled
 from fedfew.methods import IFCA, FedAMP, FedAvg, FedFew, FedProx, Method, Reply
 from fedfew.methods.local_norm import LocalNorm
-from fedfew.stack import Tree, WeightedMean, leaves, named_leaves, take, tree_map
+from fedfew.stack import Tree, leaves, named_leaves, take, tree_map
+from fedfew.weighted_mean import WeightedMean
 from tests.flower.secure.rounds import Round
 
 CLIENTS, MODELS = 6, 3

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.methods.base import Method, Reply
-from fedfew.stack import Tree, WeightedMean, from_named, named_leaves
+from fedfew.stack import Tree, from_named, named_leaves
+from fedfew.weighted_mean import WeightedMean
 
 MAX_ERROR = 1e-5  # a mean with a larger rounding error is not used
 
