@@ -59,7 +59,7 @@ def test_held_out_samples_come_from_the_training_data() -> None:
 
 
 def test_the_default_range_of_k_ends_at_the_number_of_clients() -> None:
-    document = call(*SMALL, "--clients", "2", "--rounds", "1", "--seeds", "1", "--folder", "advice", "--json")
+    document = call(*SMALL[:-2], "--clients", "2", "--rounds", "1", "--seeds", "1", "--folder", "advice", "--json")
     assert "K up to 2: there are 2 clients" in document.stderr
     assert set(json.loads(document.stdout)["ks"]) == {"1", "2"}
 
