@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor
 
+SEQUENCES = (tuple, list)  # a union of types is made anew wherever it is written
 Kind = Literal["placeholder", "get_attr", "call_function", "output"]  # an argument, a constant, an operation, what is returned
 
 
@@ -99,22 +100,29 @@ class Graph:
         return node
 
 
-def nodes_in(value: Any) -> Iterator[Node]:
+def nodes_in(value: Any) -> list[Node]:
     """The nodes in an argument."""
+    found: list[Node] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Node]) -> None:
     if isinstance(value, Node):
-        yield value
-    elif isinstance(value, tuple | list):
+        found.append(value)
+    elif isinstance(value, SEQUENCES):
         for part in value:
-            yield from nodes_in(part)
+            _collect(part, found)
     elif isinstance(value, dict):
-        yield from nodes_in(tuple(value.values()))
+        for part in value.values():
+            _collect(part, found)
 
 
 def replaced(value: Any, by: dict[Node, Any]) -> Any:
     """An argument with some of its nodes replaced."""
     if isinstance(value, Node):
         return by.get(value, value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEQUENCES):
         return type(value)([replaced(part, by) for part in value])
     if isinstance(value, dict):
         return {name: replaced(part, by) for name, part in value.items()}

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedfew.engines.stacked.graph import Graph, Node, replaced
+from fedfew.engines.stacked.graph import SEQUENCES, Graph, Node, replaced
 from fedfew.engines.stacked.kernels.compiling import compiled_only
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
         node = self._graph.call_function(func, self._arguments(args), self._arguments(kwargs or {}))
         if isinstance(result, Tensor):
             self._put(result, node)
-        elif isinstance(result, tuple | list):
+        elif isinstance(result, SEQUENCES):
             for at, part in enumerate(result):
                 if isinstance(part, Tensor):
                     self._put(part, self._graph.call_function(operator.getitem, (node, at)))
@@ -150,7 +150,7 @@ class Recorder(TorchDispatchMode):
         """The same with nodes in place of tensors."""
         if isinstance(value, Tensor):
             return self._argument(value)
-        if isinstance(value, tuple | list):
+        if isinstance(value, SEQUENCES):
             return type(value)(map(self._arguments, value))
         if isinstance(value, dict):
             return {name: self._arguments(part) for name, part in value.items()}
