@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from fedfew.engines.precision import not_rounded
+from fedfew.engines.stacked.epilogues import add_biases_later
 from fedfew.engines.stacked.graph import Graph, Node, as_function
 from fedfew.engines.stacked.in_place import write_in_place
+from fedfew.engines.stacked.kernels import usable
 from fedfew.engines.stacked.recording import Recorder, paused, record
 from fedfew.engines.stacked.script import scripted
 from fedfew.util.interrupts import held_back
@@ -99,6 +101,8 @@ def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
         program = scripted(recording.graph, recording.constants)
         if program is not None:
             return program
+    elif usable(device):
+        add_biases_later(recording.graph)
     return recording.forward
 
 

@@ -73,18 +73,19 @@ def _forward(
     class_weights: Tensor | None,
     importance: Tensor | None,
     smoothing: float,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss ``[R]`` and its gradient with respect to the logits ``[R, B, N]``."""
+    """The loss ``[R]`` and its gradient with respect to the logits ``[R, B, N]``, to which the bias ``[R, 1, N]`` is added."""
     from fedfew.engines.stacked.kernels import triton_cross_entropy
 
     R, B, N = logits.shape
     loss, gradient = _out(logits)
     BN = max(2, _power(N))
-    optional = (log_prior, class_weights, importance)
-    prior, classes, important = (loss if t is None else t.float().contiguous() for t in optional)
+    optional = (log_prior, bias, class_weights, importance)
+    prior, of_layer, classes, important = (loss if t is None else t.float().contiguous() for t in optional)
     start(
         triton_cross_entropy.cross_entropy, (R,),
-        logits.contiguous(), prior, y.contiguous(), weight.float().contiguous(), classes, important, loss, gradient, B,
+        logits.contiguous(), prior, of_layer, y.contiguous(), weight.float().contiguous(), classes, important, loss, gradient, B,
         N, y.numel() // (R * B), smoothing, *(t is not None for t in optional), BB=min(_power(B), AT_ONCE // BN), BN=BN,
     )  # fmt: skip
     return loss, gradient
@@ -95,7 +96,7 @@ def _out(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.register_fake("fedfew::cross_entropy")
-def _(logits, log_prior, y, weight, class_weights, importance, smoothing):  # type: ignore[no-untyped-def]  # as above
+def _(logits, log_prior, y, weight, class_weights, importance, smoothing, bias=None):  # type: ignore[no-untyped-def]  # as above
     return _out(logits)
 
 

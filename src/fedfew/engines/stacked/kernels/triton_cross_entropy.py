@@ -12,17 +12,20 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["B"])  # or it would be compiled anew for other batches
 def cross_entropy(
-    logits, log_prior, labels, weight, class_weights, importance, loss, gradient, B,
+    logits, log_prior, bias, labels, weight, class_weights, importance, loss, gradient, B,
     N: tl.constexpr, LABELS: tl.constexpr, SMOOTHING: tl.constexpr,
-    PRIOR: tl.constexpr, CLASS_WEIGHTS: tl.constexpr, IMPORTANCE: tl.constexpr, BB: tl.constexpr, BN: tl.constexpr,
+    PRIOR: tl.constexpr, BIAS: tl.constexpr, CLASS_WEIGHTS: tl.constexpr, IMPORTANCE: tl.constexpr,
+    BB: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """loss[R] and gradient[R, B, N] of logits[R, B, N] + log_prior[R, N] for labels, weight and importance [R, B, LABELS] and
-    class_weights[R, N]. One program sums the samples of a replica in their order, BB at a time."""
+    """loss[R] and gradient[R, B, N] of logits[R, B, N] + log_prior[R, N] + bias[R, N] for labels, weight and importance
+    [R, B, LABELS] and class_weights[R, N]. One program sums the samples of a replica in their order, BB at a time."""
     r = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, BN)
     known = n < N
     if PRIOR:
         prior = tl.load(log_prior + r * N + n, mask=known, other=0.0)
+    if BIAS:
+        of_layer = tl.load(bias + r * N + n, mask=known, other=0.0)
     if CLASS_WEIGHTS:
         of_class = tl.load(class_weights + r * N + n, mask=known, other=0.0)
         weighs = tl.zeros((BB,), tl.float32)
@@ -39,6 +42,8 @@ def cross_entropy(
         inside = (b < B)[:, None] & known[None, :]
         place = (r * B + b)[:, None] * N + n[None, :]
         z = tl.load(logits + place, mask=inside, other=0.0)
+        if BIAS:
+            z += of_layer[None, :]
         if PRIOR:
             z += prior[None, :]
         z = tl.where(known[None, :], z, float("-inf"))

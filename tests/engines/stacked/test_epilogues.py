@@ -1,0 +1,70 @@
+"""Biases added by what reads a product: the same step in fewer kernels. On the GPU where there is one, else interpreted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton")
+
+from fedfew.engines import LocalTraining, Stacked
+from fedfew.engines.stacked import traced
+from fedfew.engines.stacked.kernels import bias_relu as bias_relu_module
+from fedfew.engines.stacked.kernels import cross_entropy as cross_entropy_module
+from fedfew.local import cross_entropy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("exact")
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_bias_and_relu(kernel, monkeypatch):
+    monkeypatch.setattr(bias_relu_module, "usable", lambda device: kernel)
+    draw = torch.Generator().manual_seed(0)
+    x, bias = torch.randn(3, 5, 300, generator=draw).to(DEVICE), torch.randn(3, 1, 300, generator=draw).to(DEVICE)
+    x[1, 2, 3] = torch.nan
+    found = bias_relu_module.bias_relu(x, bias)
+    torch.testing.assert_close(found, torch.clamp_min(x + bias, 0), equal_nan=True, rtol=0, atol=0)
+    assert found[1, 2, 3].isnan()
+    assert (found == 0).any()
+
+
+def sees_logits(loss, params, context):
+    """An objective that reads the logits a second time."""
+    logits = loss.logits(params)
+    value = loss.of(logits)
+    return value + logits.square().sum(), value.detach()
+
+
+RELU = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+CASES = {
+    "both": (RELU, cross_entropy, 1, 1),
+    "another activation": (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), cross_entropy, 0, 1),
+    "logits that something else reads": (RELU, sees_logits, 1, 0),
+    "no biases": (nn.Sequential(nn.Linear(5, 7, bias=False), nn.ReLU(), nn.Linear(7, 3, bias=False)), cross_entropy, 0, 0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("prior", [False, True])
+def test_a_step_is_the_same(case, prior, monkeypatch):
+    for module in (bias_relu_module, cross_entropy_module):
+        monkeypatch.setattr(module, "usable", lambda device: True)
+    torch.manual_seed(0)
+    module, objective, relus, losses = CASES[case]
+    engine = Stacked(module, LocalTraining(0.1, 4), 0)
+    weights = {name: torch.randn(2, *t.shape).to(DEVICE) for name, t in module.state_dict().items()}
+    x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 4, 5), torch.randint(0, 3, (2, 4)), torch.full((2, 4), 0.25)))
+    context = {"__log_prior__": torch.randn(2, 3).to(DEVICE), "__context__": {}} if prior else {}
+    function, rest = engine.differentiation.gradients(objective, weights, context, keyed=False)
+    recording = traced.recorded(function, (x, y, weight, *rest))
+    want = function(x, y, weight, *rest)
+    before = [node.target for node in recording.graph.nodes].count(torch.ops.aten.baddbmm.default)
+    monkeypatch.setattr(traced, "usable", lambda device: True)
+    replay = traced._replay(recording, torch.device("cuda"))  # as on a GPU
+    nodes = recording.graph.nodes
+    assert [node.target for node in nodes].count(torch.ops.fedfew.bias_relu.default) == relus
+    assert sum(node.target is torch.ops.fedfew.cross_entropy.default and len(node.args) == 8 for node in nodes) == losses
+    assert [node.target for node in nodes].count(torch.ops.aten.baddbmm.default) == before - relus - losses
+    torch.testing.assert_close(replay(x, y, weight, *rest), want, rtol=1e-5, atol=1e-6)
