@@ -14,6 +14,7 @@ FUNCTIONS = {
     "check the settings": "fedfew.training.setup:Setup.of",
     "start CUDA, move the data": "fedfew.training.api:_placed",
     "trial": "fedfew.engines.choice:_trial",
+    "trial, stacked": "fedfew.engines.choice:_sure_stack",
     "trial, sequential": "fedfew.engines.sequential:Sequential._train",
     "record": "fedfew.engines.stacked.traced:recorded",
     "replays as functions": "fedfew.engines.stacked.traced:as_function",

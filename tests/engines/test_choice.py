@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedfew.engines import LocalTraining, Sequential, Stacked, Threaded, UnsupportedModuleError, choice, make
+from fedfew.engines.stacked.differentiation import Differentiation
 from tests.engines.small import ENGINES, FEDERATION, run
 from tests.helpers import linear
 
@@ -159,25 +160,25 @@ def test_times_are_in_ordinary_units():
     assert [choice._time(seconds) for seconds in (0.00246, 0.9994, 1.81)] == ["2.46 ms", "999 ms", "1.81 s"]
 
 
-def surely_faster(monkeypatch, seconds, starting=1e-5):
-    """Of two models, which begin with two steps each of the 9 + 3 + 12 + 20 samples."""
+def sure_stack(monkeypatch, seconds):
+    """Of two models, where a step has ten operations, each of which takes 10 μs to start."""
     monkeypatch.setattr(choice, "_seconds", lambda *_: seconds)
-    monkeypatch.setattr(choice, "_starting", lambda device: starting)
-    stack = Stacked(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
-    monkeypatch.setattr(type(stack.differentiation), "operations", 10)
-    return choice._surely_faster(stack, FEDERATION.train, models=2)
+    monkeypatch.setattr(choice, "_starting", lambda device: 1e-5)
+    monkeypatch.setattr(Differentiation, "operations", 10)
+    return choice._sure_stack(linear(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2)
 
 
-def test_a_stack_on_a_gpu_is_taken_at_once_where_starting_the_operations_of_others_takes_longer(monkeypatch):
+def test_a_stack_is_sure_to_be_the_fastest_where_starting_the_operations_of_others_takes_longer(monkeypatch):
     steps = sum(2 if size > 8 else 1 for size in FEDERATION.train.count.tolist())
     least = steps * 2 * 10 * 1e-5
-    assert "so no other engine was tried" in surely_faster(monkeypatch, 0.99 * least)
-    assert surely_faster(monkeypatch, 1.01 * least) == ""
+    stack = sure_stack(monkeypatch, 0.99 * least)
+    assert isinstance(stack, Stacked)
+    assert "so no other engine was tried" in stack.why
+    assert sure_stack(monkeypatch, 1.01 * least) is None
 
 
-def test_a_module_that_vmap_cannot_take_is_not_surely_faster_in_a_stack():
-    stack = Stacked(Branching(), LocalTraining(lr=0.1, batch_size=8), 0)
-    assert choice._surely_faster(stack, FEDERATION.train, models=2) == ""
+def test_a_module_that_vmap_cannot_take_is_not():
+    assert choice._sure_stack(Branching(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2) is None
 
 
 def test_what_starting_takes_is_the_least_of_some_measurements_by_operations_and_gradients(monkeypatch):
@@ -186,9 +187,13 @@ def test_what_starting_takes_is_the_least_of_some_measurements_by_operations_and
     assert choice._starting(torch.device("cpu")) == 2 / 200
 
 
-def test_on_a_gpu_no_other_engine_is_tried_where_the_stack_must_be_faster(monkeypatch):
+def test_on_a_gpu_a_sure_stack_is_taken_as_it_was_tried_and_another_like_it_the_next_time(monkeypatch):
+    stack = Stacked(linear(), LocalTraining(lr=0.1, batch_size=8), 0)
+    stack.why = "because"
     monkeypatch.setattr(choice, "_on_gpu", lambda samples: True)
-    monkeypatch.setattr(choice, "_surely_faster", lambda *_: "because")
+    monkeypatch.setattr(choice, "_sure_stack", lambda *_: stack)
     monkeypatch.setattr(choice, "_fastest", {})
-    engine = make("auto", linear(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2)
-    assert (engine.name, engine.why) == ("stacked", "because")
+    first, second = (make("auto", linear(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2) for _ in range(2))
+    assert first is stack
+    assert second is not stack
+    assert (second.name, second.why) == ("stacked", "because")

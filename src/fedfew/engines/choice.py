@@ -34,16 +34,18 @@ def make(name: str, module: nn.Module, training: LocalTraining, seed: int, sampl
     if name not in (*ENGINES, "auto"):
         raise ValueError(f"engine must be {NAMES}, not {name!r}")
     why = ""
+    tried: Engine | None = None
     member = current()
     if name == "auto":
         work = _kind_of_work(module, training, samples, models)
         fastest = _fastest if member is None else member.pack.shared  # runs of a pack train together: the first trial counts
         work = work if member is None else "trial"
         if work not in fastest:
-            fastest[work] = _trial(module, training, seed, samples, models)
+            tried = _sure_stack(module, training, seed, samples, models) if _on_gpu(samples) else None
+            fastest[work] = ("stacked", tried.why) if tried else _trial(module, training, seed, samples, models)
         name, why = fastest[work]
     packed = member is not None and name == "stacked" and Packed.takes(module)
-    engine = Packed(member, module, training, seed) if packed and member else ENGINES[name](module, training, seed)
+    engine = Packed(member, module, training, seed) if packed and member else tried or ENGINES[name](module, training, seed)
     engine.why = why
     return engine
 
@@ -68,11 +70,8 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
 
     Long steps are arithmetic, of which every model has as much: they are tried with one model. On a CPU a stack cannot shorten
     them, and on a single core threads can for images alone, by their layout: else these are not tried. An engine far behind in
-    its first pass gets no other. On a GPU the stack comes first, and often there is no need for another: loading what the
-    sequential engine computes with can take as long as the rest of a first round.
+    its first pass gets no other.
     """
-    if _on_gpu(samples) and (why := _surely_faster(Stacked(module, training, seed), samples, models)):
-        return "stacked", why
     plain = Sequential(module, training, seed)
     one_client = _least_of_two(plain, samples, models=1)
     on_cpu, arithmetic = not _on_gpu(samples), one_client > LONG
@@ -116,23 +115,23 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
     return name, f"{found} in a trial with {few} clients ({times}){refused}"
 
 
-def _surely_faster(stack: Stacked, samples: Samples, models: int) -> str:
-    """Why the stack must be the fastest on a GPU, if it must: it takes less time than one replica after another would take to
-    start its operations."""
-    clients = min(MOST_TRIED, clients_that_fit(stack, samples, 4 * models))  # of memory too little to miss while it is not freed
-    batch = stack.training.batch_size
+def _sure_stack(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> Stacked | None:
+    """The stacked engine, if it must be the fastest on a GPU: it takes less time than one replica after another would take to
+    start its operations. Then no other is tried: to load what the sequential engine computes with can take as long as a first round."""
+    stack = Stacked(module, training, seed)
+    clients = min(MOST_TRIED, clients_that_fit(stack, samples, 4 * models))  # little memory, should others be tried as well
+    batch = training.batch_size
     steps = sum(-(-min(count, 2 * batch) // batch) for count in samples.count[:clients].tolist())
     try:
         least = min(_seconds(stack, samples, models, clients) for _ in range(3))  # the first two may record and capture
     except UnsupportedModuleError:
-        return ""
+        return None
     starting = steps * models * stack.differentiation.operations * _starting(samples.y.device)
-    if least > starting:
-        return ""
-    return (
-        f"which takes {_time(least)} for the first steps of {clients} clients: less than the "
-        f"{_time(starting)} or more that one replica after another takes to start its operations, so no other engine was tried"
+    stack.why = (
+        f"which takes {_time(least)} for the first steps of {clients} clients: less than the {_time(starting)} or more that one "
+        "replica after another takes to start its operations, so no other engine was tried"
     )
+    return stack if least < starting else None
 
 
 def _starting(device: torch.device) -> float:
