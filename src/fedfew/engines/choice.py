@@ -117,7 +117,7 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
 
 def _sure_stack(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> Stacked | None:
     """The stacked engine, if it must be the fastest on a GPU: it takes less time than one replica after another would take to
-    start its operations. Then no other is tried: loading cuDNN, which the sequential engine needs, can take as long as a round."""
+    start its operations. Then no other is tried, and cuDNN, which only others need, is not loaded."""
     stack = Stacked(module, training, seed)
     clients = min(MOST_TRIED, clients_that_fit(stack, samples, 4 * models))  # little memory, should others be tried as well
     batch = training.batch_size
