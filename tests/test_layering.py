@@ -15,7 +15,7 @@ SOURCE = Path(fedfew.__file__).parent
 EVERYBODY_MAY = {"util", "_version", "config"}
 # What each package (or module at the top level) may import, besides EVERYBODY_MAY. Imports within functions and for type
 # checkers alone count as well: they are dependencies for whoever reads the code.
-BOTTOM = {"stack", "axes", "weighted_mean", "scalarization", "random_streams", "tasks", "targets"}
+BOTTOM = {"stack", "axes", "weighted_mean", "scalarization", "random_streams", "tasks", "targets", "samples"}
 CLIENTS = BOTTOM | {"federation", "local", "models"}
 TRAINING = CLIENTS | {"methods", "engines", "data", "adapters"}
 EVALUATION = TRAINING | {"training"}
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "tasks": set(),
     "targets": {"tasks"},
     "arrays": {"tasks", "targets"},
+    "samples": {"stack"},
     "federation": BOTTOM | {"arrays"},
     "local": BOTTOM | {"federation"},
     "models": BOTTOM | {"federation"},

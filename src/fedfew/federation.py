@@ -1,124 +1,25 @@
-"""A federation: the samples of all clients in one tensor, and where those of each client begin."""
+"""A federation: the training and test samples of all clients, and what is known of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from html import escape
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew import arrays, targets
-from fedfew.stack import is_everyone
+from fedfew.samples import Pixels as Pixels
+from fedfew.samples import Samples as Samples
+from fedfew.samples import as_input as as_input
 from fedfew.tasks import TaskName
 from fedfew.util.spelling import counted
 
-Pixels = Literal["symmetric", "unit"]
 HTML_ROWS = 30  # clients listed in a notebook
-
-
-@dataclass(frozen=True, repr=False)
-class Samples:
-    """One split (training or test) of a stack of clients: client i owns rows ``start[i] : start[i] + count[i]``."""
-
-    x: Tensor
-    y: Tensor
-    start: Tensor
-    count: Tensor
-    longest: int  # max(count), known without asking the device
-    pixels: Pixels = "symmetric"  # what bytes become on their way into a model, see as_input
-    log_prior: Tensor | None = None  # [C, classes]: added to the logits of each client's samples
-    class_weights: Tensor | None = None  # [C, classes]: what a sample of a class weighs in each client's training loss
-    row: Tensor | None = None  # where in x each sample is, if several federations share one tensor of features; None: as in y
-    unseen: Tensor | None = None  # [C]: so many samples, which follow the client's own, are never trained on
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[tuple[Tensor, Tensor]]) -> Samples:
-        count = torch.tensor([len(y) for _, y in parts])
-        return cls(
-            x=torch.cat([x for x, _ in parts]),
-            y=torch.cat([y for _, y in parts]),
-            start=count.cumsum(0) - count,
-            count=count,
-            longest=int(count.max()),
-        )
-
-    def __repr__(self) -> str:
-        """A summary without any sample."""
-        whose = counted(len(self.count), "client")
-        return f"<Samples: {int(self.count.sum()):,} of {whose}, {list(self.x.shape[1:])} of {self.x.dtype}>"
-
-    def take(self, clients: Tensor) -> Samples:
-        """The same rows seen by a chosen stack of clients (nothing is copied)."""
-        if is_everyone(clients, self.count.shape[0]):
-            return self
-        at = clients.to(self.count.device)
-        count = self.count[at]
-        optional = {name: getattr(self, name) for name in ("log_prior", "class_weights", "unseen")}
-        own: dict[str, Any] = {name: None if t is None else t[at] for name, t in optional.items()}
-        return replace(self, start=self.start[at], count=count, longest=int(count.max()), **own)
-
-    @cached_property
-    def largest_first(self) -> tuple[Tensor, list[int]]:
-        """Positions of the clients, largest first, and their sizes in that order."""
-        rank = self.count.argsort(descending=True, stable=True)
-        return rank, self.count[rank].tolist()
-
-    def not_seen(self) -> Samples | None:
-        """The samples of the same clients that are never trained on; None where there are none."""
-        if self.unseen is None:
-            return None
-        return replace(self, start=self.start + self.count, count=self.unseen, longest=int(self.unseen.max()), unseen=None)
-
-    def to(self, device: torch.device | str, stream: bool = False) -> Samples:
-        """On a device; with ``stream`` the features stay where they are and are moved batch by batch."""
-        optional = {name: getattr(self, name) for name in ("log_prior", "class_weights", "row", "unseen")}
-        moved: dict[str, Any] = {name: None if t is None else t.to(device) for name, t in optional.items()}
-        return replace(
-            self,
-            x=self.x if stream else self.x.to(device),
-            y=self.y.to(device),
-            start=self.start.to(device),
-            count=self.count.to(device),
-            **moved,
-        )
-
-    def inputs(self, rows: Tensor) -> Tensor:
-        """What a model sees of these rows, on the rows' device; the samples themselves may be in host memory."""
-        at = self.rows_of_x(rows).flatten().to(self.x.device)
-        chosen = self.x.index_select(0, at).reshape(rows.shape + self.x.shape[1:])
-        return as_input(chosen.to(rows.device, non_blocking=True), self.pixels)
-
-    def rows_of_x(self, rows: Tensor) -> Tensor:
-        """Where the features of these rows are."""
-        return rows if self.row is None else self.row[rows]
-
-    def rows(self, client: int) -> Tensor:
-        """The rows of one client."""
-        start, count = int(self.start[client]), int(self.count[client])
-        return torch.arange(start, start + count, device=self.y.device)
-
-    def of(self, client: int) -> tuple[Tensor, Tensor]:
-        """(x, y) of one client, as stored."""
-        rows = self.rows(client)
-        return self.x[self.rows_of_x(rows).to(self.x.device)], self.y[rows]
-
-
-def as_input(x: Tensor, pixels: Pixels = "symmetric") -> Tensor:
-    """What a model sees of stored samples.
-
-    Bytes are pixels and become (x/255 − 0.5)/0.5, or x/255 where ``pixels`` is "unit". Short integers are token ids stored
-    compactly and become int64. All else stays as it is.
-    """
-    if x.dtype == torch.uint8:
-        inputs = x.to(torch.float32)
-        return inputs.div_(127.5).sub_(1.0) if pixels == "symmetric" else inputs.div_(255.0)
-    return x.to(torch.int64) if x.dtype in (torch.int16, torch.int32) else x
 
 
 class Preprocessing(Protocol):

@@ -12,7 +12,8 @@ import torch
 
 from fedfew.data import DataError, load, read_prepared, write_prepared
 from fedfew.data.decoded import Column, Features
-from fedfew.data.preprocessing import ImagePreprocessing, Statistics, TablePreprocessing, from_document, to_document
+from fedfew.data.preprocessing import ImagePreprocessing, from_document, to_document
+from fedfew.data.table_preprocessing import Statistics, TablePreprocessing
 from fedfew.federation import Federation
 from tests.data import layouts
 

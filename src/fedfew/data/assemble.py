@@ -15,7 +15,8 @@ from fedfew.data.division import Division
 from fedfew.data.errors import DataError
 from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
-from fedfew.data.preprocessing import ImagePreprocessing, Preprocessing, Scale, TablePreprocessing, TextPreprocessing
+from fedfew.data.preprocessing import ImagePreprocessing, Preprocessing, TextPreprocessing
+from fedfew.data.table_preprocessing import Scale, TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Federation, Pixels, Samples
 

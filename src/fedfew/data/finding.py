@@ -10,7 +10,7 @@ from pathlib import Path
 from fedfew.data import cache, hub
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT, ColumnChoice, RawData
-from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, json_lines, npz, saved_dataset
+from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, json_lines, npz, parquet, saved_dataset
 from fedfew.data.sources import SOURCES, Source, names
 from fedfew.util.spelling import unknown
 
@@ -107,7 +107,7 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
     if not path.is_dir():
         files, read = [path], _file_reader(path, choice)
     elif files := _parquet_files(path):
-        read = lambda: arrow_tables.read_parquet(files, choice)  # noqa: E731 (one of several, chosen here)
+        read = lambda: parquet.read(files, choice)  # noqa: E731 (one of several, chosen here)
     elif files := saved_dataset.files(path):
         read = lambda: saved_dataset.read(files, choice)  # noqa: E731
     elif files := idx.image_files(path):
@@ -131,7 +131,7 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
 def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return lambda: arrow_tables.read_parquet([path], choice)
+        return lambda: parquet.read([path], choice)
     if suffix in (".csv", ".tsv"):
         return lambda: csv_file.read(path, choice)
     if suffix in json_lines.SUFFIXES:

@@ -16,8 +16,8 @@ from fedfew.data.decoded import DecodedData, Features, Words
 from fedfew.data.division import Division, DivisionSettings, divide
 from fedfew.data.errors import DataError, OnBad, SkippedWarning
 from fedfew.data.partition_spec import PartitionSpec
-from fedfew.data.preprocessing import Scale
 from fedfew.data.raw import ColumnChoice
+from fedfew.data.table_preprocessing import Scale
 from fedfew.data.tokens import Tokens, for_language_modelling, with_labels
 from fedfew.federation import Federation, Pixels
 from fedfew.imaging.decoding import Size

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
-from fedfew.data.readers import csv_file, json_lines, npz
-from fedfew.data.readers.arrow_tables import parquet_table
+from fedfew.data.readers import csv_file, json_lines, npz, parquet
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _archive(path: Path) -> NewData:
 def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> NewData:
     notes: tuple[str, ...] = ()
     if path.suffix.lower() == ".parquet":
-        table = parquet_table(path)
+        table = parquet.read_table(path)
     elif path.suffix.lower() in json_lines.SUFFIXES:
         table = json_lines.read_table(path)
     else:

@@ -6,9 +6,9 @@ import numpy as np
 
 from fedfew.data.decoded import MISSING, DecodedData, Features
 from fedfew.data.division import Division
-from fedfew.data.preprocessing import Scale, missing_values
 from fedfew.data.raw import TEST
 from fedfew.data.reading import Defaults
+from fedfew.data.table_preprocessing import Scale, missing_values
 from fedfew.data.tokens import Tokens
 from fedfew.util.spelling import counted
 

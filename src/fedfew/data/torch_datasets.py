@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedfew.data.errors import DataError
 from fedfew.data.raw import ColumnChoice
-from fedfew.data.readers.arrow_tables import IMAGE_NAMES, LABEL_NAMES, TEXT_NAMES
+from fedfew.data.readers.arrow_tables import LABEL_NAMES, TEXT_NAMES
+from fedfew.data.readers.image_columns import IMAGE_NAMES
 from fedfew.data.readers.npz import channels_first
 
 INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedfew._version import __version__
 from fedfew.adapters import TrainedPart
 from fedfew.data import tensorfile
-from fedfew.data.preprocessing import TablePreprocessing
+from fedfew.data.table_preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedfew.config import defaults
 from fedfew.data.labels import class_numbers
-from fedfew.data.preprocessing import TablePreprocessing
+from fedfew.data.table_preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import as_input
 from fedfew.local import best_model

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.data.preprocessing import ImagePreprocessing, TablePreprocessing, TextPreprocessing
+from fedfew.data.preprocessing import ImagePreprocessing, TextPreprocessing
 from fedfew.data.readers.npz import channels_first
+from fedfew.data.table_preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
 from fedfew.tasks import CLASSIFICATION

@@ -1,10 +1,10 @@
-"""Arrow tables: parquet files, and what other readers bring into that form."""
+"""Arrow tables, into which form several readers bring their files: which columns are labels, images, texts or features."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from fedfew.data.errors import DataError
 from fedfew.data.raw import SPLITS, ColumnChoice, RawData, split_codes
 from fedfew.data.readers import table_columns
-from fedfew.data.readers.image_folder import inside
-from fedfew.data.readers.size_limit import check_size
+from fedfew.data.readers.image_columns import IMAGE_NAMES, image_reader, is_text
 from fedfew.data.readers.table_columns import FeatureColumns
 from fedfew.util.spelling import unknown
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LABEL_NAMES = ("label", "labels", "target", "class", "y", "fine_label", "character")
-IMAGE_NAMES = ("image", "img", "file_name", "filename", "file", "path")
 TEXT_NAMES = ("text", "sentence", "content")
 SPLIT_COLUMN = "split"
 
@@ -49,34 +47,6 @@ def split_order(files: Sequence[Path]) -> list[Path]:
     """Training files first, then validation, then test, then others, each by name."""
     split = {path: split_of(path) for path in files}
     return sorted(files, key=lambda path: (SPLITS.index(split[path] or "") if split[path] else len(SPLITS), str(path)))
-
-
-def read_parquet(files: Sequence[Path], choice: ColumnChoice) -> RawData:
-    parts = [TablePart(path.name, parquet_table(path), path.parent, split_of(path) if len(files) > 1 else None) for path in files]
-    return from_tables(parts, choice)
-
-
-def parquet_table(path: Path) -> pa.Table:
-    """The table of one file, once its metadata announce no more than may be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        about = pq.read_metadata(path)
-        groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
-        row = sum(_width(field.type) for field in about.schema.to_arrow_schema())
-        check_size(path, max(sum(groups), about.num_rows * row))  # equal values may be stored once for all rows
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet: {error}") from error
-
-
-def _width(kind: pa.DataType) -> int:
-    """Bytes that a value takes at least."""
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:  # a text or a list: the place where it begins
-        return 4
 
 
 def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[str, ...] = ()) -> RawData:
@@ -117,31 +87,10 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
     if single is None:
         assert chosen is not None
         return RawData("table", features=table_columns.features(table, chosen), **common)
-    image = _image_reader(table[single], single, lambda row: part_of(row).folder)
+    image = image_reader(table[single], single, lambda row: part_of(row).folder)
     if image is None:
         return RawData("text", texts=table[single].to_pylist(), **common)
     return RawData("image", image=image, **common)
-
-
-def _image_reader(column: pa.ChunkedArray, name: str, folder: Callable[[int], Path | None]) -> Callable[[int], bytes] | None:
-    """The encoded image of a row: from its bytes, or from the file that it names; None for a column of texts."""
-    import pyarrow.types as types
-
-    if types.is_struct(column.type):
-        payload, names = _field(column, "bytes"), _field(column, "path")
-
-        def image(row: int) -> bytes:
-            if payload is not None and payload[row] is not None:
-                return payload[row]
-            return _image_file(folder(row), names[row] if names is not None else None)
-
-        return image
-    if _is_text(column.type) and name.lower() not in IMAGE_NAMES:
-        return None
-    values = column.to_pylist()
-    if _is_text(column.type):
-        return lambda row: _image_file(folder(row), values[row])
-    return lambda row: _there(values[row])
 
 
 def _concatenated(parts: Sequence[TablePart]) -> pa.Table:
@@ -171,7 +120,7 @@ def _given_split(table: pa.Table, parts: Sequence[TablePart], choice: ColumnChoi
     if (
         SPLIT_COLUMN in table.column_names
         and SPLIT_COLUMN not in choice.excluded
-        and _is_text(table.schema.field(SPLIT_COLUMN).type)
+        and is_text(table.schema.field(SPLIT_COLUMN).type)
     ):
         return split_codes(table[SPLIT_COLUMN].to_pylist())
     return split_codes([part.split for part in parts for _ in range(len(part.table))])
@@ -235,16 +184,10 @@ def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[
     candidates = rest if choice.input is None else [choice.input]
     kind = {name: table.schema.field(name).type for name in candidates}
     pictures = [n for n in candidates if types.is_struct(kind[n]) or types.is_binary(kind[n]) or types.is_large_binary(kind[n])]
-    named = [n for known in (IMAGE_NAMES, TEXT_NAMES) for k in known for n in candidates if n.lower() == k and _is_text(kind[n])]
-    if choice.input is not None and _is_text(kind[choice.input]):
+    named = [n for known in (IMAGE_NAMES, TEXT_NAMES) for k in known for n in candidates if n.lower() == k and is_text(kind[n])]
+    if choice.input is not None and is_text(kind[choice.input]):
         named = [choice.input]
     return next(iter(pictures + named), None)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_string(kind))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -252,26 +195,5 @@ def _is_plain(kind: pa.DataType) -> bool:
     import pyarrow.types as types
 
     return bool(
-        _is_text(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind)
+        is_text(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind)
     )
-
-
-def _field(values: pa.ChunkedArray, name: str) -> list[Any] | None:
-    import pyarrow.compute as pc
-
-    known = {values.type.field(i).name for i in range(values.type.num_fields)}
-    return pc.struct_field(values, name).to_pylist() if name in known else None
-
-
-def _there(contents: bytes | None) -> bytes:
-    if contents is None:
-        raise DataError("the image is missing")
-    return contents
-
-
-def _image_file(folder: Path | None, name: str | None) -> bytes:
-    if not name:
-        raise DataError("the image is missing")
-    if folder is None:
-        raise DataError("the image is only a path, and there is no folder that it is relative to")
-    return inside(folder, name).read_bytes()
