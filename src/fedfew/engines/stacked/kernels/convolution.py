@@ -16,6 +16,7 @@ from fedfew.engines.stacked.kernels import launch, windows
 from fedfew.engines.stacked.kernels.launch import Shape
 from fedfew.engines.stacked.kernels.operation import operation
 from fedfew.engines.stacked.kernels.replicas import of_all_replicas
+from fedfew.engines.stacked.kernels.unpooling import unpool
 
 
 def twin(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int], pool: bool) -> Tensor:
@@ -123,11 +124,14 @@ def _backward(
         else:
             dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
         return _channels_first(dx), dw, of_bias if bias else none
-    g = launch.unpool(launch.laid_out(g), source, *shape.out(*x.shape[2:4]), dtype) if pool else g.contiguous().to(dtype)
+    if pool:
+        g, last, db = unpool(g, source, *shape.out(*x.shape[2:4]), dtype)
+    else:
+        g = g.contiguous().to(dtype)
+        last, db = launch.samples_last(g)
     if inputs is not None:
         launch.input_gradient(g, filters, dx, shape, precision)
-    dw, db = launch.weight_gradient(x, g, shape, precision, bias)
-    return _channels_first(dx), dw, none if db is None else db
+    return _channels_first(dx), launch.weight_gradient(x, last, shape, precision), db if bias else none
 
 
 class _Convolution(torch.autograd.Function):

@@ -74,11 +74,6 @@ def layout(image: Tensor) -> tuple[int, int]:
     return image.stride(3), image.stride(4)
 
 
-def laid_out(image: Tensor) -> Tensor:
-    """The image itself if it is contiguous channels last or first, else a copy that is."""
-    return image if image.permute(0, 1, 4, 2, 3).is_contiguous() else image.contiguous()
-
-
 def stored(precision: str) -> torch.dtype:
     """Of factors in memory."""
     return STORED.get(precision, torch.float32)
@@ -123,40 +118,53 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
     return dw.view(count, R, N, shape.height, shape.width, shape.channels), db
 
 
-def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str, bias: bool) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the filters and, with ``bias``, of the bias from that of the image g [R, B, OH, OW, N]: each in parts, to be
-    summed over their first axis. x is a factor."""
+def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tensor:
+    """Gradient of the filters from that of the image g [R, N, OH, OW, S], samples last, in parts to be summed over their first
+    axis. x is a factor."""
     R, _, H, W, _ = x.shape
     height, width = shape.out(H, W)
     tile = tiles("weight_by_sample", shape.channels, shape.filters, shape.width, False, x.dtype.itemsize == 2)
     programs = -(-shape.size // tile["BQ"]) * -(-shape.filters // tile["BN"])
     count, per_split = splits(height, 1, programs * R, 1)
     dw = torch.empty(count, R, shape.filters, shape.size, device=g.device)
-    x = _samples_last(x, x.dtype, shape.channels, shape.pad_h, shape.pad_w)
-    db = torch.empty(height * width, R, shape.filters, device=g.device) if bias else None
-    g = _samples_last(g, x.dtype, shape.filters, sums=db)
+    x = _samples_last(x, shape.channels, shape.pad_h, shape.pad_w)
     start(
         triton_convolution.weight_gradient_by_sample, (programs, count, R),
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
-    return dw.view(count, R, shape.filters, shape.height, shape.width, shape.channels), db
+    return dw.view(count, R, shape.filters, shape.height, shape.width, shape.channels)
+
+
+def samples_last(g: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient g [R, B, H, W, N] as [R, N, H, W, S], and that of the bias in parts, to be summed over their first axis."""
+    R, _, H, W, N = g.shape
+    sums = torch.empty(H * W, R, N, device=g.device)
+    return _samples_last(g, N, sums=sums), sums
+
+
+def aligned(samples: int, dtype: torch.dtype) -> int:
+    """The next number of samples that fills whole reads."""
+    multiple = ALIGNED // dtype.itemsize
+    return -(-samples // multiple) * multiple
 
 
 def _samples_last(
     x: Tensor,
-    dtype: torch.dtype,
     channels: int,
     pad_h: int = 0,
     pad_w: int = 0,
-    aligned: bool = True,
+    S: int | None = None,
+    dtype: torch.dtype | None = None,
     sums: Tensor | None = None,
 ) -> Tensor:
-    """The first channels of [R, B, H, W, C] as [R, channels, H + 2 pad_h, W + 2 pad_w, S], S = B or, ``aligned``, the next
-    multiple of 16 bytes, filled up with zeros. sums [pixels, R, channels]: to be written, over the samples."""
+    """The first channels of [R, B, H, W, C] as [R, channels, H + 2 pad_h, W + 2 pad_w, S], filled up with zeros beyond B.
+
+    S: unless given, an aligned number; dtype: else the same. sums [pixels, R, channels]: to be written, over the samples.
+    """
     R, B, H, W, C = x.shape
-    multiple = ALIGNED // dtype.itemsize if aligned else 1
-    S = -(-B // multiple) * multiple
+    dtype = dtype or x.dtype
+    S = S or aligned(B, dtype)
     out = x.new_empty(R, channels, H + 2 * pad_h, W + 2 * pad_w, S, dtype=dtype)
     BC = 32 if channels > 4 else 4
     grid = (out.shape[2] * out.shape[3], -(-channels // BC), R)
@@ -168,27 +176,13 @@ def _samples_last(
     return out
 
 
-def unpool(g: Tensor, source: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
-    """The gradient before pooling and ReLU."""
-    R, B, OH, OW, N = g.shape
-    odd = height % 2 or width % 2  # pooling left a row or a column out, whose gradient is zero
-    size = (R, B, height, width, N)
-    out = g.new_zeros(size, dtype=dtype) if odd else g.new_empty(size, dtype=dtype)
-    BLOCK = 1024
-    start(
-        triton_convolution.unpool, (-(-g.numel() // BLOCK),),
-        g, source, out, *layout(g), g.numel(), OH, OW, height, width, N, BLOCK, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
 def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precision: str) -> None:
     """Write into ``out`` [R, B, H, W, C]; g is a factor."""
     R, B, H, W, C = out.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("input", C, N, shape.width, False, g.dtype.itemsize == 2)
     grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
-    turned = _samples_last(filters.contiguous(), g.dtype, C, aligned=False)
+    turned = _samples_last(filters.contiguous(), C, S=N, dtype=g.dtype)
     start(
         triton_convolution.input_gradient, grid,
         g, turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,

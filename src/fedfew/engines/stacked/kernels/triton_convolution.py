@@ -95,23 +95,6 @@ def forward(
 
 
 @triton.jit
-def unpool(
-    g, source, out, per_pixel, per_filter, total,
-    OH: tl.constexpr, OW: tl.constexpr, CH: tl.constexpr, CW: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out[R, B, CH, CW, N]: the gradient before pooling and ReLU, from g (with these strides) and where its pixels came from."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = at < total
-    n, pixel = at % N, at // N
-    image, row, column = pixel // (OH * OW), (pixel // OW) % OH, pixel % OW
-    value = tl.load(g + image * (OH * OW * N) + pixel % (OH * OW) * per_pixel + n * per_filter, mask=ok, other=0.0)
-    which = tl.load(source + at, mask=ok, other=4)
-    for sub in tl.static_range(4):
-        place = ((image * CH + row * 2 + sub // 2) * CW + column * 2 + sub % 2) * N + n
-        tl.store(out + place, tl.where(which == sub, value, 0.0), mask=ok)
-
-
-@triton.jit
 def weight_gradient(
     x, g, source, out, out_bias,
     B, per_split,

@@ -1,0 +1,27 @@
+"""Back through ReLU and 2×2 pooling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedfew.engines.stacked.kernels import launch, triton_unpooling
+from fedfew.engines.stacked.kernels.compiling import start
+
+
+def unpool(g: Tensor, source: Tensor, height: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient before pooling and ReLU, from that of the pooled image g [R, B, OH, OW, N]: [R, B, height, width, N], the same
+    with the samples last, and the gradient of the bias in parts, to be summed over their first axis."""
+    g = g if g.permute(0, 1, 4, 2, 3).is_contiguous() else g.contiguous()  # channels last or first
+    R, B, OH, OW, N = g.shape
+    S = launch.aligned(B, dtype)
+    odd = height % 2 or width % 2  # pooling left a row or a column out, whose gradient is zero
+    new = g.new_zeros if odd else g.new_empty
+    out, last = (new(size, dtype=dtype) for size in ((R, B, height, width, N), (R, N, height, width, S)))
+    BB, BN = 32, 32
+    sums = torch.empty(OH * -(-S // BB), R, N, device=g.device)
+    start(
+        triton_unpooling.unpool, (len(sums), -(-N // BN), R),
+        g, source, out, last, sums, B, *launch.layout(g), OH, OW, height, width, N, S, BB=BB, BN=BN, num_warps=4,
+    )  # fmt: skip
+    return out, last, sums
