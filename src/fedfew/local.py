@@ -26,7 +26,7 @@ class Loss(Protocol):
     def __call__(self, weights: Tree, /, through: Through | None = None) -> Tensor: ...
 
     def logits(self, weights: Tree, /, through: Through | None = None) -> Tensor:
-        """What the model says of each sample, [B, classes], with the label prior."""
+        """The logits of each sample, [B, classes], with the label prior."""
 
     def of(self, logits: Tensor, /) -> Tensor:
         """The training loss of these logits."""
@@ -208,7 +208,7 @@ class Local:
         return self.engine.losses(params, self.samples)
 
     def unseen_losses(self, params: Tree) -> Tensor | None:
-        """The same on samples that are never trained on, NaN for a client that has none; None where nobody keeps any apart."""
+        """The same on samples that are never trained on, NaN for a client that has none; None where no client keeps any apart."""
         unseen = self.samples.not_seen()
         return None if unseen is None else self.engine.losses(params, unseen)
 

@@ -223,7 +223,7 @@ def test_a_gpu_for_each_process(monkeypatch):
     assert distributed.device_of(second, torch.device("cuda")) == torch.device("cuda", 1)
     assert chosen == [1]
     assert distributed.device_of(second, torch.device("cpu")) == torch.device("cpu")
-    with pytest.raises(ValueError, match=r"device is 'cuda:0', but there are 2 processes.*say 'cuda'"):
+    with pytest.raises(ValueError, match=r"device is 'cuda:0', but there are 2 processes.*use 'cuda'"):
         distributed.device_of(second, torch.device("cuda:0"))
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ValueError, match=r"this machine has 2 GPUs, too few.*--nproc-per-node 2"):

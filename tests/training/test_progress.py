@@ -102,7 +102,7 @@ def trained(**settings: Any) -> None:
 
 
 def test_without_a_terminal_a_bar_is_shown_only_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    assert not progress.somebody_is_looking()
+    assert not progress.is_interactive()
     trained()
     assert capfd.readouterr().err == ""
     trained(progress=True)
@@ -113,7 +113,7 @@ def test_without_a_terminal_a_bar_is_shown_only_if_asked_for(capfd: pytest.Captu
 def test_on_a_terminal_there_is_one_unless_something_else_is_called(
     settings: dict[str, Any], shown: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "somebody_is_looking", lambda: True)
+    monkeypatch.setattr(progress, "is_interactive", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes what is captured for a terminal
     trained(**settings)
     assert ("✓" in capfd.readouterr().err) == shown

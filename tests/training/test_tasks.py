@@ -214,7 +214,7 @@ def test_metrics_of_ones_own_are_recorded_per_client(serve: str, tmp_path: Path)
         x, y = here.test.of(i)
         with torch.no_grad():
             assert run.history.last("served_worst_error")[i] == pytest.approx(worst_error(run.model_of(i)(x), y), rel=1e-5)
-    with pytest.raises(ValueError, match="metrics are none, but the run was begun with worst_error"):
+    with pytest.raises(ValueError, match="metrics are none, but the run began with worst_error"):
         train("regression", serve=serve, rounds=3, folder=tmp_path / "run", resume=True)
     longer = train("regression", serve=serve, rounds=3, folder=tmp_path / "run", resume=True, metrics=metrics)
     assert longer.history.served_worst_error.shape == (3, 4)

@@ -94,7 +94,7 @@ def export(
 
 
 def _data_of(folder: Path) -> Federation:
-    """The federation of a run, read again as its configuration says."""
+    """The federation of a run, loaded again by its configuration."""
     from fedfew.training.from_settings import make_federation
     from fedfew.training.resolve import read_file, resolve
 

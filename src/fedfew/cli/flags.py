@@ -1,4 +1,4 @@
-"""Flags: those that all training commands share, and those of the chosen method, which only it knows."""
+"""Flags: those that all training commands share, and those of the chosen method."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_the_method(arguments: list[str]) -> dict[str, str | None]:
-    """The flags that no command knows: ``--mu 0.1``, ``--mu=0.1``, ``--normalise``. Text by name; None: no value."""
+    """The flags that are none of a command's own: ``--mu 0.1``, ``--mu=0.1``, ``--normalise``. Text by name; None: no value."""
     values: dict[str, str | None] = {}
     rest = list(arguments)
     while rest:

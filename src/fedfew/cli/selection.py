@@ -25,7 +25,7 @@ class Source:
     """Models to choose from."""
 
     models: list[nn.Module]
-    about: dict[str, Any]  # what an export's card says of the model
+    about: dict[str, Any]  # the model's entry on an export's card
     settings: dict[str, Any]  # of the training
     name: dict[str, Any]  # where the models come from, for the note in the file written
     data: DataRecord  # names and preprocessing

@@ -78,7 +78,7 @@ class Tokens:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of the padding."""
+        """A note about the padding."""
         special = {row["id"]: row["content"] for row in json.loads(self.tokenizer).get("added_tokens", ())}
         if (name := special.get(self.padding)) not in END_NAMES:
             return []

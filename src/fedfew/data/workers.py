@@ -23,7 +23,7 @@ def in_threads(function: Callable[[int], T], items: Sequence[int]) -> Iterator[T
 
 
 def in_processes(function: Callable[[DecodingProcess, int], T], here: Callable[[int], T], items: Sequence[int]) -> Iterator[T]:
-    """The results, in order. The function gets a process that nobody else uses until it returns. Where no process can be
+    """The results, in order. The function gets a process of its own until it returns. Where no process can be
     started, ``here`` is called instead, in threads."""
     if not items or cores() == 1:
         yield from map(here, items)

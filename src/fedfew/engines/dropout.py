@@ -41,21 +41,21 @@ def keyed(key: Tensor) -> Iterator[None]:
 
 
 _library = torch.library.Library("fedfew", "FRAGMENT")
-_library.define("lots(Tensor(a) words) -> Tensor(a)")  # TorchScript's interpreter does not know views of another type
+_library.define("as_int16(Tensor(a) words) -> Tensor(a)")  # TorchScript's interpreter has no views of another type
 
 
-@torch.library.impl(_library, "lots", "CompositeExplicitAutograd")
-def _lots(words: Tensor) -> Tensor:
+@torch.library.impl(_library, "as_int16", "CompositeExplicitAutograd")
+def _as_int16(words: Tensor) -> Tensor:
     return words.view(torch.int16)
 
 
-class _Lots(torch.autograd.Function):
-    """The bits of words [*R, n] as lots [*R, 4n]. PyTorch 2.11's vmap cannot see numbers as others of a smaller type."""
+class _AsInt16(torch.autograd.Function):
+    """The bits of int64 numbers [*R, n] as int16 numbers [*R, 4n]. PyTorch 2.11's vmap has no views of a smaller type."""
 
     @staticmethod
     def forward(words: Tensor) -> Tensor:
-        lots: Tensor = torch.ops.fedfew.lots.default(words)
-        return lots
+        found: Tensor = torch.ops.fedfew.as_int16.default(words)
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -63,8 +63,8 @@ class _Lots(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], words: Tensor) -> tuple[Tensor, int]:
-        lots: Tensor = _Lots.apply(words.movedim(in_dims[0], 0).contiguous())
-        return lots, 0
+        found: Tensor = _AsInt16.apply(words.movedim(in_dims[0], 0).contiguous())
+        return found, 0
 
 
 class CountedDropout(nn.Module):
@@ -77,12 +77,12 @@ class CountedDropout(nn.Module):
         key = _running.key
         if not self.training or self.p == 0 or key is None:
             return x
-        dropped = round(self.p * 2**BITS)  # of 2¹⁶ lots
+        dropped = round(self.p * 2**BITS)  # of the 2¹⁶ numbers that are drawn from
         if dropped == 2**BITS:
             return x * 0
         words = random_streams.count(key, self.layer, torch.arange(-(-x.numel() // 4), device=x.device))
-        lots = _Lots.apply(words)[: x.numel()].reshape(x.shape)
-        return x * ((lots >= dropped - 2 ** (BITS - 1)).to(x.dtype) * (2**BITS / (2**BITS - dropped)))
+        drawn = _AsInt16.apply(words)[: x.numel()].reshape(x.shape)
+        return x * ((drawn >= dropped - 2 ** (BITS - 1)).to(x.dtype) * (2**BITS / (2**BITS - dropped)))
 
 
 def make_counted(module: nn.Module) -> nn.Module:

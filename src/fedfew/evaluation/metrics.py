@@ -81,7 +81,7 @@ def evaluate(
 ) -> Scores | RegressionScores | MultiLabelScores | LanguageScores:
     """Test scores of what each client is served now (:meth:`Run.served_to`), by the task of the run.
 
-    Runs where ``federation`` lies (:meth:`Federation.to`). each: called with every client's outputs and targets.
+    Runs on the device of ``federation`` (:meth:`Federation.to`). each: called with every client's outputs and targets.
     """
     if run.task.name == "language-modelling":
         return LanguageScores(run.perplexity(), federation.test.count.cpu().numpy())  # as scored: outputs of all tokens are large

@@ -1,4 +1,4 @@
-"""What a run's history says over rounds: the last and the best one, and how clients and models were weighed."""
+"""The history of a run in a few numbers: the last and the best round, and how clients and models were weighted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model card of adapters says of their use without fedfew."""
+"""The part of a model card on the use of adapters without fedfew."""
 
 from __future__ import annotations
 

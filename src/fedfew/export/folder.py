@@ -1,4 +1,4 @@
-"""What remains after training: K models and a card that says what they are, in one folder anybody can check and load.
+"""An export: K models and a card that describes them, in one folder that can be verified and loaded without the run.
 
     models/model-0.safetensors …   one plain state dict per model
     data.json                      class names and preprocessing: what turns raw data into inputs, and outputs into names
@@ -64,11 +64,11 @@ class WholeModels:
         return _served(run)
 
     def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
-        """What the card says of this besides."""
+        """Further entries of the card."""
         return {}
 
     def about_model(self, k: int) -> dict[str, Any]:
-        """What the card says of one model besides."""
+        """Further entries of the card about one model."""
         return {}
 
     def write(self, place: Path, k: int, module: nn.Module, card: Mapping[str, Any]) -> None:

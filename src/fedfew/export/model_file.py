@@ -54,11 +54,11 @@ def selected(path: str | Path, model: ModelFactory | None = None) -> NewClient:
 
 
 def note(path: str | Path) -> dict[str, Any]:
-    """What a file says of its model besides the parameters."""
+    """What a file holds besides the parameters of its model."""
     return tensorfile.read(Path(path))[1]
 
 
 def factory(about: Mapping[str, Any], own: ModelFactory | None = None) -> ModelFactory:
-    """How to build a model, from what an export's card says of it."""
+    """How to build a model, from its entry on an export's card."""
     plain = OwnModel(own) if own is not None else named_factory({"model": about["name"], "federation": dict(about)})
     return with_policy(about["batch_norm"], TrainedPart.recorded(about).of(plain), FedAvg())[0]

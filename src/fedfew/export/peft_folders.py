@@ -4,7 +4,7 @@ adapter-0/adapter_model.safetensors   A and B of every layer, and the head where
 adapter-0/adapter_config.json         rank, alpha, layers
 routes.json                           the adapter of each client, or the weights of its mixture
 
-Beside these lies all that is in another export (:mod:`fedfew.export.folder`). The base model is not written.
+The other files are those of any export (:mod:`fedfew.export.folder`). The base model is not written.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Registry:
         pixels, name = message.text("pixels"), "".join(filter(str.isprintable, message.text("name")))[:80]
         if pixels not in ("symmetric", "unit"):
             raise RefusedError("pixels is neither symmetric nor unit")
-        task = message.text("task") if "task" in message.values else "classification"  # sites of earlier versions do not say it
+        task = message.text("task") if "task" in message.values else "classification"  # sites of earlier versions do not send it
         if task not in TASKS:
             raise RefusedError("its task is not known")
         tokenizer = message.text("tokenizer") if "tokenizer" in message.values else ""

@@ -20,7 +20,7 @@ NOISE = 5.0  # length of the noise, in lengths of the client's honest update
 
 @dataclass(frozen=True)
 class Attacked(Wrapper):
-    """A method some of whose clients reply falsely; what clients keep for themselves is as the method says.
+    """A method some of whose clients reply falsely; what clients keep for themselves is the method's.
 
     sign-flip: the update times −5. noise: Gaussian noise in its place, five times as long. forged-loss: a loss of 1000 for all
     models, and an update of zeros. label-flip: honest replies about data with false labels, which the data hold. It is no method

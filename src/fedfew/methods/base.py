@@ -1,7 +1,7 @@
 """The contract of a federated method.
 
 A method is a frozen dataclass of its hyper-parameters with a few functions on stacks: trees whose tensors have leading axes
-``[clients, models]``. It is written once, for a stack of clients: the simulator hands it all of them (or as many at a time as
+``[clients, models]``. It is written once, for a stack of clients: the simulator passes all of them (or as many at a time as
 fit in memory), a real site is a stack of one. States and messages are plain trees, so a checkpoint is a state written down and a
 message on the wire is a state sent.
 

@@ -53,7 +53,7 @@ class CFL(ServerClusters):
             if half is None:
                 continue
             cluster[members[half.to(members.device)]] = number
-            samples[members] = 0  # updates of the old cluster say nothing about the new ones
+            samples[members] = 0  # updates of the old cluster do not count for the new ones
             put(models, torch.tensor([number]), take(branch(server, "models"), slice(k, k + 1)))
         return server | {"cluster": cluster, "samples": samples, "models": models}
 

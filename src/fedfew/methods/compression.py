@@ -70,7 +70,7 @@ def check(encoded: Tree, like: Tree, way: Way) -> None:
 
 
 def _bf16(x: Tensor) -> Tensor:
-    """As bits, for numpy knows no bfloat16."""
+    """As bits, since numpy has no bfloat16."""
     return x.to(torch.bfloat16).view(torch.uint16)
 
 

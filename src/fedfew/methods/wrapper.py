@@ -1,4 +1,4 @@
-"""A method around another one: all is as the other says, but for what a subclass changes."""
+"""A method around another one: everything is delegated to it, but for what a subclass changes."""
 
 from __future__ import annotations
 

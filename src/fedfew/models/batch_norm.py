@@ -1,4 +1,4 @@
-"""What there is to know of a module's BatchNorm layers."""
+"""Properties of a module's BatchNorm layers."""
 
 from __future__ import annotations
 

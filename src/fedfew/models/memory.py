@@ -42,7 +42,7 @@ class Recall:
         hook, seen = vars(module).pop("_recall")
         hook.remove()
         near = nearest(seen[0], module.get_buffer(KEYS), module.get_buffer(LABELS), logits.shape[-1], self.neighbours, self.scale)
-        rest = 1 - self.share * near.sum(-1, keepdim=True)  # an empty memory has no say
+        rest = 1 - self.share * near.sum(-1, keepdim=True)  # an empty memory has no weight
         prior = module.get_buffer(PRIOR).to(logits.dtype)
         mixed = self.share * near + rest * (logits + prior).softmax(-1)
         return mixed.clamp_min(torch.finfo(logits.dtype).tiny).log() - prior

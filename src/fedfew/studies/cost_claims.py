@@ -46,7 +46,7 @@ def counted() -> dict[str, Cost]:
 
 
 def claims(costs: dict[str, Cost]) -> list[dict[str, Any]]:
-    """What the paper's cost analysis says of FedFew, and what is counted."""
+    """The costs of FedFew in the paper's analysis, and as counted here."""
     few, one = costs["fedfew"], costs["fedavg"]
     return [
         _claim("training, against a single model", "K times", MODELS, few.steps / one.steps),

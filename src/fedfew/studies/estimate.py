@@ -117,7 +117,7 @@ def _passes(method_settings: str, method: str, epochs: int) -> tuple[int, int, i
     """How often a client sends its data forward and backward, and forward only; among how many models it chooses; and how often
     it sends them forward and backward once more where the round is scored.
 
-    These do not depend on model or data, so the smallest ones stand for all.
+    These do not depend on model or data, so the smallest ones are measured.
     """
     import numpy as np
 
@@ -176,7 +176,7 @@ def _measured(root: Path, packed: bool) -> dict[Kind, float]:
                 continue
             settings = _settings_of(row)
             rate = row["seconds"] / row["rounds"] / work(settings)
-        except Exception:  # a damaged file, or a run whose work cannot be counted: it says nothing of the speed
+        except Exception:  # a damaged file, or a run whose work cannot be counted: it gives no estimate of the speed
             continue
         kind = settings.dataset, settings.model, settings.batch_size, "cpu" if row["device"] == "cpu" else "cuda"
         rates.setdefault(kind, []).append(rate)

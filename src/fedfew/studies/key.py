@@ -1,6 +1,6 @@
 """The content address of a run: a hash of all that decides its outcome.
 
-That is its settings, its data and :data:`OUTCOME_VERSION`, which stands for the code that trains. How a run is computed is not
+That is its settings, its data and :data:`OUTCOME_VERSION`, which identifies the code that trains. How a run is computed is not
 part of it: engine (they agree to float tolerance), chunk, checkpoints, the folder of the data. A setting that has its default
 value is left out, so that a new setting does not change the keys of runs made before it existed.
 """

@@ -15,7 +15,7 @@ class Measure:
     """One number of a run, from the columns of the table ``runs``."""
 
     head: str  # over a table's column
-    column: str  # of the table runs; "{score}" stands for served or adapted
+    column: str  # of the table runs; "{score}" is replaced by served or adapted
     decimals: int = 2
     factor: float = 100  # from what is stored to what is printed
     unit: str = "%"

@@ -1,4 +1,4 @@
-"""What a study file may say of its tables and figures, checked before anything runs."""
+"""What a study file may set for its tables and figures, checked before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paper prints, to stand beside our own numbers: see ``paper.yaml``."""
+"""The paper's numbers, to be shown beside our own: see ``paper.yaml``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Range:
-    """A measure of which the paper says no more than between which values it lies."""
+    """A measure for which the paper gives a range only."""
 
     low: float
     high: float

@@ -40,7 +40,7 @@ def _dirichlet(settings: dict[str, Any]) -> Changed:
 
 def _preset(settings: dict[str, Any]) -> Changed:
     method = settings["method"]
-    if "published" in method:  # a row may say itself which form it wants
+    if "published" in method:  # a row may set the form itself
         return settings, ""
     return settings | {"method": {"published": True} | method}, "the method's published preset"
 

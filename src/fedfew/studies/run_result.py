@@ -26,7 +26,7 @@ OVER_CLIENTS = ("mean", "std", "min", "max", "worst_tenth", "jain", "weighted_me
 def run_result(
     run: Run, federation: Federation, settings: Settings, cost: Cost | None, about: dict[str, Any], notes: Sequence[str]
 ) -> dict[str, Any]:
-    """All three, as plain values. about: what the runner knows (code, started, seconds)."""
+    """All three, as plain values. about: from the runner (code, started, seconds)."""
     from fedfew.evaluation.metrics import evaluate
 
     scores = _classes(evaluate(run, federation))

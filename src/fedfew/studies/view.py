@@ -104,7 +104,7 @@ def _view(spec: Spec, results: Results, study: str, protocol: str, runs: Sequenc
 
 
 def _idle_axes(runs: Sequence[Run]) -> set[str]:
-    """Axes of the grid that mean nothing to a row: FedAvg knows no K, so its runs are the same at every K."""
+    """Axes of the grid that a row does not depend on: FedAvg has no K, so its runs are the same at every K."""
     axes = _in_order(axis for run in runs for axis in run["point"])
     return {axis for axis in axes if _is_unknown(axis, runs) or _is_idle(axis, runs)}
 
@@ -125,7 +125,7 @@ def _is_idle(axis: str, runs: Sequence[Run]) -> bool:
 
 
 def _matches(run: Run, where: Mapping[str, Any]) -> bool:
-    """A run that knows nothing of an axis stays: FedAvg beside FedFew at μ = 0.01."""
+    """A run that does not depend on an axis stays: FedAvg beside FedFew at μ = 0.01."""
     for axis, asked in where.items():
         value = run["point"].get(axis, run.get(axis))
         if value is not None and value not in (asked if isinstance(asked, list) else [asked]):

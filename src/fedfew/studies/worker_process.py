@@ -77,7 +77,7 @@ class WorkerProcess:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Tell it that there is nothing left to do."""
+        """Close its input: there is nothing left to do."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()

@@ -14,7 +14,7 @@ class Tensorboard:
 
     def __init__(self, target: str, folder: Path | None) -> None:
         if not target and folder is None:
-            raise ValueError("track is 'tensorboard' and there is no folder of the run: say where, as tensorboard:FOLDER")
+            raise ValueError("track is 'tensorboard' and there is no folder of the run: name one, as tensorboard:FOLDER")
         self.place = Path(target) if target else Path(folder or ".") / "tensorboard"
 
     def begin(self, settings: Mapping[str, Any], name: str, known: str | None) -> str | None:

@@ -59,7 +59,7 @@ class Tracker:
         self._begin(progress.settings)
         values = round_values(progress)
         for spec in list(self._sinks):
-            if progress.round > self._kept[spec]["round"]:  # else it knows: training went back to the last checkpoint
+            if progress.round > self._kept[spec]["round"]:  # else it was logged before: training went back to the last checkpoint
                 self._guarded(spec, lambda sink: sink.log(progress.round, values))
                 if spec in self._sinks:
                     self._kept[spec]["round"] = progress.round
@@ -121,7 +121,7 @@ class Tracker:
             return None
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """What was kept of each tool before; the last round that was logged is 0 for one that knows nothing."""
+        """What was kept of each tool before; the last round that was logged is 0 for one that has logged none."""
         before: dict[str, dict[str, Any]] = {}
         if self._folder is not None and (self._folder / KEPT).exists():
             before = json.loads((self._folder / KEPT).read_text())

@@ -42,5 +42,5 @@ class WandB:
 
     def end(self, finished: bool, files: Iterable[Path]) -> None:
         for path in files:
-            shutil.copy(path, self.run.dir)  # what lies there is sent in the end
+            shutil.copy(path, self.run.dir)  # files in this folder are uploaded at the end
         self.run.finish(exit_code=0 if finished else 1)

@@ -31,7 +31,7 @@ from fedfew.weighted_mean import WeightedMean
 class Aggregation:
     """A round as the server sees it: :meth:`add` what clients sent, a chunk at a time, then ask for the :meth:`result`.
 
-    share: n_i / Σ_j n_j over the clients that the round was begun with, 0 for all others, [M].
+    share: n_i / Σ_j n_j over the clients of the round, 0 for all others, [M].
     """
 
     def __init__(

@@ -36,7 +36,7 @@ KEPT = 2  # the newest, and one to fall back on
 
 @dataclass
 class State:
-    """All there is to know of a run after a round."""
+    """The complete state of a run after a round."""
 
     round: int
     server: Tree
@@ -201,7 +201,7 @@ def check_head(about: dict[str, Any], name: str) -> None:
 
 
 def _own_sha256(about: dict[str, Any]) -> str:
-    """A hash over all that state.json says but the hash itself."""
+    """A hash of all values in state.json but the hash itself."""
     rest = {key: value for key, value in about.items() if key != "own_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 

@@ -52,7 +52,7 @@ class Group:
         return clients if self.size == 1 else clients[shares(counts.tolist(), self.size)[self.rank]]
 
     def everyones(self, mine: T) -> list[T]:
-        """What each process has to say, in the order of their ranks."""
+        """One value per process, in the order of their ranks."""
         if self.size == 1:
             return [mine]
         gathered: list[Any] = [None] * self.size
@@ -61,7 +61,7 @@ class Group:
         return gathered
 
     def firsts(self, mine: T) -> T:
-        """What the first process has to say."""
+        """The value of the first process."""
         return self.everyones(mine)[0]
 
     def everyones_trees(self, mine: Tree, device: torch.device) -> Iterator[Tree]:
@@ -142,7 +142,7 @@ def device_of(group: Group, device: torch.device) -> torch.device:
         return device
     here, there_are = int(os.environ.get("LOCAL_RANK", group.rank)), torch.cuda.device_count()
     if device.index is not None:
-        raise ValueError(f"device is {str(device)!r}, but there are {group.size} processes, each on a GPU of its own: say 'cuda'")
+        raise ValueError(f"device is {str(device)!r}, but there are {group.size} processes, each on a GPU of its own: use 'cuda'")
     if here >= there_are:
         raise ValueError(
             f"this machine has {there_are} GPUs, too few for a process each: start torchrun with --nproc-per-node {there_are}"

@@ -20,7 +20,7 @@ class History:
 
     ==================  ===========  ====================================================================================
     round               [S]          number of the round, from 1
-    served_accuracy     [S, M]       test accuracy of the model a client would be handed now (after the round's aggregation)
+    served_accuracy     [S, M]       test accuracy of the model a client would receive now (after the round's aggregation)
     served_loss         [S, M]       its test loss
     adapted_accuracy    [S, M]       test accuracy after the round's local training (NaN: did not take part)
     adapted_loss        [S, M]       its test loss

@@ -48,7 +48,7 @@ def with_label_prior(federation: Federation, training: LocalTraining, classes: i
 def estimated_log_prior(scores: Tensor, classes: int) -> Tensor:
     """log π ``[classes]`` estimated from unlabelled inputs: EM of Saerens, Latinne and Decaestecker (2002).
 
-    scores: ``[N, classes]``, what a model trained with label priors says of the inputs, i.e. log-likelihoods of the classes up to
+    scores: ``[N, classes]``, outputs of a model trained with label priors, i.e. log-likelihoods of the classes up to
     a constant per input. The result is smoothed like the frequencies of labels.
     """
     log_likelihood = scores.double().log_softmax(1)

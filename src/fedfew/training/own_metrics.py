@@ -20,7 +20,7 @@ PREFIX = "served_"
 
 
 def check(metrics: Mapping[str, Metric], history: History) -> None:
-    """Refuse names that cannot be columns of the history, and other metrics than a run was begun with."""
+    """Refuse names that cannot be columns of the history, and other metrics than a run was started with."""
     for name, metric in metrics.items():
         if not name.isidentifier() or name in TAKEN:
             raise ValueError(
@@ -31,7 +31,7 @@ def check(metrics: Mapping[str, Metric], history: History) -> None:
     own = {f"{PREFIX}{name}" for name in TAKEN}
     before = [c.removeprefix(PREFIX) for c in history.columns if c.startswith(PREFIX) and c not in own]
     if len(history) and before != list(metrics):
-        raise ValueError(f"metrics are {', '.join(metrics) or 'none'}, but the run was begun with {', '.join(before) or 'none'}")
+        raise ValueError(f"metrics are {', '.join(metrics) or 'none'}, but the run began with {', '.join(before) or 'none'}")
 
 
 def scores(

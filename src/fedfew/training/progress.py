@@ -24,7 +24,7 @@ def shown(wanted: bool | None, label: str, others: Sequence[OnRound]) -> Iterato
 
     wanted: None shows one in a terminal or notebook, if no other function is called.
     """
-    if not (somebody_is_looking() and not others if wanted is None else wanted):
+    if not (is_interactive() and not others if wanted is None else wanted):
         yield others
         return
     from rich.console import Console
@@ -33,7 +33,7 @@ def shown(wanted: bool | None, label: str, others: Sequence[OnRound]) -> Iterato
         yield [*others, bars.run(label)]
 
 
-def somebody_is_looking() -> bool:
+def is_interactive() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 

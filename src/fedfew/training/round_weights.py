@@ -15,7 +15,7 @@ from fedfew.training.replies import Replies
 
 
 class RoundWeights:
-    """Weights by the state before the round; share: n_i / Σ_j n_j over the clients that the round was begun with, [M]."""
+    """Weights by the state before the round; share: n_i / Σ_j n_j over the clients of the round, [M]."""
 
     def __init__(self, method: Method, state: State, share: Tensor) -> None:
         self.method = method

@@ -65,7 +65,7 @@ class ServerOptimizer:
 
 
 def averaged(average: Tree, server: Tree, weight: float) -> Tree:
-    """The exponential average of the server's states over rounds; the first state stands for itself, counters are the newest."""
+    """The exponential average of the server's states over rounds, from the first one on; counters are not averaged."""
     if weight == 0:
         return {}
     if not average:

@@ -1,4 +1,4 @@
-"""Training samples that a client keeps apart, to check what training losses say (``check_share``)."""
+"""Training samples that a client keeps apart, to check training losses (``check_share``)."""
 
 from __future__ import annotations
 

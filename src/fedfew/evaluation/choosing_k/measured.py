@@ -138,7 +138,7 @@ def _candidates(run: Run, clients: torch.Tensor) -> Tree:
 
 
 def _losses(run: Run, candidates: Tree, samples: Samples) -> Array:
-    """Mean loss [C, S], where the samples lie."""
+    """Mean loss [C, S], on the samples' device."""
     device, s = samples.y.device, run.settings
     training = LocalTraining.taken_from(s, loss=run.criterion)
     engine = engines.Sequential(run.model_of(0).to(device), training, s["seed"])

@@ -21,7 +21,7 @@ SCRIPTS = {  # by kind of document, in the order in which they are put together
 def page(document: Mapping[str, Any], *, live: bool = False) -> str:
     """The page that shows a document.
 
-    live: it is served by ``fedfew watch``, and asks that server, and no other, for news.
+    live: it is served by ``fedfew watch``, and asks that server, and no other, for updates.
     """
     style, script = _asset("page.css"), _script(str(document["kind"]))
     asks = "'self'" if live else "'none'"
@@ -43,7 +43,7 @@ def page(document: Mapping[str, Any], *, live: bool = False) -> str:
 
 
 def as_data(document: Mapping[str, Any]) -> str:
-    """JSON that can stand within <script> whatever it holds."""
+    """JSON that is safe inside <script>, whatever it contains."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -59,7 +59,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True)
 class SideFiles:
-    """What lies beside the checkpoints of a run; all of it may be missing, as for a run saved from Python."""
+    """The other files in a run's folder; all of them may be missing, as for a run saved from Python."""
 
     name: str = ""  # of the folder
     about: Mapping[str, Any] = field(default_factory=dict)  # samples and groups of the clients, names of classes

@@ -37,7 +37,7 @@ def scores(record: Record, score: str, at: int) -> Array:
 
 
 def _packed_scores(record: Record, values: Array) -> pack.Packed:
-    """R² may be negative, of which a code of few bytes knows nothing."""
+    """R² may be negative, which the compact encoding of scores cannot hold."""
     return pack.floats(values) if recorded_task(record.settings).name == "regression" else pack.fractions(values)
 
 

@@ -33,7 +33,7 @@ def g_over_rounds(spec: Spec, view: View) -> list[Drawing]:
 
 
 def g_over_updates(spec: Spec, view: View) -> list[Drawing]:
-    """g against rounds × local epochs: equal work stands above equal work."""
+    """g against rounds × local epochs: equal amounts of work have the same x."""
     return _g(spec, view, updates=True)
 
 

@@ -208,7 +208,7 @@ def _middle(group: Sequence[float]) -> float:
 
 
 def empty_panel(axis: Any, why: str) -> None:
-    """Say on an axis why it is empty."""
+    """Write on an axis why it is empty."""
     axis.set_xticks([])
     axis.set_yticks([])
     axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color=QUIET)

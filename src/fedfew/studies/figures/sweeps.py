@@ -95,7 +95,7 @@ def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str)
 
 
 def _levels(axis: Any, view: View, column: str, score: str, by: str, measure: str) -> list[tuple[float, float, str, str]]:
-    """Methods that know nothing of the axis: where at the right edge, how high, name, colour."""
+    """Methods that do not depend on the axis: where at the right edge, how high, name, colour."""
     found = []
     for position, line in enumerate(sweeps(view, by)[1]):
         level = mean(values(view, column, line, measure, score))
@@ -108,7 +108,7 @@ def _levels(axis: Any, view: View, column: str, score: str, by: str, measure: st
 
 
 def placed(along: Sequence[Sweep], by: str) -> dict[Any, float]:
-    """Where on the x-axis a value stands: itself, but for local epochs, which are doubled from one to the next."""
+    """The position of a value on the x-axis: itself, but for local epochs, which are doubled from one to the next."""
     every = sorted({value for sweep in along for value in sweep.at})
     return {value: float(i) if by == "local_epochs" else float(value) for i, value in enumerate(every)}
 

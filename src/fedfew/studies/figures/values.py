@@ -26,7 +26,7 @@ class Sweep:
 
 
 def sweeps(view: View, axis: str) -> tuple[list[Sweep], list[Line]]:
-    """Lines that lie along ``axis``, gathered by method and what else differs; and those that know nothing of it."""
+    """Lines along ``axis``, grouped by method and what else differs; and those that do not depend on it."""
     found: dict[Line, dict[Any, Line]] = {}
     apart: list[Line] = []
     for line in view.lines:

@@ -1,4 +1,4 @@
-"""What a cell says, the same in every form: 88.26 ±9.06 (±0.31), and the paper's number below."""
+"""The text of a cell, the same in every format: 88.26 ±9.06 (±0.31), and the paper's number below."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def labels(lines: Sequence[Line]) -> list[str]:
 
 
 def _heads(columns: Sequence[str], names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of columns, and what stands above them; where units differ, the heads say them."""
+    """Names of columns, and the headings above them; where units differ, the headings name them."""
     mixed = len({MEASURES[name].unit for name in names}) > 1
     heads = [", ".join(filter(None, [MEASURES[name].head, MEASURES[name].unit if mixed else ""])) for name in names]
     if len(names) == 1:
