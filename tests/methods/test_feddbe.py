@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedfew.methods import FedDBE
-from fedfew.stack import branch
+from fedfew.stack import branch, leaves
 from tests.methods.small import CLASSES, FEATURES, assert_same, federation, initial, served, tensors, train
 
 
@@ -60,3 +60,11 @@ def test_a_strong_pull_brings_the_clients_mean_features_together() -> None:
 def test_a_head_without_bias_is_refused() -> None:
     with pytest.raises(ValueError, match="head: '1' must be a linear layer with a bias"):
         train(FedDBE(), model=lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES, bias=False)))
+
+
+def test_a_client_that_never_took_part_does_not_stand_for_all() -> None:
+    """Its bias is 0, so that it is served the server's model; others are not, and an export cannot predict for them."""
+    runs = [train(FedDBE(), participation=0.4, rounds=1, seed=seed) for seed in range(4)]
+    untouched = [not leaves(run.state.own)[0][0].any() for run in runs]
+    assert any(untouched)
+    assert not any(run.serves_server_models for run in runs)

@@ -262,3 +262,10 @@ def test_own_state_is_what_the_clients_use():
         own = {name: t[client, k] for name, t in named_leaves(run.state.own["kept"])}
         sent = {name: t[k] for name, t in named_leaves(run.state.server)}
         assert_close(state, own | sent, 0.0)
+
+
+@pytest.mark.parametrize("policy", ["local", "local-statistics"])
+def test_layers_stay_with_clients_in_the_branches_of_an_update_too(policy):
+    """FedNova sends parameters per step, and buffers apart. Where all clients take one step, it is FedAvg."""
+    nova, avg = (train(method, policy, batch_size=1000) for method in ("fednova", "fedavg"))
+    assert difference(nova, avg) < 1e-5

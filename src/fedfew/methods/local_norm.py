@@ -68,7 +68,8 @@ class LocalNorm(Wrapper):
         return {}  # without its BatchNorm layers a model is none
 
     def _sent(self, tree: Tree) -> Tree:
-        return {name: t for name, t in tree.items() if name not in self.names}
+        """Without what stays, in the branches of an update, too (FedNova's)."""
+        return {name: self._sent(t) if isinstance(t, dict) else t for name, t in tree.items() if name not in self.names}
 
     def _kept(self, tree: Tree) -> Tree:
         return {name: t for name, t in tree.items() if name in self.names}

@@ -35,6 +35,8 @@ from fedfew.training.prediction import Predictor
 from fedfew.training.sample_format import SampleFormat
 from fedfew.util.spelling import counted
 
+AT_ONCE = 64  # clients whose models are compared with the server's at a time
+
 
 @dataclass(frozen=True)
 class Served:
@@ -169,14 +171,21 @@ class Run(Predictor):
     def serves_server_models(self) -> bool:
         """Whether clients use the server's models, by their own choice or the server's; those of Ditto, APFL, … have models of
         their own, and so have those that the server has not assigned to a model yet."""
-        try:
-            candidates = take(self.method.candidates(self.state.served, self.state.own, torch.tensor([0])), 0)
-        except LookupError:  # of a run on a network the clients' own states are with them, and this method cannot serve without
-            return False
-        ours = self.method.server_models(self.state.served)
-        if (assigned := self.method.assigned(self.state.served)) is not None:
-            return bool((assigned >= 0).all()) and candidates.keys() == ours.keys()
-        return candidates.keys() == ours.keys() and all(map(torch.equal, leaves(candidates), leaves(ours)))
+        ours, assigned = self.method.server_models(self.state.served), self.method.assigned(self.state.served)
+        for clients in torch.arange(self.clients).split(AT_ONCE):  # one that never took part may still have what the server has
+            try:
+                candidates = self.method.candidates(self.state.served, self.state.own, clients)
+            except LookupError:  # of a run on a network clients' own states are with them, and this method cannot serve without
+                return False
+            if candidates.keys() != ours.keys():
+                return False
+            if assigned is not None:
+                return bool((assigned >= 0).all())
+            if not all(bool((theirs == model).all()) for theirs, model in zip(leaves(candidates), leaves(ours), strict=True)):
+                return False
+            if len(leaves(candidates)[0]) < len(clients):  # the same for all
+                return True
+        return True
 
     def _shared_model(self) -> nn.Module | None:
         if self.state.priors or not self.serves_server_models:
