@@ -30,15 +30,13 @@ def largest(a, b, c, d):
 
 
 @triton.jit
-def _patches(x, row, column, corner, q, ok, H, W, C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PADDED: tl.constexpr):
-    """Numbers q, counted by row, column and channel, of the patches that begin at (row, column), which is number ``corner`` of x;
-    zero outside of the image: [patches, q]."""
-    kh, j = q // (KW * C), q % (KW * C)
-    inside = ok[:, None] & (q < KH * KW * C)[None, :]
+def _pixels(x, b, row, column, j, ok, H, W, C: tl.constexpr, J: tl.constexpr, PADDED: tl.constexpr):
+    """Numbers j of the patches' row that begins at (row, column) of image b, zero outside of the image: [patches, j]."""
+    inside = ok[:, None] & (j < J)[None, :]
     if PADDED:
-        high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
-        inside = inside & (high >= 0) & (high < H) & (across >= 0) & (across < W)
-    return tl.load(x + corner[:, None] + (kh * (W * C) + j)[None, :], mask=inside, other=0.0)
+        at = column[:, None] + (j // C)[None, :]
+        inside = inside & ((row >= 0) & (row < H))[:, None] & (at >= 0) & (at < W)
+    return tl.load(x + (((b * H + row) * W + column) * C)[:, None] + j[None, :], mask=inside, other=0.0)
 
 
 @triton.jit(do_not_specialize=["B"])  # or batches of other sizes, as of samples that are scored, would be compiled for
@@ -57,30 +55,29 @@ def forward(
     r = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
-    Q: tl.constexpr = KH * KW * C
+    J: tl.constexpr = KW * C
+    STEPS: tl.constexpr = (J + BK - 1) // BK
     PADDED: tl.constexpr = PAD_H + PAD_W > 0
     ok = m < B * OH * OW
     b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
     x += r * B * H * W * C
-    weight += r * N * Q
+    weight += r * N * KH * J
     spread: tl.constexpr = 2 if POOL else 1
     row, column = oh * (spread * STRIDE) - PAD_H, ow * (spread * STRIDE) - PAD_W
-    corner = ((b * H + row) * W + column) * C
-    right: tl.constexpr = STRIDE * C
     acc = tl.zeros((BM, BN), tl.float32)
     if POOL:
         acc1 = tl.zeros((BM, BN), tl.float32)
         acc2 = tl.zeros((BM, BN), tl.float32)
         acc3 = tl.zeros((BM, BN), tl.float32)
-    for first in range(0, Q, BK):
-        q = first + tl.arange(0, BK)
-        w = tl.load(weight + (n * Q)[None, :] + q[:, None], mask=(q < Q)[:, None] & (n < N)[None, :], other=0.0)
-        acc = dot(_patches(x, row, column, corner, q, ok, H, W, C, KH, KW, PADDED), w, acc, PRECISION)
+    for step in range(KH * STEPS):
+        kh = step // STEPS
+        j = (step % STEPS) * BK + tl.arange(0, BK)
+        w = tl.load(weight + (n * (KH * J) + kh * J)[None, :] + j[:, None], mask=(j < J)[:, None] & (n < N)[None, :], other=0.0)
+        acc = dot(_pixels(x, b, row + kh, column, j, ok, H, W, C, J, PADDED), w, acc, PRECISION)
         if POOL:
-            lower, below = row + STRIDE, corner + STRIDE * W * C
-            acc1 = dot(_patches(x, row, column + STRIDE, corner + right, q, ok, H, W, C, KH, KW, PADDED), w, acc1, PRECISION)
-            acc2 = dot(_patches(x, lower, column, below, q, ok, H, W, C, KH, KW, PADDED), w, acc2, PRECISION)
-            acc3 = dot(_patches(x, lower, column + STRIDE, below + right, q, ok, H, W, C, KH, KW, PADDED), w, acc3, PRECISION)
+            acc1 = dot(_pixels(x, b, row + kh, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc1, PRECISION)
+            acc2 = dot(_pixels(x, b, row + kh + STRIDE, column, j, ok, H, W, C, J, PADDED), w, acc2, PRECISION)
+            acc3 = dot(_pixels(x, b, row + kh + STRIDE, column + STRIDE, j, ok, H, W, C, J, PADDED), w, acc3, PRECISION)
     inside = ok[:, None] & (n < N)[None, :]
     if POOL:
         acc, which = largest(acc, acc1, acc2, acc3)
@@ -112,6 +109,7 @@ def weight_gradient(
     split = tl.program_id(1)
     q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
     n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
+    kh, j = q // (KW * C), q % (KW * C)
     total = B * OH * OW
     x += r * B * H * W * C
     g += r * total * N
@@ -119,7 +117,7 @@ def weight_gradient(
     begin = split * per_split
     end = tl.minimum(begin + per_split, total)
     acc = tl.zeros((BQ, BN), tl.float32)
-    summed = tl.zeros((BN,), tl.float32)
+    values = tl.zeros((BM, BN), tl.float32)  # summed over its first axis once, at the end
     for first in range(begin, end, BM):
         m = first + tl.arange(0, BM)
         ok = m < end
@@ -128,16 +126,20 @@ def weight_gradient(
         inside = ok[:, None] & (n < N)[None, :]
         which = tl.load(source + at, mask=inside, other=4)
         value = tl.where(which == 4, 0.0, tl.load(g + at, mask=inside, other=0.0))
-        summed += tl.sum(value.to(tl.float32), 0)
+        values += value.to(tl.float32)
         for sub in tl.static_range(4):
             row = (oh * 2 + sub // 2) * STRIDE - PAD_H
             column = (ow * 2 + sub % 2) * STRIDE - PAD_W
-            patch = _patches(x, row, column, ((b * H + row) * W + column) * C, q, ok, H, W, C, KH, KW, PADDED)
+            valid = ok[:, None] & (q < Q)[None, :]
+            if PADDED:
+                high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
+                valid = valid & (high >= 0) & (high < H) & (across >= 0) & (across < W)
+            patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
             acc = dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
     place = split * tl.num_programs(2) + r
     tl.store(out + (place * N + n)[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
     if tl.program_id(0) % TILES == 0:
-        tl.store(out_bias + place * N + n, summed, mask=n < N)
+        tl.store(out_bias + place * N + n, tl.sum(values, 0), mask=n < N)
 
 
 @triton.jit

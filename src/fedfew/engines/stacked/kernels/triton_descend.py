@@ -17,11 +17,11 @@ def _move(block, parameter, gradient, total, inner, parts, scale, BLOCK: tl.cons
         at = block * BLOCK + tl.arange(0, BLOCK)
         inside = at < total
         first = (at // inner).to(tl.int64) * inner * parts + at % inner
-        summed = tl.zeros((BLOCK,), tl.float32)
+        summed, none = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
         for begin in range(0, parts, PARTS):
-            part = begin + tl.arange(0, PARTS)
-            place = first[None, :] + (part.to(tl.int64) * inner)[:, None]
-            summed += tl.sum(tl.load(gradient + place, mask=(part < parts)[:, None] & inside[None, :], other=0.0), 0)
+            for part in tl.static_range(PARTS):  # not as a tile of two axes: neighbouring threads would read different parts
+                place = first + (begin + part) * inner.to(tl.int64)
+                summed += tl.load(gradient + place, mask=inside & (none + begin + part < parts), other=0.0)
         tl.store(parameter + at, tl.load(parameter + at, mask=inside, other=0.0) + scale * summed, mask=inside)
     return block - blocks
 

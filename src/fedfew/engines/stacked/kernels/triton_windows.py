@@ -1,8 +1,8 @@
 """Pooled convolutions of images with few channels, in which reading the patches would take most of the time.
 
 The four patches of a pooled pixel overlap: together they are a window of (KH + STRIDE) × (KW + STRIDE) pixels. Here a window is
-read once and multiplied by four sets of filters, each moved to one of the four places within it and zero elsewhere. Channels are
-filled up with zeros to C, so that several numbers are read at once.
+read once and multiplied by four sets of filters, each moved to one of the four places within it and zero elsewhere: columns
+[4, BN] of one product. Channels are filled up with zeros to C, so that several numbers are read at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fedfew.engines.stacked.kernels.triton_convolution import dot, largest
+from fedfew.engines.stacked.kernels.triton_convolution import dot
 
 
 @triton.jit
@@ -47,6 +47,13 @@ def _window(x, b, oh, ow, q, ok, H, W, C: tl.constexpr, HEIGHT: tl.constexpr, WI
     return tl.load(x + corner[:, None] + within[None, :], mask=ok[:, None] & (q < HEIGHT * WIDTH * C)[None, :], other=0.0)
 
 
+@triton.jit
+def _larger(a, i, b, j):
+    """The larger of two and which it is. The first of equals wins and NaN wins over all, as in PyTorch."""
+    later = (b > a) | ((b == a) & (j < i)) | ((b != b) & ((a == a) | (j < i)))
+    return tl.where(later, b, a), tl.where(later, j, i)
+
+
 @triton.jit(do_not_specialize=["B"])
 def forward(
     x, filters, bias, out, source,
@@ -64,20 +71,17 @@ def forward(
     b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
     x += r * B * H * W * C
     filters += r * 4 * N * Q
-    acc = tl.zeros((BM, BN), tl.float32)
-    acc1 = tl.zeros((BM, BN), tl.float32)
-    acc2 = tl.zeros((BM, BN), tl.float32)
-    acc3 = tl.zeros((BM, BN), tl.float32)
+    column = tl.arange(0, 4 * BN)
+    of_window = column // BN * N + tl.program_id(1) * BN + column % BN  # which of the 4·N filters
+    there = tl.program_id(1) * BN + column % BN < N
+    acc = tl.zeros((BM, 4 * BN), tl.float32)
     for first in range(0, Q, BK):
         q = first + tl.arange(0, BK)
         window = _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE)
-        at = filters + (n * Q)[None, :] + q[:, None]
-        there = (q < Q)[:, None] & (n < N)[None, :]
-        acc = dot(window, tl.load(at, mask=there, other=0.0), acc, PRECISION)
-        acc1 = dot(window, tl.load(at + N * Q, mask=there, other=0.0), acc1, PRECISION)
-        acc2 = dot(window, tl.load(at + 2 * N * Q, mask=there, other=0.0), acc2, PRECISION)
-        acc3 = dot(window, tl.load(at + 3 * N * Q, mask=there, other=0.0), acc3, PRECISION)
-    acc, which = largest(acc, acc1, acc2, acc3)
+        w = tl.load(filters + (of_window * Q)[None, :] + q[:, None], mask=(q < Q)[:, None] & there[None, :], other=0.0)
+        acc = dot(window, w, acc, PRECISION)
+    acc = tl.reshape(acc, (BM, 4, BN))
+    acc, which = tl.reduce((acc, tl.zeros((BM, 4, BN), tl.int32) + tl.arange(0, 4)[None, :, None]), 1, _larger)
     if BIAS:
         acc += tl.load(bias + r * N + n, mask=n < N, other=0.0)[None, :]
     inside = ok[:, None] & (n < N)[None, :]
@@ -109,11 +113,9 @@ def weight_gradient(
     source += r * total * N
     begin = split * per_split
     end = tl.minimum(begin + per_split, total)
-    acc = tl.zeros((BQ, BN), tl.float32)
-    acc1 = tl.zeros((BQ, BN), tl.float32)
-    acc2 = tl.zeros((BQ, BN), tl.float32)
-    acc3 = tl.zeros((BQ, BN), tl.float32)
-    summed = tl.zeros((BN,), tl.float32)
+    acc = tl.zeros((BQ, 4 * BN), tl.float32)
+    values = tl.zeros((BM, BN), tl.float32)
+    place = tl.arange(0, 4)[None, :, None]
     for first in range(begin, end, BM):
         m = first + tl.arange(0, BM)
         ok = m < end
@@ -122,21 +124,17 @@ def weight_gradient(
         inside = ok[:, None] & (n < N)[None, :]
         which = tl.load(source + at, mask=inside, other=4)
         value = tl.load(g + at, mask=inside, other=0.0)
-        summed += tl.sum(tl.where(which == 4, 0.0, value.to(tl.float32)), 0)
-        window = tl.trans(_window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE))
-        acc = dot(window, tl.where(which == 0, value, 0.0), acc, PRECISION)
-        acc1 = dot(window, tl.where(which == 1, value, 0.0), acc1, PRECISION)
-        acc2 = dot(window, tl.where(which == 2, value, 0.0), acc2, PRECISION)
-        acc3 = dot(window, tl.where(which == 3, value, 0.0), acc3, PRECISION)
-    place = split * tl.num_programs(2) + r
-    into = out + (place * 4 * N + n)[None, :] * Q + q[:, None]
-    there = (q < Q)[:, None] & (n < N)[None, :]
-    tl.store(into, acc, mask=there)
-    tl.store(into + N * Q, acc1, mask=there)
-    tl.store(into + 2 * N * Q, acc2, mask=there)
-    tl.store(into + 3 * N * Q, acc3, mask=there)
+        values += tl.where(which == 4, 0.0, value.to(tl.float32))
+        window = _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE)
+        spread = tl.where(which[:, None, :] == place, value[:, None, :], 0.0)
+        acc = dot(tl.trans(window), tl.reshape(spread, (BM, 4 * BN)), acc, PRECISION)
+    column = tl.arange(0, 4 * BN)
+    of_window = column // BN * N + tl.program_id(0) // TILES * BN + column % BN
+    there = (q < Q)[:, None] & (tl.program_id(0) // TILES * BN + column % BN < N)[None, :]
+    replica = split * tl.num_programs(2) + r
+    tl.store(out + (replica * 4 * N + of_window)[None, :] * Q + q[:, None], acc, mask=there)
     if tl.program_id(0) % TILES == 0:
-        tl.store(out_bias + place * N + n, summed, mask=n < N)
+        tl.store(out_bias + replica * N + n, tl.sum(values, 0), mask=n < N)
 
 
 @triton.jit(do_not_specialize=["splits"])
