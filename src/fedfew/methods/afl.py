@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew.local import Local
 from fedfew.methods.allowed import NotNegative
-from fedfew.methods.base import Family, Fresh, Outcome, Reply
+from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, leaves, scaled, subtract, tensor, tree_map
 from fedfew.weighted_mean import WeightedMean
@@ -30,11 +30,8 @@ class AFL(FedAvg):
     """γ, the step of λ, in units of 1/M. 0: all clients count alike; large: the worst client alone. Default 0.1."""
 
     name: ClassVar[str] = "afl"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg for the worst mixture of clients, whose weights the server learns"
     when: ClassVar[str] = "one model, and no client may be left behind; few clients, since one may take all the weight"
-    served: ClassVar[str] = "the global model"
-    adapted: ClassVar[str] = "the global model after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"weights"})
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfew.axes import add_model_axis, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import Positive
-from fedfew.methods.base import Family, Outcome, Reply
+from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.variates import WithVariates
 from fedfew.stack import Tree, add, branch, dot, squared_distance, subtract, tree_map
 from fedfew.weighted_mean import WeightedMean
@@ -31,10 +31,8 @@ class FedDyn(WithVariates):
     not shrink with α, overshoots. Too large: clients hardly move (keep lr·α < 1)."""
 
     name: ClassVar[str] = "feddyn"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg with a regulariser per client that makes the clients' minima agree"
     when: ClassVar[str] = "one model, many local steps, clients that differ; instead of a server optimiser, not with one"
-    served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with its regulariser"
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew.local import Local
 from fedfew.methods.allowed import Positive, ZeroToOne
-from fedfew.methods.base import Family, Fresh, Outcome, Reply
+from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.methods.collected import collect, collected
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.server_clusters import products
@@ -38,11 +38,8 @@ class FedMGDA(FedAvg):
     """What the shortest mean is multiplied by, beside the mean length of the updates. Default 2, since it is short."""
 
     name: ClassVar[str] = "fedmgda"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg whose clients' weights make the step one that is good for all of them"
     when: ClassVar[str] = "one model, the worst client matters, no client may lose by a round; the server may see single updates"
-    served: ClassVar[str] = "the global model"
-    adapted: ClassVar[str] = "the global model after the client's local epochs"
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model, own = super().init(fresh, clients)

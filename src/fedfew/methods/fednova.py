@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Outcome, Reply
+from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, scaled, subtract, tensor
 from fedfew.weighted_mean import WeightedMean
@@ -21,11 +21,8 @@ class FedNova(FedAvg):
     """
 
     name: ClassVar[str] = "fednova"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg of updates per local step, so that clients with more steps do not count for more"
     when: ClassVar[str] = "one model, clients of very different sizes that train for epochs rather than steps"
-    served: ClassVar[str] = "the global model"
-    adapted: ClassVar[str] = "the global model after the client's local epochs"
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(received)

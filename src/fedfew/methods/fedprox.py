@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import NotNegative
-from fedfew.methods.base import Family, Outcome, Reply
+from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, squared_distance, subtract
 
@@ -25,10 +25,8 @@ class FedProx(FedAvg):
     Default 0.1."""
 
     name: ClassVar[str] = "fedprox"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg with a proximal term towards the received model"
     when: ClassVar[str] = "one model, several local epochs, clients that differ"
-    served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with the proximal term"
 
     @classmethod

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from fedfew.local import Local
-from fedfew.methods.base import Family, Fresh, Outcome, Reply
+from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.methods.fedem import FedEM
 from fedfew.stack import Tree, add, branch, leaves, named_leaves, subtract, tensor
 from fedfew.weighted_mean import WeightedMean
@@ -28,7 +28,6 @@ class FedRC(FedEM):
     """
 
     name: ClassVar[str] = "fedrc"
-    family: ClassVar[Family] = "few models"
     needs_classes: ClassVar[bool] = True
     summary: ClassVar[str] = "K models, mixed per client; clusters by what labels mean, not by which labels are common"
     when: ClassVar[str] = "groups that differ in what labels mean or in their inputs, and label frequencies differ too"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew.local import Local, Loss, gradient_of
 from fedfew.methods.allowed import NotNegative
-from fedfew.methods.base import Family, Outcome, Reply
+from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, dot, subtract
 
@@ -26,10 +26,8 @@ class FedSAM(FedAvg):
     """ρ, how far a client looks uphill. 0: FedAvg. Default 0.05."""
 
     name: ClassVar[str] = "fedsam"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg whose local steps follow the gradient a little uphill, towards flat minima"
     when: ClassVar[str] = "one model that overfits the clients' data; local training may cost twice as much"
-    served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps"
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import Share
-from fedfew.methods.base import Family, Fresh, Outcome, Reply
+from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.methods.fedsam import FedSAM
 from fedfew.stack import Tree, add, branch, dot, named_leaves, scaled, subtract, tensor, tree_map
 from fedfew.weighted_mean import WeightedMean
@@ -27,10 +27,8 @@ class MoFedSAM(FedSAM):
     """β, how much of a step is the client's own gradient. 1: FedSAM. Default 0.5."""
 
     name: ClassVar[str] = "mofedsam"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedSAM whose local steps continue in the direction of the last round"
     when: ClassVar[str] = "as fedsam, where clients differ or few take part, so that single rounds point in different directions"
-    served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps with momentum"
     notes: ClassVar[frozenset[str]] = frozenset({"direction"})
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew.local import Local
 from fedfew.methods.allowed import NotNegative
-from fedfew.methods.base import Family, Outcome, Reply
+from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.stack import Tree, add, branch, leaves, scaled, subtract, tensor
 from fedfew.weighted_mean import WeightedMean
@@ -29,11 +29,8 @@ class QFedAvg(FedAvg):
     """How much clients with a high loss count. 0: FedAvg; → ∞: the worst client alone, in ever shorter steps. Default 0.1."""
 
     name: ClassVar[str] = "qfedavg"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg in which clients with a high loss count for more"
     when: ClassVar[str] = "one model whose loss should be more alike over clients, at some cost of the mean"
-    served: ClassVar[str] = "the global model"
-    adapted: ClassVar[str] = "the global model after the client's local epochs"
 
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         losses = local.losses(received)

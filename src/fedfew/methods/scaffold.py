@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfew.axes import add_model_axis, drop_model_axis
 from fedfew.local import Local, Loss
 from fedfew.methods.allowed import Positive
-from fedfew.methods.base import Family, Outcome, Reply
+from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.variates import WithVariates
 from fedfew.stack import Tree, add, branch, dot, subtract, tree_map
 from fedfew.weighted_mean import WeightedMean
@@ -32,10 +32,8 @@ class Scaffold(WithVariates):
     """η_g, the server's step. Default 1."""
 
     name: ClassVar[str] = "scaffold"
-    family: ClassVar[Family] = "one model"
     summary: ClassVar[str] = "FedAvg whose local gradients are corrected by control variates"
     when: ClassVar[str] = "one model, many local steps, clients that differ and take part often"
-    served: ClassVar[str] = "the global model"
     adapted: ClassVar[str] = "the global model after the client's local epochs with corrected gradients"
 
     def dispatch(self, server: Tree, clients: Tensor) -> Tree:
