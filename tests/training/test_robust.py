@@ -255,3 +255,11 @@ def test_what_has_no_effect_or_cannot_work_is_named():
         train(FedAvg(), data=DATA, aggregator="krum", assumed_attackers=3)
     with pytest.raises(ValueError, match=r"trim must be in \[0, 0.5\), not 0.5"):
         TrainConfig(trim=0.5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_parameter_without_axes_is_a_number_like_any_other(rule: str):
+    update = drawn()
+    apart = update | {"b": update["b"].flatten(2)[..., :3], "scalar": update["b"][:, :, 1, 1]}
+    for together, found_apart in zip(found(rule, update, EQUAL), found(rule, apart, EQUAL), strict=True):
+        np.testing.assert_allclose(found_apart, together)
