@@ -45,7 +45,7 @@ def _shares(config: TrainConfig, update: Tree, omega: Tensor, model: int) -> Ten
     if not bool((omega > 0).any()):
         return omega
     clients = (omega >= 0.5 / len(omega)).nonzero()[:, 0]
-    rows = [_of_model(t, model).flatten(1) for t in leaves(update) if t.is_floating_point()]
+    rows = [_of_model(t, model).reshape(len(t), -1) for t in leaves(update) if t.is_floating_point()]  # scalars, too
     if config.aggregator == "norm-bound":
         length = torch.stack([row.double().square().sum(1) for row in rows]).sum(0).sqrt().cpu()
         most = config.norm_bound * length[clients].quantile(0.5)
