@@ -243,7 +243,7 @@ def test_a_certificate_that_expires_soon_is_named(tmp_path: Path, monkeypatch, c
 
 def call(*words: str) -> Result:
     app = typer.Typer()
-    flower_certs.add_to(app)
+    app.command()(flower_certs.certs)
     return CliRunner().invoke(app, list(words))
 
 

@@ -73,8 +73,12 @@ def version() -> None:
     _print_version(True)
 
 
+METHODS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}  # hyperparameters of the method are flags, too
 for module in (run, compare, advise_k, show, report, watch, export, predict, select, methods, demo, bench):
-    module.add_to(app)
+    command = module.__name__.rpartition(".")[2]  # the function in it has the same name
+    extra = METHODS_FLAGS if module in (run, advise_k) else None
+    add = app.command(command.replace("_", "-"), epilog=getattr(module, "EXAMPLES", None), context_settings=extra)
+    add(getattr(module, command))
 for name, group in {"data": data.app, "flower": flower.app, "study": study.app}.items():
     app.add_typer(group, name=name)
     help_text.tidy(group)

@@ -33,11 +33,6 @@ DEFAULT_KS, DEFAULT_SEEDS, DEFAULT_HOLD_OUT = "1-6", 3, 0.2
 OWN = ("ks", "seeds", "hold_out")  # in the folder's configuration, beside the settings of the runs
 
 
-def add_to(app: typer.Typer) -> None:
-    unknown_are_the_methods = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("advise-k", epilog=EXAMPLES, context_settings=unknown_are_the_methods)(advise_k)
-
-
 @flags.takes_settings("method", "val_share")
 @errors.readable
 def advise_k(

@@ -27,10 +27,6 @@ DEFAULT, ALL = ("digits-mlp", "cifar-cnn"), "all"
 NAMES = "digits-mlp, cifar-cnn, text-cnn, resnet18, blazefl-cnn"
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(bench)
-
-
 @errors.readable
 def bench(
     workloads: Annotated[

@@ -34,10 +34,6 @@ EXAMPLES = """[bold]Examples[/bold]
 DEFAULT_METHODS, DEFAULT_SEEDS = "local,fedavg,fedfew", 1
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(compare)
-
-
 @flags.takes_settings("method", defaults={"recipe": recipe.DEFAULT})
 @errors.readable
 def compare(

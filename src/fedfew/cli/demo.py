@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from fedfew.training.run import Run
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(demo)
-
-
 @errors.readable
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of the partition, the initial models and the batches.")] = 0,

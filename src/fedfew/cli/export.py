@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from fedfew.federation import Federation
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(export)
-
-
 @errors.readable
 def export(
     folder: RunFolder,

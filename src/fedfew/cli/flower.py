@@ -95,6 +95,5 @@ def _has_flower() -> bool:
     return find_spec("flwr") is not None
 
 
-flower_certs.add_to(app)
-flower_gate.add_to(app)
-export.add_to(app)
+for command in (flower_certs.certs, flower_gate.gate, export.export):
+    app.command()(command)

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 SUPERLINK, GATE = 8000, 8443  # ports
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(certs)
-
-
 @errors.readable
 def certs(
     host: Annotated[

@@ -11,10 +11,6 @@ from fedfew.cli import errors
 from fedfew.util.extras import install_command
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(gate)
-
-
 @errors.readable
 def gate(
     folder: Annotated[

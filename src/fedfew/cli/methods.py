@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from fedfew.methods.hyperparameters import Hyperparameter
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(methods)
-
-
 @errors.readable
 def methods(
     name: Annotated[

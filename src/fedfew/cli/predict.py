@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from fedfew.training.prediction import Predictor
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(predict)
-
-
 @errors.readable
 def predict(
     source: Annotated[

@@ -25,10 +25,6 @@ LARGEST = 5_000_000  # bytes that a page is meant to stay under
 MOST_NAMED = 8
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(report)
-
-
 @errors.readable
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN|STUDY", help="The folder of a run or of a study.")],

@@ -40,11 +40,6 @@ EXAMPLES = """[bold]Examples[/bold]
 """
 
 
-def add_to(app: typer.Typer) -> None:
-    unknown_are_the_methods = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(epilog=EXAMPLES, context_settings=unknown_are_the_methods)(run)
-
-
 @flags.takes_settings(defaults={"recipe": recipe.DEFAULT})
 @errors.readable
 def run(

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from fedfew.evaluation.selection import Joined
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(select)
-
-
 @errors.readable
 def select(
     folder: Annotated[Path, typer.Argument(metavar="EXPORT_OR_RUN", help="The folder of an export, or of a run.")],

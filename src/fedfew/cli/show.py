@@ -31,10 +31,6 @@ OwnMethod = Annotated[
 MAIN = ("lr", "batch_size", "local_epochs", "optimizer", "seed", "engine")  # settings that are shown in any case
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(show)
-
-
 @errors.readable
 def show(
     folder: RunFolder,

@@ -21,10 +21,6 @@ EXAMPLES = """[bold]Examples[/bold]
 DEFAULT_PORT = 8765
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(watch)
-
-
 @errors.readable
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run; it need not be there yet.")],

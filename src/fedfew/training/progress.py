@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from fedfew.training.on_round import OnRound, Progress
 from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
+
+    from fedfew.training.on_round import OnRound, Progress
 
 MOST_LINES = 20
 
