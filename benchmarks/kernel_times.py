@@ -23,6 +23,7 @@ from fedfew import methods
 from fedfew.bench import workloads
 
 ROUNDS, PROFILED = 10, 8
+LONG = 20  # microseconds
 
 
 def federation(device: str) -> fedfew.Federation:
@@ -61,8 +62,25 @@ def measure(data: fedfew.Federation, method: methods.Method, device: str, precis
         times[event.name] += event.device_time if device == "cuda" else event.cpu_time
         calls[event.name] += 1
     print(f"round {PROFILED}: {calls.total()} kernels, {times.total() / 1000:.2f} ms")
+    if device == "cuda":
+        print_gaps(sorted((event.time_range.start, event.time_range.end, event.name) for event in profiler.events() or []))
     for name, microseconds in times.most_common(longest):
         print(f"{microseconds / 1000:8.3f} ms {calls[name]:6d} times  {name[:100]}")
+
+
+def print_gaps(kernels: list[tuple[float, float, str]]) -> None:
+    """When the GPU had nothing to do from the first kernel of the round to the last: short and long gaps, the longest of all."""
+    gaps, until = [], kernels[0][1]
+    for start, end, name in kernels:
+        if start > until:
+            gaps.append((start - until, name))
+        until = max(until, end)
+    short = [length for length, _ in gaps if length < LONG]
+    long = [length for length, _ in gaps if length >= LONG]
+    print(f"first kernel to last {(until - kernels[0][0]) / 1000:.2f} ms; between kernels {sum(short) / 1000:.2f} ms in")
+    print(f"{len(short)} gaps below {LONG} µs and {sum(long) / 1000:.2f} ms in {len(long)} longer ones, the longest before:")
+    for length, name in sorted(gaps, reverse=True)[:8]:
+        print(f"{length / 1000:8.3f} ms  {name[:80]}")
 
 
 def main() -> None:

@@ -42,13 +42,14 @@ def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
         "weight_by_sample": ("BQ", [64, 128, 256], "BT", [32, 64, 128]),
         "input": ("BK", [32, 64], "BM", [64, 128, 256]),
         "windows_forward": ("BK", [16, 32, 64], "BM", [64, 128, 256]),
-        "windows_weight": ("BQ", [64, 128, 256], "BM", [32, 64, 128]),
+        "windows_weight": ("", [0], "BM", [32, 64, 128]),
     }[part]
     across = [32] if columns <= 32 else [64, 128] if columns > 64 else [64]
     for rows_block, BN, inner_block, (warps, stages) in itertools.product(
-        rows, across, inner, [(4, 1), (4, 2), (4, 3), (4, 4), (8, 2), (8, 3)]
+        rows, across, inner, [(4, 1), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (8, 3)]
     ):
-        yield {rows_name: rows_block, "BN": BN, name: inner_block, "num_warps": warps, "num_stages": stages}
+        blocks = {rows_name: rows_block, "BN": BN} | ({name: inner_block} if name else {})
+        yield blocks | {"num_warps": warps, "num_stages": stages}
 
 
 def parts_of(layer: str, precision: str) -> tuple[str, ...]:

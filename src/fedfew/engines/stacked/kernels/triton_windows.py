@@ -97,23 +97,25 @@ def weight_gradient(
     B, per_split,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """out[splits, R, 4, N, HEIGHT·WIDTH·C], of the filters in windows, and out_bias[splits, R, N]: sums over ``per_split`` pixels
-    of the pooled gradient g[R, B, OH, OW, N] each."""
+    of the pooled gradient g[R, B, OH, OW, N] each. A window is two tiles, of MOST numbers and of REST, both powers of 2."""
     Q: tl.constexpr = HEIGHT * WIDTH * C
-    TILES: tl.constexpr = (Q + BQ - 1) // BQ
     r = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
-    q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
-    n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
+    q = tl.arange(0, MOST)
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
     total = B * OH * OW
     x += r * B * H * W * C
     g += r * total * N
     source += r * total * N
     begin = split * per_split
     end = tl.minimum(begin + per_split, total)
-    acc = tl.zeros((BQ, 4 * BN), tl.float32)
+    acc = tl.zeros((4 * BN, MOST), tl.float32)
+    if REST:
+        of_rest = MOST + tl.arange(0, REST)
+        rest = tl.zeros((4 * BN, REST), tl.float32)
     values = tl.zeros((BM, BN), tl.float32)
     place = tl.arange(0, 4)[None, :, None]
     for first in range(begin, end, BM):
@@ -125,16 +127,19 @@ def weight_gradient(
         which = tl.load(source + at, mask=inside, other=4)
         value = tl.load(g + at, mask=inside, other=0.0)
         values += tl.where(which == 4, 0.0, value.to(tl.float32))
-        window = _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE)
-        spread = tl.where(which[:, None, :] == place, value[:, None, :], 0.0)
-        acc = dot(tl.trans(window), tl.reshape(spread, (BM, 4 * BN)), acc, PRECISION)
+        spread = tl.where(which[:, None, :] == place, value[:, None, :], 0.0).to(x.dtype.element_ty)
+        spread = tl.trans(tl.reshape(spread, (BM, 4 * BN)))
+        acc = dot(spread, _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE), acc, PRECISION)
+        if REST:
+            rest = dot(spread, _window(x, b, oh, ow, of_rest, ok, H, W, C, HEIGHT, WIDTH, STRIDE), rest, PRECISION)
     column = tl.arange(0, 4 * BN)
-    of_window = column // BN * N + tl.program_id(0) // TILES * BN + column % BN
-    there = (q < Q)[:, None] & (tl.program_id(0) // TILES * BN + column % BN < N)[None, :]
+    there = (tl.program_id(0) * BN + column % BN < N)[:, None]
     replica = split * tl.num_programs(2) + r
-    tl.store(out + (replica * 4 * N + of_window)[None, :] * Q + q[:, None], acc, mask=there)
-    if tl.program_id(0) % TILES == 0:
-        tl.store(out_bias + replica * N + n, tl.sum(values, 0), mask=n < N)
+    into = out + (replica * 4 * N + column // BN * N + tl.program_id(0) * BN + column % BN)[:, None] * Q
+    tl.store(into + q[None, :], acc, mask=there & (q < Q)[None, :])
+    if REST:
+        tl.store(into + of_rest[None, :], rest, mask=there & (of_rest < Q)[None, :])
+    tl.store(out_bias + replica * N + n, tl.sum(values, 0), mask=n < N)
 
 
 @triton.jit(do_not_specialize=["splits"])

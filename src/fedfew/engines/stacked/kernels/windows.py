@@ -63,12 +63,15 @@ def weight_gradient(x: Tensor, g: Tensor, source: Tensor, shape: launch.Shape) -
     height, width = shape.height + shape.stride, shape.width + shape.stride
     Q = height * width * CHANNELS
     tile = launch.tiles("windows_weight", shape.channels, N, shape.width, True)
-    programs = -(-Q // tile["BQ"]) * -(-N // tile["BN"])
+    programs = -(-N // tile["BN"])
+    most = max(16, 1 << (Q.bit_length() - 1))  # a tile is no smaller
+    rest = max(16, 1 << (Q - most - 1).bit_length()) if most < Q else 0
     count, per_split = launch.splits(B * OH * OW, 256, programs * R, tile["BM"])
     parts, db = (torch.empty(count, R, *of, device=g.device) for of in ((4, N, Q), (N,)))
     start(
         triton_windows.weight_gradient, (programs, count, R),
-        x, g, source, parts, db, B, per_split, H, W, OH, OW, CHANNELS, N, height, width, shape.stride, PRECISION="ieee", **tile,
+        x, g, source, parts, db, B, per_split, H, W, OH, OW, CHANNELS, N, height, width, shape.stride,
+        MOST=most, REST=rest, PRECISION="ieee", **tile,
     )  # fmt: skip
     dw = torch.empty(R, N, shape.height, shape.width, shape.channels, device=g.device)
     start(
