@@ -12,6 +12,7 @@ from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import traced
 from fedfew.engines.stacked.kernels import bias_relu as bias_relu_module
 from fedfew.engines.stacked.kernels import cross_entropy as cross_entropy_module
+from fedfew.engines.stacked.kernels import linear_gradient
 from fedfew.local import cross_entropy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,6 +31,17 @@ def test_bias_and_relu(kernel, monkeypatch):
     assert (found == 0).any()
 
 
+@pytest.mark.parametrize("kernel", [False, True])
+def test_back_through_a_linear_layer_and_relu(kernel, monkeypatch):
+    monkeypatch.setattr(linear_gradient, "usable", lambda device: kernel)
+    draw = torch.Generator().manual_seed(0)
+    before, weight, g = (torch.randn(size, generator=draw).to(DEVICE) for size in ((2, 35, 140), (2, 3, 140), (2, 35, 3)))
+    before.requires_grad_()
+    activation = before.relu()
+    (want,) = torch.autograd.grad(((activation @ weight.mT) * g).sum(), before)
+    torch.testing.assert_close(linear_gradient.through_relu(g, weight, activation), want, rtol=1e-5, atol=1e-6)
+
+
 def sees_logits(loss, params, context):
     """An objective that reads the logits a second time."""
     logits = loss.logits(params)
@@ -42,6 +54,7 @@ CASES = {
     "both": (RELU, cross_entropy, 1, 1),
     "another activation": (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), cross_entropy, 0, 1),
     "logits that something else reads": (RELU, sees_logits, 1, 0),
+    "many outputs": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 33)), cross_entropy, 1, 1),
     "no biases": (nn.Sequential(nn.Linear(5, 7, bias=False), nn.ReLU(), nn.Linear(7, 3, bias=False)), cross_entropy, 0, 0),
 }
 
@@ -49,17 +62,18 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("prior", [False, True])
 def test_a_step_is_the_same(case, prior, monkeypatch):
-    for module in (bias_relu_module, cross_entropy_module):
+    for module in (bias_relu_module, cross_entropy_module, linear_gradient):
         monkeypatch.setattr(module, "usable", lambda device: True)
     torch.manual_seed(0)
     module, objective, relus, losses = CASES[case]
     engine = Stacked(module, LocalTraining(0.1, 4), 0)
     weights = {name: torch.randn(2, *t.shape).to(DEVICE) for name, t in module.state_dict().items()}
     x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 4, 5), torch.randint(0, 3, (2, 4)), torch.full((2, 4), 0.25)))
-    context = {"__log_prior__": torch.randn(2, 3).to(DEVICE), "__context__": {}} if prior else {}
+    context = {"__log_prior__": torch.randn(2, len(module[-1].weight)).to(DEVICE), "__context__": {}} if prior else {}
     function, rest = engine.differentiation.gradients(objective, weights, context, keyed=False)
     recording = traced.recorded(function, (x, y, weight, *rest))
     want = function(x, y, weight, *rest)
+    few = "relu" in str(module).lower() and case != "many outputs"
     before = [node.target for node in recording.graph.nodes].count(torch.ops.aten.baddbmm.default)
     monkeypatch.setattr(traced, "usable", lambda device: True)
     replay = traced._replay(recording, torch.device("cuda"))  # as on a GPU
@@ -67,4 +81,5 @@ def test_a_step_is_the_same(case, prior, monkeypatch):
     assert [node.target for node in nodes].count(torch.ops.fedfew.bias_relu.default) == relus
     assert sum(node.target is torch.ops.fedfew.cross_entropy.default and len(node.args) == 8 for node in nodes) == losses
     assert [node.target for node in nodes].count(torch.ops.aten.baddbmm.default) == before - relus - losses
+    assert [node.target for node in nodes].count(torch.ops.fedfew.through_relu.default) == few
     torch.testing.assert_close(replay(x, y, weight, *rest), want, rtol=1e-5, atol=1e-6)

@@ -1,7 +1,8 @@
-"""Biases of linear layers added by the operation that reads their result, in a recording for a GPU.
+"""What comes before and after the products of linear layers, done by one kernel in a recording for a GPU.
 
 A product that begins with a bias takes two kernels there: the bias is first copied for every sample. Before ReLU or the loss,
-whose kernels add it on the way, the product alone is enough.
+whose kernels add it on the way, the product alone is enough. On the way back a layer with few outputs and the ReLU before it are
+one kernel.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import Any
 import torch
 
 from fedfew.engines.stacked.graph import Graph, Node
-from fedfew.engines.stacked.kernels import bias_relu, cross_entropy
+from fedfew.engines.stacked.kernels import bias_relu, cross_entropy, linear_gradient
 
 aten, own = torch.ops.aten, torch.ops.fedfew
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default}
 
 
-def add_biases_later(graph: Graph) -> None:
-    """Let ReLU and the loss add the biases of the products that they alone read."""
-    for node in graph.nodes:
+def fuse_epilogues(graph: Graph) -> None:
+    """Let ReLU and the loss add the biases of the products that they alone read, and ReLU's gradient take such a product."""
+    for node in list(graph.nodes):
         if node.target is aten.relu.default:
             bias = _taken_from_product(node)
             if bias is not None:
@@ -28,6 +29,8 @@ def add_biases_later(graph: Graph) -> None:
             bias = _taken_from_product(node)
             if bias is not None:
                 node.args = (*node.args, bias)
+        elif node.target is aten.threshold_backward.default:
+            _take_product(graph, node)
 
 
 def _taken_from_product(reader: Node) -> Node | None:
@@ -46,4 +49,16 @@ def _taken_from_product(reader: Node) -> Node | None:
     return bias
 
 
-assert {bias_relu, cross_entropy}  # they register fedfew::bias_relu and fedfew::cross_entropy
+def _take_product(graph: Graph, gradient: Node) -> None:
+    """Let ReLU's gradient multiply by the few outputs of the layer after it."""
+    product, activation, threshold = gradient.args
+    if product.target is not aten.bmm.default or set(product.users) != {gradient} or threshold != 0:
+        return
+    (_, _, outputs), dtype = product.args[0].meta["like"]
+    if outputs <= linear_gradient.FEW and dtype == torch.float32 and activation.meta["like"] == product.meta["like"]:
+        gradient.target, gradient.args = own.through_relu.default, (*product.args, activation)
+        product.release()
+        graph.nodes.remove(product)
+
+
+assert {bias_relu, cross_entropy, linear_gradient}  # they register the operations of these names

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedfew.engines.precision import not_rounded
-from fedfew.engines.stacked.epilogues import add_biases_later
+from fedfew.engines.stacked.epilogues import fuse_epilogues
 from fedfew.engines.stacked.graph import Graph, Node, as_function
 from fedfew.engines.stacked.in_place import write_in_place
 from fedfew.engines.stacked.kernels import usable
@@ -102,7 +102,7 @@ def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
         if program is not None:
             return program
     elif usable(device):
-        add_biases_later(recording.graph)
+        fuse_epilogues(recording.graph)
     return recording.forward
 
 
