@@ -16,6 +16,7 @@ from collections import Counter
 from itertools import pairwise
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import fedfew
@@ -58,12 +59,14 @@ def measure(data: fedfew.Federation, method: methods.Method, device: str, precis
     print(f"{method.name}: first round {rounds[0]:.2f} s, fastest of rounds 3 to {PROFILED - 1} {later:.4f} s")
     times: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    for event in profiler.events() or []:
+    kind = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
+    events = [event for event in profiler.events() or [] if event.device_type == kind]  # not the calls that start kernels
+    for event in events:
         times[event.name] += event.device_time if device == "cuda" else event.cpu_time
         calls[event.name] += 1
     print(f"round {PROFILED}: {calls.total()} kernels, {times.total() / 1000:.2f} ms")
     if device == "cuda":
-        print_gaps(sorted((event.time_range.start, event.time_range.end, event.name) for event in profiler.events() or []))
+        print_gaps(sorted((event.time_range.start, event.time_range.end, event.name) for event in events))
     for name, microseconds in times.most_common(longest):
         print(f"{microseconds / 1000:8.3f} ms {calls[name]:6d} times  {name[:100]}")
 

@@ -63,7 +63,7 @@ def tiles(part: str, channels: int, filters: int, width: int, pool: bool, halved
     if part == "weight":
         return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
     if part == "windows_weight":
-        return {"BM": 64, "BN": BN, "num_warps": 8, "num_stages": 3}
+        return {"BM": 32, "BN": BN, "num_warps": 4, "num_stages": 4}
     if part == "weight_by_sample":
         return {"BT": 64 if halved else 32, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 2}
     return {"BM": 64 if halved else 128, "BN": BN, "BK": 64 if halved else 32, "num_warps": 4, "num_stages": 3}
