@@ -39,14 +39,19 @@ def _taken_from_product(reader: Node) -> Node | None:
     shape, user = value.meta["like"], reader
     while value.target in VIEWS and set(value.users) == {user}:
         user, value = value, value.args[0]
-    if value.target is not aten.baddbmm.default or value.kwargs or set(value.users) != {user} or value.meta["like"] != shape:
+    if not _adds_a_bias(value) or set(value.users) != {user} or value.meta["like"] != shape:
         return None
     bias, *factors = value.args
-    replicas, _, width = value.meta["like"][0]
-    if bias.meta["like"] != (torch.Size((replicas, 1, width)), torch.float32):
-        return None
     value.target, value.args = aten.bmm.default, tuple(factors)
     return bias
+
+
+def _adds_a_bias(node: Node) -> bool:
+    """Is it a product plus one number per replica and output, as in the stack's linear layers?"""
+    if node.target is not aten.baddbmm.default or node.kwargs:
+        return False
+    replicas, _, outputs = node.meta["like"][0]
+    return bool(node.args[0].meta["like"] == (torch.Size((replicas, 1, outputs)), torch.float32))
 
 
 def _take_product(graph: Graph, gradient: Node) -> None:
