@@ -25,6 +25,11 @@ def test_every_command_explains_itself(command: str) -> None:
     assert command in call("--help").stdout
 
 
+def test_a_misspelt_command_is_suggested_once() -> None:
+    shown = call("rnu", code=2).stderr
+    assert shown.count("Did you mean 'run'?") == 1
+
+
 def in_a_fresh_process(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr

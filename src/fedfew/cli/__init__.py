@@ -37,6 +37,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    suggest_commands=not hasattr(sys.modules.get("click.exceptions"), "NoSuchCommand"),  # a click that has it suggests by itself
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
