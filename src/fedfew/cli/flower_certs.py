@@ -77,7 +77,8 @@ def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
             f'root-certificates = "{(folder / "ca.crt").absolute()}"',
             "",
         ]
-    gate = f"{_bracketed(hosts[0]) if hosts else 'SUPERLINK'}:{GATE}"
+    host = hosts[0] if hosts else "SUPERLINK"
+    gate = f"[{host}]:{GATE}" if ":" in host else f"{host}:{GATE}"
     for name in sites:
         key = folder / "sites" / name
         lines += [
@@ -87,7 +88,3 @@ def commands(folder: Path, hosts: list[str], sites: list[str]) -> str:
             "",
         ]
     return "\n".join(lines).rstrip()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

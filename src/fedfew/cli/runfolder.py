@@ -178,13 +178,9 @@ def write_final_scores(folder: Path, run: Run, federation: Federation) -> dict[s
     found = evaluate(run, federation, lambda outputs, y: pairs.append((y.numpy(), outputs.argmax(1).numpy())))
     if run.task.name == "classification":
         Confusion.of(pairs, federation.classes).write(folder, run.round)
-    scores = {name: [_or_none(v) for v in values.tolist()] for name, values in asdict(found).items()}
+    scores = {name: [None if math.isnan(v) else v for v in values.tolist()] for name, values in asdict(found).items()}
     write_atomically(folder / FINAL_SCORES, json.dumps({"round": run.round} | scores))
     return scores
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _about(federation: Federation) -> dict[str, Any]:

@@ -92,16 +92,10 @@ def _of_single_clients(card: Mapping[str, Any]) -> str:
 
 def _models(card: Mapping[str, Any]) -> str:
     scored = "distilled" in card
-    rows = [
-        f"| {k} | {_users(row)} |{_both_accuracies(row) if scored else ''} `{row['file']}` | `{row['sha256']}` |"
-        for k, row in enumerate(card["models"])
-    ]
+    scores = [f" {row['accuracy']:.1%} | {row['mixture_accuracy']:.1%} |" if scored else "" for row in card["models"]]
+    rows = [f"| {k} | {_users(row)} |{scores[k]} `{row['file']}` | `{row['sha256']}` |" for k, row in enumerate(card["models"])]
     head = "| model | clients that use it |" + (" accuracy | of its mixture |" if scored else "") + " file | SHA-256 |"
     return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *rows])
-
-
-def _both_accuracies(row: Mapping[str, Any]) -> str:
-    return f" {row['accuracy']:.1%} | {row['mixture_accuracy']:.1%} |"
 
 
 def _users(row: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from fedfew.training import privacy, round_record
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.errors import DivergedError
 from fedfew.training.notes import about_losses, of_method, server_without_effect
-from fedfew.training.per_client import PerClient, some
+from fedfew.training.per_client import some
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
 from fedfew.util.spelling import counted
@@ -139,7 +139,7 @@ class ServerLoop:
         if config.aggregation == "masked":
             self._write()  # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice
         if scored:
-            round_record.record(aggregation, state, self._score_clients(number), seconds)
+            round_record.record(aggregation, state, self._exchanges.score(number), seconds)
         if number % config.checkpoint_every == 0 or number == config.rounds:
             self._write()
         self._log_round(number, aggregation, seconds, scored)
@@ -149,7 +149,7 @@ class ServerLoop:
         self._log_event(f"round {number}: sites have revealed their shares of it, and do so once: the models stay as they are")
         self._state.complete(number, ServerStep.none(self._state.state), sampled, [])
         if number == self.config.rounds:
-            self._score_clients(number)
+            self._exchanges.score(number)
         self._write()
 
     def _train_with_quorum(self, number: int, scored: bool) -> tuple[Aggregation | None, Tensor]:
@@ -239,9 +239,6 @@ class ServerLoop:
         updates = sum(reply.message.bytes for reply in replies.values()) + (masked.bytes_up if masked else 0)
         aggregation.replies.bytes_up = losses + updates
         return aggregation
-
-    def _score_clients(self, number: int) -> PerClient:
-        return self._exchanges.score(number)
 
     # -- parts ---------------------------------------------------------------------------------------------------------------
 

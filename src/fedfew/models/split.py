@@ -16,7 +16,8 @@ def head_names(parameters: Mapping[str, Tensor], head: str | None = None) -> lis
     """
     modules = [name.rpartition(".")[0] for name in parameters]
     if head is None:
-        linear = [m for m, (name, t) in zip(modules, parameters.items(), strict=True) if _is_linear_weight(name, t)]
+        weights = {name for name in layer_weights(parameters) if parameters[name].ndim == 2}
+        linear = [module for module, name in zip(modules, parameters, strict=True) if name in weights]
         if not linear:
             raise ValueError("head: the model has no linear layer to take as its head; name the submodule that is")
         head = linear[-1]
@@ -58,7 +59,3 @@ def last_layers(parameters: Mapping[str, Tensor], count: int) -> list[str]:
         return names
     first = layers[-count].rpartition(".")[0]
     return names[next(at for at, name in enumerate(names) if name.rpartition(".")[0] == first) :]
-
-
-def _is_linear_weight(name: str, tensor: Tensor) -> bool:
-    return name.rpartition(".")[2] == "weight" and tensor.ndim == 2

@@ -147,10 +147,12 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     for label, row in rows.items():
         for score in SCORES:
             values = {column: getattr(row[score], column) for column in columns.values()}
-            cells = [_marked(percent(value), best.get((score, column)) == value) for column, value in values.items()]
+            is_best = {column: best.get((score, column)) == value for column, value in values.items()}
+            cells = [f"[bold]{percent(v)}[/bold]" if is_best[column] else percent(v) for column, v in values.items()]
             cells[-1] += _in_brackets(*(worst_client(run, run.scores(score)) for run in runs[label]))
             first = score == SCORES[0]
-            table.add_row(label if first else "", score, *cells, _mean_seconds(runs[label]) if first else "")
+            spent = f"{sum(map(seconds, runs[label])) / len(runs[label]):.1f}"
+            table.add_row(label if first else "", score, *cells, spent if first else "")
     return table
 
 
@@ -169,11 +171,3 @@ def costs(of: Mapping[str, Cost]) -> Table:
             *(f"{count:.4g}" for count in (cost.steps, cost.server_models, cost.client_models, cost.inference_passes)),
         )
     return table
-
-
-def _mean_seconds(runs: Sequence[Run]) -> str:
-    return f"{sum(map(seconds, runs)) / len(runs):.1f}"
-
-
-def _marked(text: str, best: bool) -> str:
-    return f"[bold]{text}[/bold]" if best else text

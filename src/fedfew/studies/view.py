@@ -106,11 +106,8 @@ def _view(spec: Spec, results: Results, study: str, protocol: str, runs: Sequenc
 def _idle_axes(runs: Sequence[Run]) -> set[str]:
     """Axes of the grid that a row does not depend on: FedAvg has no K, so its runs are the same at every K."""
     axes = _in_order(axis for run in runs for axis in run["point"])
-    return {axis for axis in axes if _is_unknown(axis, runs) or _is_idle(axis, runs)}
-
-
-def _is_unknown(axis: str, runs: Sequence[Run]) -> bool:
-    return axis in ("models", "mu") and all(run[axis] is None for run in runs)
+    absent = {axis for axis in ("models", "mu") if all(run[axis] is None for run in runs)}
+    return {axis for axis in axes if axis in absent or _is_idle(axis, runs)}
 
 
 def _is_idle(axis: str, runs: Sequence[Run]) -> bool:

@@ -72,9 +72,6 @@ class DataRecord:
         """Its name, or its number where it has none."""
         return self.client_names[client] if self.client_names else str(client)
 
-    def class_name(self, number: int) -> str:
-        return self.class_names[number] if self.class_names else str(number)
-
     @property
     def names_are_numbers(self) -> bool:
         """Whether the clients' names could be mistaken for their positions."""

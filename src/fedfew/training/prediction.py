@@ -70,7 +70,7 @@ class Predictor(ABC):
     @property
     def class_names(self) -> tuple[str, ...]:
         """One per class; its number where it has no name."""
-        return tuple(self.data.class_name(i) for i in range(self.sample_format.classes))
+        return self.data.class_names or tuple(map(str, range(self.sample_format.classes)))
 
     def for_new_client(self, x: Any, y: Any = None) -> NewClient:
         """What a client that took no part would be served, given some of its data: predicts without ``client``.

@@ -15,7 +15,8 @@ def how_to_repeat(record: Record, files: SideFiles) -> dict[str, Any]:
     versions = {name: str(settings[name]) for name in ("fedfew", "torch") if name in settings}
     fingerprint = settings["federation"].get("fingerprint")
     if record.sites:
-        steps = [_step("The settings of the Flower app (docs/deployment.md says where they go)", _yaml(_without_data(settings)))]
+        of_the_app = {name: value for name, value in settings.items() if name not in ("federation", "fedfew", "torch")}
+        steps = [_step("The settings of the Flower app (see docs/deployment.md)", _yaml(of_the_app))]
     elif files.config:
         config = {name: value for name, value in files.config.items() if value is not None}
         config |= {name: settings[name] for name in ("engine", "chunk") if name in settings}  # what "auto" had chosen
@@ -27,10 +28,6 @@ def how_to_repeat(record: Record, files: SideFiles) -> dict[str, Any]:
 
 def _step(title: str, text: str) -> dict[str, str]:
     return {"title": title, "text": text}
-
-
-def _without_data(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in ("federation", "fedfew", "torch")}
 
 
 def _yaml(values: dict[str, Any]) -> str:
