@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from fedfew import models
 from fedfew.engines import LocalTraining, Stacked
@@ -30,9 +31,45 @@ def words():
     return module, torch.randint(0, 11, (2, 5, 6))
 
 
+class LowRank(nn.Module):
+    """A layer whose weights are a product of two parameters: the gradient of each is a product with the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, x):
+        return x @ (self.b @ self.a).mT
+
+
+def low_rank():
+    return LowRank(), torch.randn(2, 5, 8)
+
+
+class Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out, self.p, self.q = nn.Linear(8, 3), nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return self.out(x)
+
+
+def scales():
+    return Scales(), torch.randn(2, 5, 8)
+
+
+def product(loss, params, context):
+    """The gradient of each of two parameters is the other."""
+    value = loss(params)
+    return value + (params["p"] * params["q"]).sum(), value.detach()
+
+
 @pytest.mark.parametrize(
     ("make", "objective", "operations"),
     [
+        (low_rank, cross_entropy, {"aten._foreach_add_.List": 1}),
+        (scales, product, {"aten.baddbmm_.default": 1, "aten._foreach_add_.List": 1}),
         (mlp, cross_entropy, {"aten.baddbmm_.default": 2, "aten._foreach_add_.List": 1}),
         (mlp, proximal, {"aten._foreach_add_.List": 1}),
         (words, cross_entropy, {"aten.baddbmm_.default": 1, "fedfew.add_rows.default": 1, "aten._foreach_add_.List": 1}),
@@ -44,7 +81,7 @@ def test_parameters_move_by_their_gradients(make, objective, operations):
     module, x = make()
     engine = Stacked(module, LocalTraining(LR, 5), 0)
     weights = {name: t + 0.1 * torch.randn(2, *t.shape) for name, t in module.state_dict().items()}
-    context = {} if objective is cross_entropy else {name: t + 1 for name, t in weights.items()}
+    context = {} if objective is not proximal else {name: t + 1 for name, t in weights.items()}
     y, weight = torch.randint(0, 3, (2, 5)), torch.full((2, 5), 0.2)
     function, rest = engine.differentiation.gradients(objective, weights, context, keyed=False)
     tensors = [x, y, weight, *rest]

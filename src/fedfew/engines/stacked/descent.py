@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from fedfew.engines.stacked.graph import Graph, Node
+from fedfew.engines.stacked.graph import Graph, Node, nodes_in
 from fedfew.engines.stacked.kernels import descend, row_gather
 from fedfew.engines.stacked.traced import Recording, drop_unused
 
@@ -33,7 +33,11 @@ def descending(recording: Recording, parameters: list[int], lr: float, kernels: 
     gradients, reported = cast(tuple[list[Any], Any], output.args[0])  # as the function returns them
     moves = [(arguments[at], g) for at, g in zip(parameters, gradients, strict=True) if isinstance(g, Node)]
     output.args = (reported,)
-    left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr)]
+    moved = {parameter for parameter, _ in moves}
+    for at, (parameter, g) in enumerate(moves):
+        if _origin(g) in moved:  # the gradient of p in p·q is q, which moves too
+            moves[at] = parameter, _copied(graph, g)
+    left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr, moved)]
     if kernels and (sums := {parameter: found for parameter, g in left if (found := _summed(parameter, g)) is not None}):
         nodes, parts, inner = (list(of) for of in zip(*sums.values(), strict=True))
         graph.call_function(torch.ops.fedfew.descend.default, (list(sums), nodes, parts, inner, -lr))
@@ -44,8 +48,25 @@ def descending(recording: Recording, parameters: list[int], lr: float, kernels: 
     return recording
 
 
-def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float) -> bool:
-    """Move the parameter without its gradient, if the gradient is of a kind that allows it and nothing else uses it."""
+def _origin(node: Node) -> Node:
+    """What the value is another view of."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+        node = node.args[0]
+    return node
+
+
+def _copied(graph: Graph, node: Node) -> Node:
+    copy = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.preserve_format})
+    copy.meta = dict(node.meta)
+    return copy
+
+
+def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[Node]) -> bool:
+    """Move the parameter without its gradient, if the gradient is of a kind that allows it and nothing else uses it. A product
+    with a parameter that is moved, as where a layer's weights are a product of two, must be taken before any is."""
+    product = gradient.args[0] if gradient.target is aten.transpose.int else gradient
+    if any(_origin(factor) in moved for factor in nodes_in(product.args)):
+        return False
     if gradient.target is aten.mm.default and not gradient.users:
         graph.call_function(aten.addmm_.default, (parameter, *gradient.args), {"alpha": -lr})
         return True
