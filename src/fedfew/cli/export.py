@@ -45,6 +45,12 @@ def export(
             help="Of a run served as a mixture: one model per client, distilled from its mixture. Reads the run's data again.",
         ),
     ] = False,
+    personal: Annotated[
+        bool,
+        typer.Option(
+            "--personal", help="One model per client: the one that it uses, for methods whose clients have models of their own."
+        ),
+    ] = False,
     model: OwnModel = None,
     method: OwnMethod = None,
     json: flags.Json = False,
@@ -54,7 +60,8 @@ def export(
     The folder holds models/model-0.safetensors and so on, the preprocessing of raw data, card.json, and README.md, the model card
     in prose. It holds no samples. 'fedfew predict' predicts with it, 'fedfew select' chooses the model that fits new data. With
     --peft the models are adapter-0/adapter_model.safetensors and so on, and --model gives the base model to these commands. With
-    --distil there is one model per client, and the card has its test accuracy beside that of the mixture.
+    --distil there is one model per client, and the card has its test accuracy beside that of the mixture. With --personal there
+    is one model per client as well: the one that was scored.
 
     Example: [cyan]fedfew export runs/digits-fedfew-0 -o digits-models[/cyan]
     """
@@ -64,10 +71,14 @@ def export(
 
     check_writable(output, folder=True)
     run, about = load(folder, model, method), runfolder.about_data(folder)
-    if distil:
-        if anonymous or peft is not None:
-            raise ValueError("--distil writes a model per client: it cannot be combined with --anonymous or --peft")
-        place = exports.write_distilled(run, _data_of(folder), output, about=about, force=force)
+    if distil or personal:
+        if anonymous or peft is not None or (distil and personal):
+            flag, other = ("--distil", "--personal") if distil else ("--personal", "--distil")
+            raise ValueError(f"{flag} writes a model per client: it cannot be combined with --anonymous, --peft or {other}")
+        if personal:
+            place = exports.write_personal(run, output, about=about, force=force)
+        else:
+            place = exports.write_distilled(run, _data_of(folder), output, about=about, force=force)
     else:
         write = exports.write if peft is None else partial(exports.write_adapters, base=peft)
         place = write(run, output, about=about, force=force, anonymous=anonymous)
@@ -85,7 +96,8 @@ def export(
         accuracies = f"{found['accuracy']:.1%}, that of the mixtures {found['mixture_accuracy']:.1%}"
         console.print(f"One model per client, distilled from its mixture: mean test accuracy {accuracies}.")
     if of_clients := [model_card.OF_SINGLE_CLIENTS[name] for name in exports.read_card(place)["of_single_clients"]]:
-        console.print(f"It holds of single clients: {', '.join(of_clients)} (--anonymous leaves them out).")
+        without = "" if distil or personal else " (--anonymous leaves them out)"
+        console.print(f"It holds of single clients: {', '.join(of_clients)}{without}.")
     console.print(f"SHA-256 of card.json, to be sent to recipients through another channel: {sha256}")
 
 

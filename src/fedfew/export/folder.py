@@ -82,7 +82,10 @@ def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str
     """The export of a run, its models written in this way."""
     place, modules = Path(folder), kind.modules(run)
     if not modules:
-        raise ValueError(f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export")
+        raise ValueError(
+            f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export; --personal "
+            "(fedfew.export.write_personal) writes the model of each client"
+        )
     _check_free(place, force)
     used = kind.served(run)
     data, served = (anonymised(run.data), {}) if anonymous else (run.data, used)

@@ -55,6 +55,8 @@ def _who_uses_what(card: Mapping[str, Any]) -> str:
             "Each client has one model here, distilled from its mixture of the models trained "
             f"({counted(found['epochs'], 'epoch')} on its own training inputs, without labels)."
         )
+    if card.get("personal"):
+        return "Each client has the model that it uses here, in the order of the clients."
     if not card["scores_are_of_these_models"]:
         return _whose(card)
     if len(card["models"]) == 1:
@@ -76,7 +78,7 @@ def _whose(card: Mapping[str, Any]) -> str:
 def _mixed(card: Mapping[str, Any]) -> bool:
     """Do clients predict with a mixture of the models here?"""
     several = len(card["models"]) > 1 and card["scores_are_of_these_models"] and not _overrides(card, "assigned")
-    return several and (card["training"].get("serve") == "mixture" or _overrides(card, "mixture"))
+    return several and not card.get("personal") and (card["training"].get("serve") == "mixture" or _overrides(card, "mixture"))
 
 
 def _overrides(card: Mapping[str, Any], what: str) -> bool:

@@ -1,0 +1,45 @@
+"""An export of the models that clients use themselves, for methods whose clients have models of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.export.folder import WholeModels, write_as
+from fedfew.methods import METHODS, Method
+from fedfew.models.served import ServedModel
+from fedfew.stack import tensor
+from fedfew.training.run import Run
+
+
+def write_personal(run: Run, folder: str | Path, *, about: Mapping[str, Any] | None = None, force: bool = False) -> Path:
+    """Write the model that each client uses, in the clients' order, and their card to a folder that is not there yet.
+
+    For methods whose clients have models, or parts of models, of their own (Ditto, FedRep, …), which :func:`fedfew.export.write`
+    does not have. about, force: as there.
+    """
+    name = run.settings["method"]["name"]
+    if name in METHODS and METHODS[name].around is not Method.around:
+        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
+    if run.state.mixture is not None and run.state.mixture.shape[1] > 1:
+        raise ValueError("clients predict with mixtures of the server's models: fedfew.export.write has all that they use")
+    return write_as(PersonalModels(), run, folder, about or {}, force, anonymous=False)
+
+
+class PersonalModels(WholeModels):
+    """One model per client, in the clients' order."""
+
+    def modules(self, run: Run) -> Sequence[nn.Module]:
+        used = (run.model_of(client) for client in range(run.clients))
+        return [m.models[0] if isinstance(m, ServedModel) else m for m in used]
+
+    def served(self, run: Run) -> dict[str, Tensor]:
+        prior = {"log_prior": tensor(run.state.priors, "log_prior")} if run.state.priors else {}
+        return {"choice": torch.arange(run.clients), **prior}
+
+    def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        return {"scores_are_of_these_models": True, "personal": True}

@@ -1,0 +1,52 @@
+"""An export of the models that clients use themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedfew
+from fedfew import export
+from tests.helpers import call, refused
+
+DATA = fedfew.data.digits(clients=3)
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedrep", "local", "fedfew"])
+def test_each_client_has_the_model_that_was_scored(method: str, tmp_path: Path) -> None:
+    run = fedfew.train(DATA, "mlp", method, rounds=2, label_prior="client", device="cpu")
+    found = export.read(export.write_personal(run, tmp_path / "e"))
+    assert len(found.models) == 3
+    for client in range(3):
+        x, y = DATA.test.of(client)
+        outputs = found.model_of(client)(x)
+        torch.testing.assert_close(outputs, run.model_of(client)(x))
+        accuracy = float((outputs.argmax(1) == y).double().mean())
+        assert accuracy == pytest.approx(float(run.history.served_accuracy[-1][client]))
+    page = (tmp_path / "e" / "README.md").read_text()
+    assert "Each client has the model that it uses here, in the order of the clients." in page
+    assert "mixture" not in page.partition("## Settings")[0]
+
+
+def test_what_has_no_model_per_client_is_refused(tmp_path: Path) -> None:
+    memory = fedfew.train(DATA, "mlp", "knnper", rounds=1, device="cpu")
+    with pytest.raises(ValueError, match="clients of knnper predict with more than a model"):
+        export.write_personal(memory, tmp_path / "e")
+    mixed = fedfew.train(DATA, "linear", "fedfew", rounds=1, serve="mixture", device="cpu")
+    with pytest.raises(ValueError, match=r"mixtures of the server's models: fedfew\.export\.write has all"):
+        export.write_personal(mixed, tmp_path / "e")
+
+
+@pytest.mark.usefixtures("here")
+def test_from_the_command_line() -> None:
+    fedfew.train(DATA, "mlp", "fedrep", rounds=1, device="cpu").save("r")
+    assert "--personal (fedfew.export.write_personal) writes the model of each client" in refused("export", "r", "-o", "e")
+    assert "3 models" in call("export", "r", "-o", "e", "--personal").stdout
+    assert "cannot be combined with --anonymous, --peft or --distil" in refused(
+        "export", "r", "-o", "f", "--personal", "--anonymous"
+    )
+    assert "cannot be combined with --anonymous, --peft or --personal" in refused(
+        "export", "r", "-o", "f", "--personal", "--distil"
+    )
