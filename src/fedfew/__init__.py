@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from fedfew.training.api import train
     from fedfew.training.errors import DivergedError, Interrupted
     from fedfew.training.history import History
+    from fedfew.training.loading import load
     from fedfew.training.on_round import Progress
-    from fedfew.training.run import Run, load
+    from fedfew.training.run import Run
 
 __all__ = [
     "APFL",
@@ -64,7 +65,8 @@ _HOME = {
     "training.history": ["History"],
     "training.errors": ["DivergedError", "Interrupted"],
     "training.on_round": ["Progress"],
-    "training.run": ["Run", "load"],
+    "training.loading": ["load"],
+    "training.run": ["Run"],
     "evaluation.selection": ["join", "select"],
     "export.model_file": ["load_model"],
 }

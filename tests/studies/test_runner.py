@@ -160,7 +160,7 @@ def test_ctrl_c_stops_at_a_rounds_end_and_says_how_to_go_on(tmp_path, undisturbe
     hold.go_on()
     _, err = first.communicate(timeout=600)
     assert first.returncode == 130, err
-    assert f"Stopped, 1 runs are left. To continue: fedfew study run {file} --folder {tmp_path}" in err.replace("\n", " ")
+    assert f"Stopped with 1 run left. To continue: fedfew study run {file} --folder {tmp_path}" in err.replace("\n", " ")
     assert list((tmp_path / "runs" / cell.key).glob("round-*"))
     run_study(study(**LONG), tmp_path)
     assert outcome(tmp_path, cell.key) == outcome(root, cell.key)

@@ -14,11 +14,11 @@ from fedfew.data import tensorfile
 from fedfew.methods import FedAvg
 from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
+from fedfew.models.recorded import named_factory
 from fedfew.models.served import ServedModel
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.data_record import DataRecord
 from fedfew.training.new_client import NewClient
-from fedfew.training.run import named_factory
 from fedfew.training.sample_format import SampleFormat
 
 

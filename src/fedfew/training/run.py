@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,23 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedfew import methods, models
-from fedfew.adapters import TrainedPart
 from fedfew.federation import Federation
-from fedfew.methods import LocalOnly, Method
+from fedfew.methods import Method
 from fedfew.models import ModelFactory
-from fedfew.models.own import OwnModel
+from fedfew.models.recorded import named_factory
 from fedfew.models.served import ServedModel
 from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
 from fedfew.tasks import Criterion, Task, chosen, recorded_task
 from fedfew.training import checkpoint, confusion
-from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.checkpoint import State
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
-from fedfew.training.own_method import NotImported
 from fedfew.training.prediction import Predictor
 from fedfew.training.sample_format import SampleFormat
 from fedfew.util.spelling import counted
@@ -250,45 +245,3 @@ class Run(Predictor):
             f"<Run {s['method']['name']} on {s['federation']['name']}: round {self.round} of {s['rounds']}, "
             f"{counted(s['federation']['clients'], 'client')}>"
         )
-
-
-def load(folder: str | Path, model: ModelFactory | nn.Module | None = None) -> Run:
-    """The run saved in a folder (its newest intact checkpoint).
-
-    model: needed only for the models of a run that was made with a module of your own: the same zero-argument callable
-        or instance.
-    """
-    if not isinstance(folder, (str, Path)) or Path(folder).is_file():
-        given = f"{folder} is a file" if isinstance(folder, (str, Path)) else f"a {type(folder).__name__} was given"
-        raise TypeError(
-            f"fedfew.load reads the folder of a run, but {given}. Data are loaded with fedfew.data.load(data, label=…, client=…)"
-        )
-    state, refused = checkpoint.read_newest(Path(folder))
-    for reason in refused:
-        warnings.warn(f"{folder} is read as it was after round {state.round}: {reason}", stacklevel=2)
-    settings = state.settings
-    factory: ModelFactory = named_factory(settings) if model is None else OwnModel(model)
-    factory = TrainedPart.recorded(settings).of(factory)
-    policy = settings.get("batch_norm", "average")
-    if settings["method"]["name"] not in methods.METHODS:  # the scores are there without it
-        absent: Any = NotImported(settings["method"]["name"])
-        run = Run(state, with_policy(policy, factory, LocalOnly())[0], absent)
-    else:
-        run = Run(state, *with_policy(policy, factory, methods.make(**methods.recorded(settings["method"]))))
-    run.folder = Path(folder)
-    return run
-
-
-def named_factory(settings: dict[str, Any]) -> ModelFactory:
-    """The factory of a run whose model has a name. A module of the user's own is never imported by its name in the run."""
-    name, data = settings["model"], settings["federation"]
-
-    def build() -> nn.Module:
-        if name not in models.MODELS:
-            raise ValueError(
-                f"the run was made with the module {name!r}, which is not one of fedfew's own: pass it as model=… "
-                "(a zero-argument callable; on the command line --model module:factory)"
-            )
-        return models.factory(name, data["shape"], data["classes"], data.get("vocabulary"), data.get("padding"))()
-
-    return build
