@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedfew.federation import Federation
 from fedfew.methods import FedAvg, FedFew, Reply
 from fedfew.stack import Tree, leaves
 from fedfew.weighted_mean import WeightedMean
@@ -40,6 +41,21 @@ def test_one_model_with_equal_weights_is_fedavg() -> None:
     fedavg = tensors(train(FedAvg(), data))
     for name, value in fedavg.items():
         assert_close(fedfew[name].nan_to_num(-1.0), value.nan_to_num(-1.0))
+
+
+@pytest.mark.parametrize("mu", [0.02, 0.2, 5.0])
+def test_a_federation_twice_over_is_the_same(mu: float) -> None:
+    """Of clients, and of samples: μ and the weights depend neither on M nor on the unit of the counts (with no limit on α)."""
+    data = federation()
+    rows = {name: [split.of(i) for i in range(len(data))] for name, split in data.splits.items()}
+    clients_twice = Federation.from_arrays(rows["train"] * 2, rows["test"] * 2, classes=data.classes)
+    samples = [(torch.cat([x, x]), torch.cat([y, y])) for x, y in rows["train"]]
+    samples_twice = Federation.from_arrays(samples, rows["test"], classes=data.classes)
+    method = FedFew(models=2, mu=mu, most_share=1.0)
+    once = [theta(m.state_dict()) for m in train(method, data, **FULL_BATCH).models]
+    for other in (clients_twice, samples_twice):
+        for model, expected in zip(train(method, other, **FULL_BATCH).models, once, strict=True):
+            assert_close(theta(model.state_dict()), expected)
 
 
 @settings(max_examples=15, deadline=None)
