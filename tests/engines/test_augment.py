@@ -120,3 +120,6 @@ def test_what_cannot_be():
     tokens = fedfew.Federation.from_arrays(*[[(np.zeros((4, 2, 3, 3), np.int64), np.zeros(4))]] * 2, classes=2)
     with pytest.raises(ValueError, match="int64"):
         train("flip", data=tokens)
+    channels_last = fedfew.Federation.from_arrays(*[[(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(4))]] * 2, classes=2)
+    with pytest.raises(ValueError, match=r"augment 'flip' is for images .* \[8, 8, 3\]: their channels seem to come last"):
+        train("flip", data=channels_last, model="mlp")

@@ -65,6 +65,13 @@ def test_the_head_is_the_last_linear_layer(name):
     assert [len(state[n]) for n in head_names(state)] == [classes, classes]
 
 
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "resnet18-gn"])
+def test_images_with_channels_last_are_refused(name):
+    """resnet18 would take them for images of width 3 with 32 channels."""
+    with pytest.raises(ValueError, match=rf"{name} is for images .* \[32, 32, 3\]: their channels seem to come last. Move them"):
+        models.build(name, (32, 32, 3), 10)
+
+
 def test_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"cnn needs images.*\[3, 8, 8\]"):
         models.build("cnn", (3, 8, 8), 10)

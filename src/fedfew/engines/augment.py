@@ -12,6 +12,7 @@ from fedfew import random_streams
 from fedfew.config import Augment, LocalTraining
 from fedfew.engines import mixup
 from fedfew.federation import Samples, as_input
+from fedfew.models.image_shape import check_channels_first
 
 PADDING = 4  # pixels on every side, of which a crop of the old size is taken
 
@@ -26,6 +27,8 @@ def check(training: LocalTraining, samples: Samples) -> None:
             f"augment is {augment!r}, which is for images of shape [channels, height, width], but these samples are "
             f"{list(samples.x.shape[1:])} of {samples.x.dtype}"
         )
+    if augment != "none":
+        check_channels_first(samples.x.shape[1:], f"augment {augment!r}")
 
 
 def augmented(x: Tensor, augment: Augment, key: Tensor, first: int | Tensor, black: float) -> Tensor:

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedfew.models.image_shape import check_channels_first
+
 
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two 5×5 convolutions (32, 64) without padding, each with ReLU and 2×2 pooling, then 512 hidden units.
@@ -31,6 +33,7 @@ def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _cnn(shape: tuple[int, ...], classes: int, first: int, second: int, *hidden: int) -> nn.Module:
+    check_channels_first(shape, "cnn")
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise ValueError(f"cnn needs images of shape [channels, height ≥ 16, width ≥ 16], not {list(shape)}")
     channels, height, width = shape

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from fedfew.models.image_shape import check_channels_first
+
 Norm = Callable[[int], nn.Module]  # channels → the layer that normalises them
 GROUPS = 32  # of GroupNorm (Wu and He 2018)
 
@@ -67,6 +69,7 @@ def resnet18_gn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _channels(shape: tuple[int, ...], name: str) -> int:
+    check_channels_first(shape, name)
     if len(shape) != 3:
         raise ValueError(f"{name} needs images of shape [channels, height, width], not {list(shape)}")
     return shape[0]
