@@ -139,8 +139,10 @@ class Differentiation:
             importance, rest = (rest[-1], rest[:-1]) if weighted else (None, rest)
             key = rest[-1] if keyed else None
             minimised, reported = self._map(objective, from_named(named), x, y, weight, importance, fixed, key, smoothing)
-            scales = torch.ones_like(minimised) if scale is None else scale.to(minimised.dtype).expand_as(minimised)
-            return list(torch.autograd.grad(minimised, trained, scales, allow_unused=True)), reported.detach()
+            if scale is not None:
+                minimised = minimised * scale.to(minimised.dtype).expand_as(minimised)
+            # not with grad_outputs, for which PyTorch would import its compiler
+            return list(torch.autograd.grad(minimised.sum(), trained, allow_unused=True)), reported.detach()
 
         return gradients, [*leaves(weights), *leaves(context)]
 
