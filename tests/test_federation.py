@@ -69,6 +69,20 @@ def test_tensors_that_require_gradients_are_taken_as_they_are():
     assert x.tolist() == [[1, 1, 1]] * 2
 
 
+def test_arrays_that_cannot_be_written_to_are_taken_without_a_warning():
+    x, y = client()
+    x.flags.writeable = y.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Federation.from_arrays([(x, y)], [(x, y)], classes=2).classes == 2
+
+
+def test_complex_numbers_are_refused():
+    pair = client(dtype=np.complex64)
+    with pytest.raises(ValueError, match=r"client 0: train samples are complex numbers \(torch.complex64\): give their real"):
+        Federation.from_arrays([pair], [pair])
+
+
 def test_bytes_are_pixels():
     assert as_input(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1, 1]
     tokens = torch.tensor([3, 7])

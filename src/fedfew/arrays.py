@@ -35,7 +35,9 @@ def checked(split: str, inputs: Sequence[Any], ys: Sequence[Any], task: TaskName
 
 def _checked(where: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor]:
     try:
-        x, y = (a.detach() if isinstance(a, Tensor) else torch.as_tensor(np.ascontiguousarray(a)) for a in (x, y))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing is written to it
+            x, y = (a.detach() if isinstance(a, Tensor) else torch.as_tensor(np.ascontiguousarray(a)) for a in (x, y))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
     if len(x.shape) == 0 or len(x) == 0:
@@ -46,6 +48,8 @@ def _checked(where: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor
         if not x.isfinite().all():
             bad = int((~x.flatten(1).isfinite().all(1) if x.ndim > 1 else ~x.isfinite()).nonzero()[0])
             raise ValueError(f"{where} sample {bad} contains NaN or infinite values")
+    elif x.is_complex():
+        raise ValueError(f"{where} samples are complex numbers ({x.dtype}): give their real and imaginary parts as features")
     elif x.dtype == torch.bool:
         x = x.to(torch.float32)
     elif x.dtype != torch.uint8:

@@ -322,6 +322,11 @@ def test_settings_without_effect_are_reported():
     assert any("serve is mixture, but local serves each client a single model" in event for event in events)
 
 
+def test_server_clusters_of_a_single_client_take_the_recipe():
+    alone = skewed().take(torch.tensor([0]))
+    assert train(METHODS["cfl"](models=1), alone, rounds=1, participation=1.0, recipe="strong").round == 1
+
+
 @pytest.mark.parametrize("method", ["ditto", "fedavg", "fedfew", "fedrep"])
 def test_an_average_that_no_client_is_served_is_reported(method):
     events = []

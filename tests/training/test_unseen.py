@@ -180,6 +180,15 @@ def test_a_client_with_one_sample_has_nothing_to_check():
     assert run.history.left_out.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("engine", ["sequential", "threaded", "stacked"])
+def test_where_all_clients_have_one_sample_it_is_as_without(engine):
+    data = federation((1,) * 4)
+    settings = PLAIN | {"engine": engine}
+    plain, checked = (train(FEW, data, check_share=share, **settings) for share in (0.0, 0.2))
+    for one, other in zip(plain.models, checked.models, strict=True):
+        assert_same(dict(one.state_dict()), dict(other.state_dict()))
+
+
 def test_a_client_that_cannot_be_used_takes_its_losses_with_it():
     losses = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan], [3.0, 4.0]])
     of = Reply({"a": torch.zeros(3, 2, 1)}, losses, torch.tensor([5, 6, 7]), 10 * losses)

@@ -62,7 +62,7 @@ def _serves_the_server(method: Method, state: State) -> bool:
     """Does what a client is served depend on the server's models?"""
 
     def served(value: int) -> list[torch.Tensor]:
-        filled = tree_map(lambda t: t.new_full((), value).expand_as(t), state.server)
+        filled = tree_map(lambda t: t.new_full((), value).expand_as(t) if t.is_floating_point() else t, state.server)
         return leaves(method.candidates(filled, state.own, torch.tensor([0])))
 
     return any(not torch.equal(a, b) for a, b in zip(served(0), served(1), strict=True))

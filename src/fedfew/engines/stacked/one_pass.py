@@ -76,7 +76,7 @@ class OnePass:
         if self.engine.mixes_samples:
             return 0
         each = leaves(params)[0].shape[1] * sum(s.longest for s in splits) * bytes_per_sample
-        return min(SMALL, allowance(splits[0].y.device) // 4) // each
+        return min(SMALL, allowance(splits[0].y.device) // 4) // max(1, each)  # clients of one sample keep none apart
 
     def scores(self, params: Tree, splits: Sequence[Samples], log_weights: Tensor | None = None) -> list[ModelScores]:
         """Scores ``[C, S]`` of ``params[R, S, …]``, each shared by C/R clients, on each split (the loss alone on all but the
