@@ -97,7 +97,8 @@ def _summed(parameter: Node, gradient: Node) -> tuple[Node, int, int] | None:
     total: Any = gradient
     while total.target in VIEWS and set(total.args[0].users) == {total}:
         total = total.args[0]
-    if total.target is aten.sum.dim_IntList and len(total.args[1]) == 1 and not total.kwargs:
+    in_float32 = total.kwargs.get("dtype") in (None, torch.float32)  # autocast asks for it
+    if total.target is aten.sum.dim_IntList and len(total.args[1]) == 1 and in_float32:
         parts, (axis,) = total.args[:2]
         length, dtype = parts.meta["like"]
         in_order = _is_dense(_layout(parts)) and _is_dense(_layout(total))

@@ -76,3 +76,14 @@ def test_a_recorded_step_sums_where_it_adds(channels_last, monkeypatch):
     torch.testing.assert_close(step.forward(x, y, weight, *rest), losses)
     for got, right in zip(weights.values(), want, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "found"), [(None, True), (torch.float32, True), (torch.float64, False)])
+def test_a_sum_that_autocast_asks_to_be_in_float32_is_one_too(dtype, found):
+    def gradients(parameter, parts):
+        summed = parts.sum(0, dtype=dtype) if dtype else parts.sum(0)
+        return [summed.float()], parts.sum()
+
+    step = descending(recorded(gradients, (torch.zeros(3), torch.ones(4, 3))), [0], 0.1, kernels=True)
+    (moved,) = (node for node in step.graph.nodes if str(node.target) == "fedfew.descend.default")
+    assert moved.args[2] == [4 if found else 1]

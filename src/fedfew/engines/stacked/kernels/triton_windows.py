@@ -156,11 +156,11 @@ def from_windows(
     n, r = at // (F * KW * KH) % N, at // (F * KW * KH * N)
     within = (r * 4 * N + n) * Q + (kh * WIDTH + kw) * C + c
     between = total // (F * KW * KH) * 4 * Q
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc, none = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
     for first in range(0, splits, AT_ONCE):
-        split = first + tl.arange(0, AT_ONCE)
-        there = (split < splits)[:, None] & (at < total)[None, :]
-        for sub in tl.static_range(4):
-            moved = within + sub * N * Q + (sub // 2 * WIDTH + sub % 2) * STRIDE * C
-            acc += tl.sum(tl.load(parts + (split * between)[:, None] + moved[None, :], mask=there, other=0.0), 0)
+        for split in tl.static_range(AT_ONCE):
+            there = (at < total) & (none + first + split < splits)
+            for sub in tl.static_range(4):
+                moved = within + sub * N * Q + (sub // 2 * WIDTH + sub % 2) * STRIDE * C
+                acc += tl.load(parts + (first + split) * between + moved, mask=there, other=0.0)
     tl.store(out + at, acc, mask=at < total)

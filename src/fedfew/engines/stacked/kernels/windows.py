@@ -75,8 +75,8 @@ def weight_gradient(x: Tensor, g: Tensor, source: Tensor, shape: launch.Shape) -
     )  # fmt: skip
     dw = torch.empty(R, N, shape.height, shape.width, shape.channels, device=g.device)
     start(
-        triton_windows.from_windows, (-(-dw.numel() // 64),),
+        triton_windows.from_windows, (-(-dw.numel() // 128),),
         parts, dw, count, dw.numel(),
-        shape.channels, CHANNELS, N, shape.height, shape.width, shape.stride, AT_ONCE=16, BLOCK=64, num_warps=4,
+        shape.channels, CHANNELS, N, shape.height, shape.width, shape.stride, AT_ONCE=4, BLOCK=128, num_warps=4,
     )  # fmt: skip
     return dw[None], db
