@@ -51,7 +51,7 @@ def test_clients_that_change_from_round_to_round_draw_alone():
 
 @pytest.mark.parametrize("most", [4 * 2 * SAMPLES.longest, 4 * 2 * SAMPLES.longest - 1])
 def test_long_orders_are_drawn_alone(most, monkeypatch):
-    monkeypatch.setitem(orders.FEW, "cpu", most)
+    monkeypatch.setattr(orders, "FEW", most)
     found = Orders(3)
     found.of(work(1), 0)
     assert (found.of(work(2), 0) is None) == (most < 4 * 2 * SAMPLES.longest)

@@ -1,7 +1,7 @@
 """The order in which replicas see their samples, drawn for several rounds at once where the same clients train in each.
 
 Between two rounds of a small stack the processor's caches are full of weights, and drawing one order takes four times as long as
-drawing one right after another. On a GPU an order is some hundred small kernels, of any size, for which a round would wait.
+drawing one right after another.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fedfew.local import LocalEpochs
 from fedfew.stack import leaves
 
 AHEAD = 16  # rounds
-FEW = {"cpu": 2**14, "cuda": 2**19}  # numbers of one order; larger ones take their time whenever they are drawn
+FEW = 2**14  # numbers of one order; larger ones take their time whenever they are drawn
 
 
 class Orders:
-    """Orders ``[C, K, longest]`` of an engine's epochs."""
+    """Orders ``[C, K, longest]`` of an engine's epochs on the CPU."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -29,7 +29,7 @@ class Orders:
     def of(self, work: LocalEpochs, epoch: int) -> Tensor | None:
         """The order of this epoch; None: it is to be drawn alone, for other clients than in the last round or many samples."""
         models = leaves(work.params)[0].shape[1]
-        if models * len(work.clients) * work.samples.longest > FEW.get(work.samples.count.device.type, 0):
+        if work.samples.count.is_cuda or models * len(work.clients) * work.samples.longest > FEW:
             return None
         name = epoch, models
         again = name in self._last and self._last[name][1] is work.samples and torch.equal(self._last[name][0], work.clients)
