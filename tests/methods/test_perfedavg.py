@@ -70,3 +70,15 @@ def test_where_the_curvature_is_above_one_over_alpha_first_order_steps_go_uphill
             data, lambda: torch.nn.Linear(1, 1, bias=False), method, rounds=1, lr=0.01, batch_size=4, start=[model]
         )
         assert_close(run.models[0].weight.detach(), factor * model.weight.detach())
+
+
+def test_where_the_curvature_is_one_over_alpha_the_model_stays() -> None:
+    """F(w) = 8·w²/2, α = 1/8: one step of a client's own leads to the minimum from anywhere, so nothing pulls w back."""
+    x, y = torch.full((4, 1), 2.0).numpy(), torch.zeros(4, 1).numpy()
+    data = fedfew.Federation.from_arrays([(x, y)] * 2, [(x, y)] * 2, task="regression")
+    model = torch.nn.Linear(1, 1, bias=False)
+    build, settings = lambda: torch.nn.Linear(1, 1, bias=False), {"rounds": 3, "lr": 0.01, "batch_size": 4, "start": [model]}
+    run = fedfew.train(data, build, PerFedAvg(alpha=1 / 8), **settings)
+    assert_close(run.models[0].weight.detach(), model.weight.detach())
+    fedavg = fedfew.train(data, build, FedAvg(), **settings)
+    assert_close(fedavg.models[0].weight.detach(), (1 - 0.01 * 8) ** 3 * model.weight.detach())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedfew.methods import CFL, METHODS, PACFL, CLoVE, FedAvg, FedDyn, FedGroup, FedMTL, FedSoft, FeSEM, Method, make
+from fedfew.methods import CFL, METHODS, PACFL, CLoVE, FedAvg, FedDyn, FedGroup, FedMTL, FedSoft, FeSEM, Method, PerFedAvg, make
 from fedfew.methods.base import Fresh
 from fedfew.methods.cfl import bipartition
 from tests.methods.small import (
@@ -48,11 +48,17 @@ def test_a_method_that_gives_no_reason_has_models_for_the_optimiser(name: str) -
         (FedMTL(), "keeps the mean of its clients' models on the server"),
         (FedSoft(), "makes its centres anew"),
         (FeSEM(), "makes its centres anew"),
+        (PerFedAvg(), "has a training loss that jumps with server momentum"),
     ],
 )
 def test_a_state_that_is_no_sum_of_updates_is_left_alone_and_that_is_reported(method: Method, why: str) -> None:
     assert_same(tensors(train(method)), tensors(train(method, **MOMENTUM)))
     assert any(f"server_optimizer is momentum, but {method.name} {why}" in event for event in events_of(method, **MOMENTUM))
+
+
+def test_per_fedavg_without_a_step_of_its_own_is_fedavg_with_momentum_too() -> None:
+    fedavg, run = (train(m, **MOMENTUM) for m in (FedAvg(), PerFedAvg(alpha=0.0)))
+    assert_same(dict(run.models[0].state_dict()), dict(fedavg.models[0].state_dict()), 2e-6)
 
 
 def test_fedmtls_mean_stays_that_of_its_clients() -> None:

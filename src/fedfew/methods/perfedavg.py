@@ -24,6 +24,9 @@ class PerFedAvg(FedAvg):
 
     All gradients of a step are taken on one batch, where the paper draws one for each. A client keeps the model that is one step
     on all its data away from the model it received last, and uses that.
+
+    With server momentum the training loss jumps (docs/methods/perfedavg.md), so the server's optimiser has no effect if α > 0.
+    A likely reason: where the curvature is near 1/α local steps hardly move the model, and nothing stops the momentum.
     """
 
     variant: Literal["FO", "HF"] = "HF"
@@ -40,6 +43,10 @@ class PerFedAvg(FedAvg):
     when: ClassVar[str] = "clients have little data or memory, and must personalise in one step"
     served: ClassVar[str] = "the client's personal model: one step away from the global model that it received in its last round"
     adapted: ClassVar[str] = "the client's personal model (it is kept from round to round, so the two scores are the same)"
+
+    @property
+    def not_optimised(self) -> str:
+        return "has a training loss that jumps with server momentum" if self.alpha else ""
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.alpha == 0:
