@@ -11,9 +11,9 @@ import torch
 pytest.importorskip("flwr")
 
 from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.exchanges import Exchanges
 from fedfew.flower.messages import FAILED, MASK, REVEAL, SHARE_KEYS, TRAIN, SiteMessage
 from fedfew.flower.secure.server import MaskingServer
-from fedfew.flower.server_loop import ServerLoop
 from fedfew.flower.server_state import ServerState
 from fedfew.flower.site_errors import SiteError
 from fedfew.stack import named_leaves
@@ -300,7 +300,7 @@ def test_a_server_killed_after_unmasking_does_not_get_a_second_sum(tmp_path, mon
 def test_a_masked_round_is_checkpointed_at_once(tmp_path, monkeypatch):
     """Whatever checkpoint-every is, and before the round is scored."""
     rounds = []
-    monkeypatch.setattr(ServerLoop, "_score_clients", lambda self, number: rounds.append(saved()) or PerClient(4))
+    monkeypatch.setattr(Exchanges, "score", lambda self, number: rounds.append(saved()) or PerClient(4))
 
     def saved():
         return sorted(path.name for path in (tmp_path / "run").glob("round-*"))[-1]
