@@ -9,7 +9,7 @@ from torch import nn
 import fedfew
 from fedfew import random_streams
 from fedfew.engines import Sequential, Stacked, Threaded
-from fedfew.engines.augment import PADDING, augmented, black
+from fedfew.engines.augment import PADDING, black, moved, moves
 from fedfew.federation import Samples
 from tests.engines.small import assert_close, images, trained
 from tests.helpers import difference, federation, same_history, same_run
@@ -20,6 +20,11 @@ KEY = torch.tensor(7)
 
 def conv():
     return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
+
+
+def augmented(x, augment, key, first, black):
+    """The images as a replica with this key sees them, the first at position ``first`` of the epoch."""
+    return moved(x, moves(augment, key, first + torch.arange(x.shape[-4])), black)
 
 
 def draws(n, first=0):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import fedfew
-from fedfew.engines import LocalTraining, Threaded
+from fedfew.engines import LocalTraining, Sequential, Threaded, evaluation
 from fedfew.engines.threaded import ChannelsLastPool, _GradientLaidOut
 from fedfew.local import LocalEpochs, cross_entropy
-from fedfew.stack import leaves
+from fedfew.stack import leaves, tree_map
 from tests.engines.small import images, replicas
 from tests.helpers import same_run
 
@@ -168,3 +168,49 @@ def test_the_users_model_stays_as_it_was(fails):
         assert not any(layer.training for layer in model.modules())
         assert all(torch.equal(state[name], t) for name, t in model.state_dict().items())
         assert not any(p.grad is not None or not p.requires_grad for p in model.parameters())
+
+
+def test_a_last_batch_of_one_image_is_trained_on(cores):
+    """How a convolution lays out the result for one image depends on strides that are never used."""
+    cores(1)  # with more threads PyTorch takes another algorithm for small convolutions
+
+    def small():
+        convolutions = [nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.MaxPool2d(2)]
+        return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(32, 3))
+
+    data = images(sizes=(6, 11), shape=(3, 8, 8))
+    found = []
+    for engine in (Threaded, Sequential):
+        engine = engine(small(), LocalTraining(lr=0.1, batch_size=5), seed=3)
+        found.append(engine.train(LocalEpochs(replicas(small, 2), data.train, data.ids, 2, cross_entropy, {}, 2)))
+    torch.testing.assert_close(found[0][1], found[1][1])
+    for a, b in zip(*(leaves(tree) for tree, _ in found), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_models_are_scored_on_images_channels_last(monkeypatch):
+    """In plain layout pooling alone takes longer than all else."""
+    seen = []
+
+    class Seeing(nn.Flatten):
+        def forward(self, x):
+            seen.append((len(x), x.is_contiguous(memory_format=torch.channels_last)))
+            return super().forward(x)
+
+    monkeypatch.setattr(evaluation, "IMAGES_ON_CPU", 20)
+
+    def model():
+        return nn.Sequential(nn.Conv2d(3, 8, 5), nn.MaxPool2d(2), Seeing(), nn.Linear(288, 3))
+
+    engine = Threaded(model(), LocalTraining(lr=0.1, batch_size=5), seed=3)
+    params, weights = replicas(model, len(DATA)), torch.full((len(DATA), 2), 0.5)
+    shared = tree_map(lambda t: t[:1], params)
+    scored = [engine.score(params, DATA.train).loss, engine.score(shared, DATA.train).loss]
+    scored += [part.loss for each in (params, shared) for part in engine.score_mixture(each, DATA.train, weights)]
+    assert all(channels_last for _, channels_last in seen)
+    assert max(size for size, _ in seen) == 20
+    plain = Sequential(model(), LocalTraining(lr=0.1, batch_size=5), seed=3)
+    expected = [plain.score(params, DATA.train).loss, plain.score(shared, DATA.train).loss]
+    expected += [part.loss for each in (params, shared) for part in plain.score_mixture(each, DATA.train, weights)]
+    for a, b in zip(scored, expected, strict=True):
+        torch.testing.assert_close(a, b)

@@ -31,14 +31,9 @@ def check(training: LocalTraining, samples: Samples) -> None:
         check_channels_first(samples.x.shape[1:], f"augment {augment!r}")
 
 
-def augmented(x: Tensor, augment: Augment, key: Tensor, first: int | Tensor, black: float) -> Tensor:
-    """Images ``x[…, B, C, H, W]`` as a replica with ``key[…]`` sees them, the first at position ``first`` of the epoch."""
-    return moved(x, moves(augment, key, first + torch.arange(x.shape[-4], device=x.device)), black)
-
-
 def moves(augment: Augment, key: Tensor, position: Tensor) -> Tensor:
-    """``[…, B, 3]``, int32: whether the image at each position ``[B]`` of the epoch is mirrored (1 or 0), and by how many rows
-    and columns its window is shifted."""
+    """``[…, B, 3]``, int32, of a replica with ``key[…]``: whether the image at each position ``[B]`` of the epoch is mirrored (1
+    or 0), and by how many rows and columns its window is shifted."""
     draw = random_streams.count(key[..., None], position)
     mirrored = random_streams.uniform(draw, 0) >= 0.5
     shifts = [_shift(draw, 1), _shift(draw, 2)] if augment == "crop-flip" else [torch.zeros_like(draw)] * 2

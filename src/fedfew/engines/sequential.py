@@ -17,10 +17,10 @@ from torch.optim.sgd import sgd
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
-from fedfew.engines.augment import augmented, black
+from fedfew.engines.augment import black, moved, moves
 from fedfew.engines.base import BETAS, EPS, Engine, Pass
 from fedfew.engines.dropout import keyed
-from fedfew.engines.evaluation import ModelScores, evaluation_batches, forward, totals
+from fedfew.engines.evaluation import ModelScores, forward, totals
 from fedfew.engines.loss import BatchLoss, ClientTerms, client_terms, shifted
 from fedfew.federation import Samples
 from fedfew.local import LocalEpochs, Loss, Objective, Projection, Through
@@ -139,10 +139,6 @@ class Sequential(Engine):
         _, losses = self._for_each_replica(train, work.params, work.samples)
         return trained, losses
 
-    def _laid_out(self, x: Tensor) -> Tensor:
-        """Inputs in the memory layout that is fastest."""
-        return x
-
     def _for_each_replica(self, work: Work, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         """work(engine, i, k) for every client i and model k, its results stacked again: [C, K, …]."""
         clients, models = leaves(params)[0].shape[:2]
@@ -165,15 +161,18 @@ class Sequential(Engine):
         mean_loss = torch.zeros((), device=rows.device)
         for epoch in epochs:
             mean_loss = torch.zeros((), device=rows.device)
+            shifts = None
+            if epoch.augment is not None:  # of all steps at once: a hash of few numbers takes as long as one of many
+                shifts = moves(settings.augment, epoch.augment, torch.arange(len(rows), device=rows.device))
             for step, batch in enumerate(rows[epoch.order[: len(rows)]].split(settings.batch_size)):
+                window = slice(step * settings.batch_size, step * settings.batch_size + len(batch))
                 inputs, labels = samples.inputs(batch), samples.y[batch]
-                if epoch.augment is not None:
-                    first = step * settings.batch_size
-                    inputs = augmented(inputs, settings.augment, epoch.augment, first, black(samples))
+                if shifts is not None:
+                    inputs = moved(inputs, shifts[window], black(samples))
                 inputs = self._laid_out(inputs)
                 drawn = Drawn(
                     None if epoch.mixup is None else epoch.mixup[step],
-                    None if epoch.importance is None else epoch.importance[step * settings.batch_size :][: len(batch)],
+                    None if epoch.importance is None else epoch.importance[window],
                     None if epoch.dropout is None else random_streams.count(epoch.dropout, step),
                 )
                 reported = step_of(inputs, labels, drawn, epoch.lr)
@@ -249,7 +248,7 @@ class Sequential(Engine):
             rows = samples.rows(i)
             prior = None if samples.log_prior is None else samples.log_prior[i]
             mean_loss = torch.zeros((), device=rows.device)
-            for batch in evaluation_batches(rows):
+            for batch in self._evaluation.batches(rows, samples):
                 logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
                 part = self.criterion.total(logits, samples.y[batch]) / len(rows)
                 part.backward()
@@ -264,7 +263,7 @@ class Sequential(Engine):
             rows = samples.rows(i)
             prior = None if samples.log_prior is None else samples.log_prior[i]
             total = totals(self.criterion, samples.y, 1, 1)[:, 0, 0]
-            for batch in evaluation_batches(rows):
+            for batch in self._evaluation.batches(rows, samples):
                 logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
                 labels = samples.y[batch]
                 total[0] += self.criterion.total(logits, labels)

@@ -31,7 +31,8 @@ class _GradientLaidOut(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        return x.view_as(x)
+        found: Tensor = torch.ops.aten.alias(x)  # x.view_as(x) of a single image is no longer laid out channels last
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -54,7 +55,12 @@ class ChannelsLastPool(nn.MaxPool2d):
         return laid_out
 
 
-class _Worker(Sequential):
+class _ChannelsLast(Sequential):
+    def _laid_out(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+class _Worker(_ChannelsLast):
     """Trains one replica at a time, with a copy of the module that no other worker touches."""
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
@@ -67,11 +73,8 @@ class _Worker(Sequential):
     def _steps(self, params: Tree, objective: Objective, context: Tree, project: Projection | None) -> Step:
         return self._recorded.of(params, objective, context, project)
 
-    def _laid_out(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
-
-class Threaded(Sequential):
+class Threaded(_ChannelsLast):
     name: ClassVar[str] = "threaded"
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:

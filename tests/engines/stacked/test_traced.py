@@ -75,6 +75,16 @@ def test_a_tensor_that_lies_otherwise_in_memory_has_a_recording_of_its_own():
     assert traced("flat", lambda t: t.reshape(-1), x.T).tolist() == [1.0, 3.0, 2.0, 4.0]
 
 
+def test_a_view_that_lies_otherwise_in_memory_stays():
+    """Of one image, ``view_as`` changes the first stride, which is never used, but by which convolutions choose a layout."""
+    x = torch.randn(1, 4, 6, 6).contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(3, 4, 3, 3)
+    assert x.view_as(x).stride() != x.stride()
+    recording = recorded(lambda x, weight: nn.functional.conv2d(x.view_as(x), weight).flatten(1), (x, weight))
+    torch.testing.assert_close(recording(x, weight), nn.functional.conv2d(x, weight).flatten(1))
+    assert "aten.view.default" not in operations(recorded(lambda x: x.view_as(x) + 1, (torch.randn(2, 4),)))
+
+
 def test_recordings_call_torch_directly_and_do_the_same():
     """An operation that torch has as a function, one that it has as a method, and one that only torch.ops has."""
 

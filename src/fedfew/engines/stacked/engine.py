@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
-from fedfew.engines.augment import augmented, black
+from fedfew.engines.augment import black, moved, moves
 from fedfew.engines.base import REMEDY, Engine, Pass, UnsupportedModuleError
 from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores
 from fedfew.engines.loss import with_client_terms
@@ -130,10 +130,11 @@ class Stacked(Engine):
         if key is None:
             yield from batches
             return
+        shifts = moves(self.training.augment, key, torch.arange(samples.longest, device=key.device))
         for step, batch in enumerate(batches):
             first = step * self.training.batch_size
-            x = augmented(batch.x, self.training.augment, key[: batch.clients], first, black(samples))
-            yield replace(batch, x=x)
+            of_batch = shifts[: batch.clients, :, first : first + batch.x.shape[2]]
+            yield replace(batch, x=moved(batch.x, of_batch, black(samples)))
 
     def trained(self, weights: Tree) -> list[tuple[str, Tensor]]:
         """The leaves that training moves, with their paths."""

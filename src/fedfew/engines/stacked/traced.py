@@ -169,9 +169,9 @@ def _same_as(node: Node, writes: bool) -> Node | None:
 
 
 def _times_one(a: Any, b: Any, product: Node) -> Node | None:
-    """The other factor where one is all ones, as where autograd begins, and the product has the other's shape."""
+    """The other factor where one is all ones, as where autograd begins, and the product has the other's shape and layout."""
     for one, other in ((a, b), (b, a)):
-        if _is_one(one) and isinstance(other, Node) and other.meta["like"] == product.meta["like"]:
+        if _is_one(one) and isinstance(other, Node) and _alike(other, product):
             return other
     return None
 
@@ -179,7 +179,7 @@ def _times_one(a: Any, b: Any, product: Node) -> Node | None:
 def _either_way(choice: Node) -> Node | None:
     """What is chosen where both are the same, as where only a gradient was to be cut off."""
     _, a, b = choice.args
-    return a if a is b and isinstance(a, Node) and a.meta["like"] == choice.meta["like"] else None
+    return a if a is b and isinstance(a, Node) and _alike(a, choice) else None
 
 
 def _is_one(node: Any) -> bool:
@@ -190,16 +190,24 @@ def _is_one(node: Any) -> bool:
 
 
 def _does_nothing(node: Node, writes: bool) -> bool:
-    if node.target is torch.ops.aten.detach.default:  # nothing is differentiated in a replay
+    if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):  # nothing is differentiated in a replay
         return True
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or not _alike(source, node):
+        return False
     if node.target is torch.ops.aten.mul.Scalar:
         return bool(node.args[1] == 1) and not writes  # a copy, which must not see what is written later
     if node.target is torch.ops.aten.permute.default:
         return node.args[1] == sorted(node.args[1])
-    source = node.args[0] if node.args else None
-    if node.target is torch.ops.aten.slice.Tensor and (len(node.args) < 5 or node.args[4] == 1):  # of all there is
-        return isinstance(source, Node) and source.meta["like"] == node.meta["like"]
-    return node.target in _RESHAPES and isinstance(source, Node) and source.meta["like"] == node.meta["like"]
+    if node.target is torch.ops.aten.slice.Tensor:
+        return len(node.args) < 5 or node.args[4] == 1  # of all there is
+    return node.target in _RESHAPES
+
+
+def _alike(a: Node, b: Node) -> bool:
+    """Of one shape, type and layout? How a convolution lays out its result depends on the strides of its argument, also on those
+    that are never used: those of an axis of length 1."""
+    return all(a.meta.get(of) == b.meta.get(of) for of in ("like", "stride"))
 
 
 def _direct(target: Any) -> Any:
