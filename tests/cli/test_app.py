@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
+from typer.main import get_command
 
 import fedfew
+from fedfew import cli
 from tests.cli.small import ENVIRONMENT
 from tests.helpers import call
 
@@ -39,6 +42,20 @@ def in_a_fresh_process(code: str) -> str:
 def test_the_command_line_loads_nothing_slow_for_help() -> None:
     slow = ("torch", "matplotlib", "sklearn", "yaml", "pydantic", "filelock", "rich.progress")
     assert in_a_fresh_process(f"import sys, fedfew.cli; print([m for m in {slow} if m in sys.modules])") == "[]\n"
+
+
+def test_help_lists_commands_as_they_are_without_loading_them() -> None:
+    """What the list says of a command is the first sentence of its own help."""
+    listed = CliRunner().invoke(get_command(cli.program(only="")), ["--help"], prog_name="fedfew")
+    assert listed.output == call("--help").output
+    for name in cli.COMMANDS | cli.GROUPS:
+        alone = CliRunner().invoke(get_command(cli.program(only=name)), [name, "--help"], prog_name="fedfew")
+        assert alone.output == call(name, "--help").output
+    code = "import sys; sys.argv = ['fedfew', *WORDS]\nfrom fedfew import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
+    loaded = "print('\\nloaded', *sorted(m for m in sys.modules if m in ('fedfew.cli.run', 'fedfew.cli.study')))"
+    for words, expected in ((["--help"], []), (["run", "--help"], ["run"]), (["--debug", "study", "-h"], ["study"])):
+        shown = in_a_fresh_process(code.replace("WORDS", repr(words)) + loaded)
+        assert shown.splitlines()[-1].split()[1:] == [f"fedfew.cli.{name}" for name in expected]
 
 
 NEEDS_PYDANTIC = any(r.startswith("pydantic") for r in importlib.metadata.requires("typer") or [] if "extra ==" not in r)

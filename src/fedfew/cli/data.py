@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedfew.data.sources import Source
     from fedfew.federation import Federation
 
-app = typer.Typer(help="Data sets: list, show, prepare.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="A name (fedfew data list), a path, or hub:owner/name.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder searched before any network. Default: $FEDFEW_DATA.")]

@@ -11,7 +11,7 @@ from rich.console import Console
 from fedfew.cli import errors, export, flags, flower_certs, flower_gate
 from fedfew.util.extras import install_command
 
-app = typer.Typer(help="Federations on a network, with Flower: init, check, certs, gate, export.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -30,7 +30,7 @@ SHOW_EXAMPLES = """[bold]Examples[/bold]
 
 TIME_LIMIT = 360.0  # minutes
 
-app = typer.Typer(help="The paper's tables and figures, and your own, at one command each.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[
     str,
