@@ -1,11 +1,13 @@
-"""A whole run as a user starts it (scores every round, checkpoints): the stacked engine beside the sequential one.
+"""A whole run as a user starts it (scores every round, checkpoints): the engine that auto takes beside the sequential one.
 
-The digits MLP, 20 clients × 3 models, with as many threads as PyTorch takes by itself. The engines take turns. Of the wall time
-and of the CPU time (of all threads) of each, the least over the repeats counts. Other work on the machine affects CPU time less,
-so compare versions of the code by the CPU time on one thread. The first call, which imports and warms up, is not counted;
-recording is.
+The digits MLP, 20 clients × 3 models, in the stack; or (--workload cifar-cnn) the paper's CNN, 6 clients × 3 models, 150 made-up
+images each, with the recipe "strong", one replica per core. As many threads as PyTorch takes by itself. The engines take turns.
+Of the wall time and of the CPU time (of all threads) of each, the least over the repeats counts. Other work on the machine
+affects CPU time less, so compare versions of the code by the CPU time on one thread. The first call, which imports and warms up,
+is not counted; recording is.
 
     python benchmarks/end_to_end.py --rounds 100 --repeats 3
+    python benchmarks/end_to_end.py --workload cifar-cnn --rounds 5
     python benchmarks/end_to_end.py --threads 1
     python benchmarks/end_to_end.py --append benchmarks/history.jsonl --note "what changed"
     python benchmarks/end_to_end.py --threads 1 --parts    # where a round of the stacked engine goes
@@ -15,9 +17,12 @@ import argparse
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import fedfew
@@ -29,6 +34,42 @@ from fedfew.engines.stacked.engine import Stacked
 from fedfew.training import api, checkpoint, loop, round_record
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.serving import Serving
+
+
+@dataclass(frozen=True)
+class Workload:
+    about: str
+    data: Callable[[], fedfew.Federation]
+    settings: dict[str, Any]
+    engine: str  # the fast one
+    slower: int  # about how many times the sequential engine is, so that it need not train as many rounds
+
+
+def images() -> fedfew.Federation:
+    draw = np.random.RandomState(0)
+
+    def clients(samples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(draw.rand(samples, 3, 32, 32).astype(np.float32), draw.randint(0, 10, samples)) for _ in range(6)]
+
+    return fedfew.Federation.from_arrays(train=clients(150), test=clients(50))
+
+
+WORKLOADS = {
+    "digits-mlp": Workload(
+        "digits-mlp 20 × 3",
+        lambda: fedfew.data.load("digits", clients=20),
+        {"model": "mlp", "lr": 0.1, "batch_size": 10},
+        "stacked",
+        30,
+    ),
+    "cifar-cnn": Workload(
+        'cifar-cnn 6 × 3, recipe "strong"',
+        images,
+        {"model": "cnn", "lr": 0.01, "batch_size": 50, "recipe": "strong"},
+        "threaded",
+        1,
+    ),
+}
 
 PARTS: list[tuple[Any, str, str]] = [
     (traced, "recorded", "recording steps and scores"),
@@ -82,14 +123,18 @@ class Parts:
         module["scripted"] = named
 
 
-def print_parts(data: fedfew.Federation, rounds: int, repeats: int) -> None:
+def train(workload: Workload, data: fedfew.Federation, engine: str, rounds: int, folder: str) -> None:
+    api.train(data, method="fedfew", rounds=rounds, engine=engine, folder=folder, **workload.settings)
+
+
+def print_parts(workload: Workload, data: fedfew.Federation, rounds: int, repeats: int) -> None:
     parts = Parts()
     parts.install()
     best: dict[str, float] = {}
     for _ in range(repeats):
         parts.seconds.clear()
         with tempfile.TemporaryDirectory() as folder:
-            api.train(data, "mlp", "fedfew", rounds=rounds, lr=0.1, batch_size=10, engine="stacked", folder=folder)
+            train(workload, data, workload.engine, rounds, folder)
         if not best or sum(parts.seconds.values()) < sum(best.values()):
             best = dict(parts.seconds)
     whole = sum(best.values())
@@ -98,37 +143,39 @@ def print_parts(data: fedfew.Federation, rounds: int, repeats: int) -> None:
     print(f"together: {1000 * whole / rounds:.2f} ms")
 
 
-def seconds_per_round(data: fedfew.Federation, engine: str, rounds: int) -> dict[str, float]:
+def seconds_per_round(workload: Workload, data: fedfew.Federation, engine: str, rounds: int) -> dict[str, float]:
     """Of wall time and of CPU time."""
     with tempfile.TemporaryDirectory() as folder:
         wall, cpu = time.perf_counter(), time.process_time()
-        fedfew.train(data, "mlp", "fedfew", rounds=rounds, lr=0.1, batch_size=10, engine=engine, folder=folder)
+        train(workload, data, engine, rounds, folder)
         return {"wall": (time.perf_counter() - wall) / rounds, "cpu": (time.process_time() - cpu) / rounds}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="digits-mlp")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, help="of PyTorch; unless given, as many as it takes by itself")
     parser.add_argument("--append", type=Path, help="append a line with the figures to this history")
     parser.add_argument("--note", default="", help="what changed, for that line")
-    parser.add_argument("--parts", action="store_true", help="print where a round of the stacked engine goes instead")
+    parser.add_argument("--parts", action="store_true", help="print where a round of the fast engine goes instead")
     given = parser.parse_args()
     if given.threads is not None:
         torch.set_num_threads(given.threads)
-    data = fedfew.data.load("digits", clients=20)
-    rounds = {"stacked": given.rounds, "sequential": max(1, given.rounds // 30)}
-    seconds_per_round(data, "stacked", 2)
+    workload = WORKLOADS[given.workload]
+    data, fast = workload.data(), workload.engine
+    rounds = {fast: given.rounds, "sequential": max(1, given.rounds // workload.slower)}
+    seconds_per_round(workload, data, fast, 2)
     if given.parts:
-        print_parts(data, given.rounds, given.repeats)
+        print_parts(workload, data, given.rounds, given.repeats)
         return
     measured: dict[str, list[dict[str, float]]] = {engine: [] for engine in rounds}
     for _ in range(given.repeats):
         for engine, number in rounds.items():
-            measured[engine].append(seconds_per_round(data, engine, number))
+            measured[engine].append(seconds_per_round(workload, data, engine, number))
     least = {engine: {of: min(one[of] for one in each) for of in ("wall", "cpu")} for engine, each in measured.items()}
-    ratio = {of: least["sequential"][of] / least["stacked"][of] for of in ("wall", "cpu")}
+    ratio = {of: least["sequential"][of] / least[fast][of] for of in ("wall", "cpu")}
     threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
     results = []
     for of, words in (("wall", "wall time"), ("cpu", "CPU time")):
@@ -137,7 +184,7 @@ def main() -> None:
     print(f"{threads}:", *results, sep="\n")
     if given.append is not None:
         row = {
-            "benchmark": f"end to end, digits-mlp 20 × 3, {given.rounds} rounds, {threads}",
+            "benchmark": f"end to end, {workload.about}, {given.rounds} rounds, {threads}",
             "result": "; ".join(results),
             "rounds": given.rounds,
             "repeats": given.repeats,
