@@ -100,17 +100,15 @@ def test_the_enlargement_does_not_depend_on_the_unit_of_loss_nor_on_the_fall_of_
     losses, unseen = rows([0.01, 0.03], [0.05, 0.01]), rows([0.02, 0.024], [0.04, 0.02])
 
     def weights(unit: float, fall: float = 1.0) -> torch.Tensor:
-        method = FedFew(mu=0.2).smoothed(fall)
-        factor = method.confirmed(unit * losses, unit * unseen, ALIKE, fall)
-        return scalarization.weights(counted(unit * losses, factor), method.mu)[1]
+        method = FedFew(mu=0.2)
+        factor = method.confirmed(unit * losses, unit * unseen, ALIKE, 1.0)
+        return scalarization.weights(counted(unit * losses, factor), method.smoothed(fall).mu)[1]
 
     # differences / spread: the first client's are 0.02 / 0.015, of which 2 · slope = 0.8 and a little count
     prior = (0.015 / 8) ** 2
     part = 2 * (0.9e-4 + prior) / (0.015**2 + prior)
     assert weights(1.0)[0, 1] == pytest.approx(1 / (1 + math.exp(part * 0.02 / 0.015)))
     torch.testing.assert_close(weights(3.0), weights(1.0))
-    prior = (0.25 * 0.015 / 8) ** 2
-    part = 2 * (0.9e-4 + prior) / (0.015**2 + prior)
     assert weights(1.0, 0.25)[0, 1] == pytest.approx(1 / (1 + math.exp(part * 0.02 / 0.015 / 0.25)))
 
 

@@ -11,7 +11,7 @@ from fedfew import scalarization
 from fedfew.config import TrainConfig
 from fedfew.engines.packed import Pack
 from fedfew.federation import Federation
-from fedfew.methods import FedAvg, FedFew
+from fedfew.methods import FedAvg, FedFew, confirmation
 from fedfew.methods.base import Outcome, Reply
 from fedfew.methods.compressed import WithCompression
 from fedfew.methods.confirmation import counted
@@ -90,19 +90,28 @@ def test_weights_of_every_round_are_those_of_what_counts():
     assert line == round_events.once(round_events.not_confirmed(parts[number - 1], number), [])[0]
 
 
-def test_a_spread_changes_the_weights_and_falls_with_the_smoothing(monkeypatch):
+def test_a_spread_changes_the_weights_and_falls_with_the_smoothing():
     few, settings = FedFew(models=2, mu=0.2, weigh_samples=False, most_share=1.0), CHECKED | {"rounds": 8, "smoothing_end": 0.25}
-    passed: list[float] = []
-    real = FedFew.confirmed
-    monkeypatch.setattr(FedFew, "confirmed", lambda self, *rest: passed.append(rest[-1]) or real(self, *rest))
     run = train(few, federation(LARGE), **settings, smoothing_spread=0.8)
-    assert passed == pytest.approx([0.8] * 6 + [0.4, 0.2])
     parts = [1.0, *run.history.confirmed.tolist()]
     assert max(parts) > 1.5
     for t, mu in enumerate([0.2] * 6 + [0.1, 0.05]):
         w = scalarization.weights(counted(torch.from_numpy(run.history.losses[t]).double(), parts[t]), mu)[1]
         torch.testing.assert_close(torch.from_numpy(run.history.w[t]).double(), w, rtol=2e-4, atol=1e-6)
     assert differ(tensors(run), tensors(train(few, federation(LARGE), **settings)))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.8])
+def test_what_is_confirmed_does_not_depend_on_the_fall_of_the_smoothing(spread, monkeypatch):
+    """Differences far below μ are believed unchecked. By a smaller μ they would be checked in the midst of the fall, where they
+    are no larger than the noise of so few samples, which would then decide whether groups of clients part."""
+    given = []
+    real = confirmation.confirmed
+    monkeypatch.setattr(confirmation, "confirmed", lambda *values: given.append(values[3:]) or real(*values))
+    settings = CHECKED | {"rounds": 8, "smoothing_end": 0.25, "smoothing_spread": spread}
+    run = train(FedFew(models=2, mu=0.2, weigh_samples=False), federation(LARGE), **settings)
+    assert given == [(0.2, spread)] * 8
+    assert len(run.history.confirmed) == 8
 
 
 def test_a_spread_without_checked_losses_has_no_effect_and_a_line_says_so():

@@ -223,9 +223,8 @@ class ServerLoop:
     ) -> Aggregation:
         """The replies aggregated in the order of clients; masked, after further exchanges, which may leave no client."""
         state = self._state.state
-        method = self._state.method.smoothed(self.config.smoothing_of(state.round + 1))
         noise = privacy.secret_noise if self.config.dp_noise else None
-        aggregation = Aggregation(method, state, sample_shares, self._state.optimizer, noise)
+        aggregation = Aggregation(self._state.method, state, sample_shares, self._state.optimizer, noise)
         if masked:
             masked.finish(aggregation, replies, quorum)
             replies = {client: replies[client] for client in aggregation.replies.answered.tolist()}

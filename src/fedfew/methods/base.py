@@ -209,7 +209,7 @@ class Method(ABC):
     def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor, spread: float = 0.0) -> float:
         """By how much the differences between a client's losses are multiplied in the next round, given those of this round
         ``[C, K]``, those on samples that are never trained on, and the clients' shares of the samples [C]. spread:
-        ``smoothing_spread``, as it applies to this round's smoothing."""
+        ``smoothing_spread``."""
         return 1.0
 
     def loss_bound(self, median: float) -> float:

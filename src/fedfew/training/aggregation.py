@@ -38,7 +38,8 @@ class Aggregation:
         self, method: Method, state: State, share: Tensor, optimizer: ServerOptimizer, noise: Noise | None = None
     ) -> None:
         """noise: with differential privacy, where the random numbers come from."""
-        self.method = method
+        self._not_fallen = method
+        self.method = method = method.smoothed(optimizer.config.smoothing_of(state.round + 1))
         self.optimizer = optimizer
         self.share = share
         self.replies = Replies(len(share))
@@ -153,13 +154,13 @@ class Aggregation:
         return self.optimizer.step(old, proposed, moments)
 
     def _confirmed(self) -> float:
-        """By how much differences between losses are multiplied in the next round."""
+        """By how much differences between losses are multiplied in the next round. It is asked of the method with its whole μ:
+        which differences are too small to be checked does not change in the last quarter of the rounds."""
         unseen, answered = self.replies.unseen, self.replies.answered
         if unseen is None:
             return self.weights.confirmed
-        config = self.optimizer.config
-        spread = config.smoothing_spread * config.smoothing_of(self._state.round + 1)  # it falls as the method's μ does
-        return self.method.confirmed(self.replies.reported, unseen[answered], self.share[answered], spread)
+        spread = self.optimizer.config.smoothing_spread
+        return self._not_fallen.confirmed(self.replies.reported, unseen[answered], self.share[answered], spread)
 
     def _averaged(self, server: Tree) -> Tree:
         """The average of the server's models over rounds, where that is what is served."""

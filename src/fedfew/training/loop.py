@@ -140,8 +140,7 @@ class RoundLoop:
             counts, share = self.federation.train.count.cpu(), torch.zeros_like(self._shares)
             share[present] = counts[present].double() / counts[present].sum()
         noise = privacy.counted_noise(self.engine.seed, number) if private else None
-        method = self.method.smoothed(self.config.smoothing_of(number))
-        return present, Aggregation(method, self.state, share, self.optimizer, noise)
+        return present, Aggregation(self.method, self.state, share, self.optimizer, noise)
 
     def _local_work(
         self, collected: Aggregation, present: Tensor, number: int, scored: bool
