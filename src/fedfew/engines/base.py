@@ -22,6 +22,7 @@ from fedfew import random_streams, tasks
 from fedfew.config import LocalTraining
 from fedfew.engines import dropout, mixup
 from fedfew.engines.evaluation import Evaluation, ModelScores
+from fedfew.engines.layers import apart
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.orders import Orders
 from fedfew.engines.precision import products
@@ -66,7 +67,7 @@ class Engine(ABC):
     why: str = ""  # the reason for choosing it, if the setting is auto
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
-        self.module = out_of_place(dropout.make_counted(module)).train()
+        self.module = out_of_place(apart(dropout.make_counted(module))).train()
         self.training = training
         self.criterion = tasks.criterion(training.loss)
         self.seed = seed

@@ -1,14 +1,16 @@
 """Dropout with counted randomness, so that all engines drop the same units.
 
 ``torch.nn.Dropout`` draws from a global generator, whose state depends on what ran before. Here the mask is a hash of (the
-replica's key for this step, the layer, the unit); four units share the 64 bits of one, for on a CPU hashing takes a fifth of a
-small CNN's time otherwise. Modules that call ``F.dropout`` themselves still work, but their draws are not counted.
+replica's key for this step, the layer, its calls so far in the pass, the unit); four units share the 64 bits of one, for on a
+CPU hashing takes a fifth of a small CNN's time otherwise. Modules that call ``F.dropout`` themselves still work, but their draws
+are not counted.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew import random_streams
+from fedfew.engines.layers import replace_layers
 
 BITS = 16  # a unit's lot
 
@@ -25,6 +28,7 @@ class _Running(threading.local):
     """What runs in this thread."""
 
     key: Tensor | None = None
+    calls: Counter[int] | None = None  # of each layer, in the pass that is running
 
 
 _running = _Running()
@@ -38,6 +42,16 @@ def keyed(key: Tensor) -> Iterator[None]:
         yield
     finally:
         _running.key = before
+
+
+@contextmanager
+def one_pass() -> Iterator[None]:
+    """Within: one pass through the module. A layer that is called again in it drops other units; in another pass, the same."""
+    before, _running.calls = _running.calls, Counter()
+    try:
+        yield
+    finally:
+        _running.calls = before
 
 
 _library = torch.library.Library("fedfew", "FRAGMENT")
@@ -80,18 +94,25 @@ class CountedDropout(nn.Module):
         dropped = round(self.p * 2**BITS)  # of the 2¹⁶ numbers that are drawn from
         if dropped == 2**BITS:
             return x * 0
-        words = random_streams.count(key, self.layer, torch.arange(-(-x.numel() // 4), device=x.device))
+        words = random_streams.count(key, *self._place(), torch.arange(-(-x.numel() // 4), device=x.device))
         drawn = _AsInt16.apply(words)[: x.numel()].reshape(x.shape)
         return x * ((drawn >= dropped - 2 ** (BITS - 1)).to(x.dtype) * (2**BITS / (2**BITS - dropped)))
+
+    def _place(self) -> tuple[int, ...]:
+        """The layer's number, and at a later call in the same pass how many there were before."""
+        if _running.calls is None:
+            return (self.layer,)
+        before = _running.calls[self.layer]
+        _running.calls[self.layer] += 1
+        return (self.layer, before) if before else (self.layer,)
 
 
 def make_counted(module: nn.Module) -> nn.Module:
     """A copy of the module in which every ``nn.Dropout`` is counted; names of parameters and buffers stay the same."""
     module = copy.deepcopy(module)
-    for layer, (name, child) in enumerate(list(module.named_modules())):
-        if type(child) is nn.Dropout:
-            if not name:
-                return CountedDropout(child.p, layer)
-            parent, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(parent), attribute, CountedDropout(child.p, layer))
-    return module
+    number = {name: layer for layer, (name, _) in enumerate(module.named_modules())}
+
+    def counted(name: str, layer: nn.Module) -> nn.Module | None:
+        return CountedDropout(layer.p, number[name]) if type(layer) is nn.Dropout else None
+
+    return replace_layers(module, counted)

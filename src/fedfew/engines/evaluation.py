@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
+from fedfew.engines.dropout import one_pass
 from fedfew.engines.loss import shifted
 from fedfew.federation import Samples
 from fedfew.local import Through
@@ -31,7 +32,8 @@ class ModelScores:
 def forward(module: nn.Module, weights: Tree, x: Tensor, through: Through | None = None) -> Tensor:
     """The module's output with these weights in place of its own."""
     if through is None:
-        return functional_call(module, weights, (x,))  # type: ignore[arg-type]  # a replica's tree is flat
+        with one_pass():
+            return functional_call(module, weights, (x,))  # type: ignore[arg-type]  # a replica's tree is flat
     submodule = module.get_submodule(through.submodule)
     hook = submodule.register_forward_pre_hook(lambda _, inputs: (through.change(inputs[0]), *inputs[1:]))
     try:

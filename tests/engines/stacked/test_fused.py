@@ -138,3 +138,11 @@ def test_a_single_convolution_and_group_norm():
     x = torch.randn(3, 5, 5, 4).permute(0, 3, 1, 2)
     assert torch.equal(twin(x), plain(x.contiguous()))
     assert twin.weight is plain.weight
+
+
+def test_a_layer_that_comes_a_second_time_is_not_passed_over():
+    """ReLU and pooling do not follow the convolution: what comes between has come before."""
+    between = nn.Tanh()
+    fused = make_fused(nn.Sequential(between, nn.Conv2d(2, 4, 3), between, nn.ReLU(), nn.MaxPool2d(2)), "fp32")
+    assert not fused[1].pool
+    assert [type(layer) for layer in fused][2:] == [nn.Tanh, nn.ReLU, nn.MaxPool2d]

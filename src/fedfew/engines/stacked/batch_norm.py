@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfew.engines.base import UnsupportedModuleError
+from fedfew.engines.layers import replace_layers
 from fedfew.models.batch_norm import batch_norms
 
 _weight: Tensor | None = None
@@ -84,17 +85,19 @@ class MaskedBatchNorm(_BatchNorm):
 
 def make_masked(module: nn.Module) -> nn.Module:
     """The module itself, every plain BatchNorm layer in it replaced by its masked twin."""
-    for name, layer in batch_norms(module).items():
+    norms = batch_norms(module)
+
+    def masked(name: str, layer: nn.Module) -> nn.Module | None:
+        if name not in norms:
+            return None
         if type(layer) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             raise UnsupportedModuleError(
                 f"the stacked engine cannot take {type(layer).__name__} ({name}), only nn.BatchNorm1d, 2d and 3d; "
                 "use engine='sequential'"
             )
-        if not name:
-            return MaskedBatchNorm.like(layer)
-        parent, _, attribute = name.rpartition(".")
-        setattr(module.get_submodule(parent), attribute, MaskedBatchNorm.like(layer))
-    return module
+        return MaskedBatchNorm.like(norms[name])
+
+    return replace_layers(module, masked)
 
 
 def _along_channels(statistic: Tensor, x: Tensor) -> Tensor:

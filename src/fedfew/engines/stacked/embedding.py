@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew.engines.base import UnsupportedModuleError
+from fedfew.engines.layers import replace_layers
 
 
 class PaddedEmbedding(nn.Module):
@@ -29,17 +30,15 @@ class PaddedEmbedding(nn.Module):
 
 def make_padded(module: nn.Module) -> nn.Module:
     """The module itself, every embedding with padding replaced; names of parameters stay the same."""
-    for name, layer in list(module.named_modules()):
+
+    def padded(name: str, layer: nn.Module) -> nn.Module | None:
         if not isinstance(layer, nn.Embedding):
-            continue
+            return None
         if layer.max_norm is not None or layer.sparse or layer.scale_grad_by_freq:
             raise UnsupportedModuleError(
                 f"the stacked engine cannot take an embedding ({name}) with max_norm, sparse or scale_grad_by_freq; "
                 "use engine='sequential'"
             )
-        if layer.padding_idx is not None:
-            if not name:
-                return PaddedEmbedding(layer, layer.padding_idx)
-            parent, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(parent), attribute, PaddedEmbedding(layer, layer.padding_idx))
-    return module
+        return None if layer.padding_idx is None else PaddedEmbedding(layer, layer.padding_idx)
+
+    return replace_layers(module, padded)

@@ -74,7 +74,7 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
         return FusedConvolution(module, precision)
     for parent in list(module.modules()):
         pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
-        for name, child in list(parent.named_children()):
+        for name, child in _children(parent):
             if type(child) is nn.GroupNorm:
                 setattr(parent, name, ContiguousGroupNorm.like(child))
             if _is_plain(child):
@@ -98,7 +98,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 def _pooled(sequence: nn.Sequential) -> set[str]:
     """Names of the convolutions which ReLU and 2×2 pooling follow, in either order: it makes no difference."""
-    layers = list(sequence.named_children())
+    layers = _children(sequence)
     return {
         name
         for (name, layer), (_, second), (_, third) in zip(layers, layers[1:], layers[2:], strict=False)
@@ -121,5 +121,10 @@ def _halves(layer: nn.Module) -> bool:
 
 def _after(sequence: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
     """The children that come after the one of this name."""
-    children = list(sequence.named_children())
+    children = _children(sequence)
     return children[1 + [child for child, _ in children].index(name) :]
+
+
+def _children(parent: nn.Module) -> list[tuple[str, nn.Module]]:
+    """By name, in order; ``named_children`` leaves out a layer that is there a second time, and with it the order of the rest."""
+    return [(name, child) for name, child in parent._modules.items() if child is not None]

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedfew.engines.layers import replace_layers
 from fedfew.engines.precision import not_rounded
 
 FEW = 4  # outputs so many times fewer than rows: on a CPU W·xᵀ is twice as fast as x·Wᵀ then
@@ -97,10 +98,4 @@ class StackedLinear(nn.Linear):
 
 def make_linear(module: nn.Module) -> nn.Module:
     """The module itself, every plain linear layer in it replaced by its twin; names of parameters stay the same."""
-    for name, layer in list(module.named_modules()):
-        if type(layer) is nn.Linear:
-            if not name:
-                return StackedLinear.like(layer)
-            parent, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(parent), attribute, StackedLinear.like(layer))
-    return module
+    return replace_layers(module, lambda name, layer: StackedLinear.like(layer) if type(layer) is nn.Linear else None)
