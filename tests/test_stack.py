@@ -32,6 +32,16 @@ def test_arithmetic():
     assert stack.count_bytes(TREE) == 36
 
 
+def test_booleans_are_numbers_on_their_way():
+    """A mask that no client changes stays; what most have changed is changed."""
+    mask, changed = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+    moved = stack.subtract({"m": changed}, {"m": mask})
+    assert moved["m"].tolist() == [0, 1, -1]
+    assert stack.add({"m": mask}, moved, 0.6)["m"].tolist() == changed.tolist()
+    assert stack.add({"m": mask}, moved, 0.4)["m"].tolist() == mask.tolist()
+    assert stack.squared_distance({"m": changed}, {"m": mask}).item() == 2
+
+
 def test_an_empty_branch_may_be_missing_in_the_other_trees():
     """As after a tree was sent, which leaves no trace of one."""
     tree = {"own": {}, "a": torch.ones(2)}

@@ -103,7 +103,8 @@ def to(tree: Tree, device: torch.device | str) -> Tree:
 
 
 def subtract(a: Tree, b: Tree) -> Tree:
-    return tree_map(torch.sub, a, b)
+    """a − b; of booleans (a mask that the model keeps, say) as numbers, which :func:`add` makes booleans again."""
+    return tree_map(lambda x, y: _number(x) - _number(y), a, b)
 
 
 def add(a: Tree, b: Tree, scale: float | Tensor = 1.0) -> Tree:
@@ -122,7 +123,9 @@ def scaled(tree: Tree, scale: float | Tensor) -> Tree:
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
     """‖a − b‖² over all that is in a, of two single replicas (no leading axes)."""
-    return torch.stack(leaves(tree_map(lambda x, y: (x - y).square().sum(), a, b))).sum()  # by name: order may differ
+    return torch.stack(
+        leaves(tree_map(lambda x, y: (_number(x) - _number(y)).square().sum(), a, b))
+    ).sum()  # by name: order may differ
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
@@ -177,6 +180,11 @@ def converted(tensor: Tensor) -> Callable[[torch.device, torch.dtype], Tensor]:
 def real(tensor: Tensor) -> Tensor:
     """Whole numbers (counts of batches, say) as float64, in which they are exact; all else as it is."""
     return tensor if tensor.is_floating_point() else tensor.double()
+
+
+def _number(tensor: Tensor) -> Tensor:
+    """Booleans as float64; all else as it is."""
+    return tensor.double() if tensor.dtype == torch.bool else tensor
 
 
 def _like(model: Tensor, value: Tensor) -> Tensor:

@@ -162,6 +162,33 @@ def test_every_method_takes_tied_weights(name: str) -> None:
     assert not any("decode" in path for path in a)  # one parameter, one name
 
 
+class Masked(nn.Module):
+    """Parameters without axes, and buffers of every kind: a mask, a counter, a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.2)), nn.Parameter(torch.tensor(0.3))
+        self.register_buffer("mask", torch.arange(FEATURES) != 1)
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("centre", torch.tensor(0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.steps.add_(1)
+        return self.head(self.body((x - self.centre) * self.mask * self.scale).tanh() + self.shift)
+
+
+@pytest.mark.parametrize("name", tiered())
+def test_every_method_takes_parameters_without_axes_and_boolean_buffers(name: str) -> None:
+    a, b = (tensors(train(METHODS[name](), model=Masked, engine=engine, rounds=2)) for engine in ("sequential", "stacked"))
+    assert_same(a, b, 2e-5)
+
+
+def test_a_mask_stays_as_it_is() -> None:
+    assert torch.equal(train(fedfew.FedAvg(), model=Masked, rounds=2).model_of(3).mask, Masked().mask)
+
+
 def activated(inplace: bool):
     def make() -> nn.Module:
         return nn.Sequential(

@@ -115,6 +115,11 @@ def held_out(local: Local, share: float) -> tuple[Local, Local]:
 def distances(mine: Tree, others: Tree) -> Tensor:
     """‖θ_n − θ_i‖ over parameters and buffers, [C, models]."""
     theirs = dict(named_leaves(others))
-    pairs = [(a.flatten(2), theirs[name].flatten(2)) for name, a in named_leaves(mine) if a.is_floating_point()]
+    pairs = [(_flat(a), _flat(theirs[name])) for name, a in named_leaves(mine) if a.is_floating_point()]
     squares = [torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square() for a, b in pairs]
     return torch.stack(squares).sum(0)[:, 0].sqrt()
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """[C, K, …] → [C, K, numbers], of which a parameter without axes has one."""
+    return tensor.reshape(*tensor.shape[:2], -1)

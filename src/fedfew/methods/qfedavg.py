@@ -36,7 +36,7 @@ class QFedAvg(FedAvg):
         losses = local.losses(received)
         trained, _ = local.train(received)
         parameters, buffers = local.split(subtract(trained, received))
-        squared = torch.stack([t.flatten(2).square().sum(2) for t in leaves(parameters)]).sum(0)
+        squared = torch.stack([t.reshape(*t.shape[:2], -1).square().sum(2) for t in leaves(parameters)]).sum(0)
         slowed = self.q * squared / (local.lr * positive(losses))  # q·F^(q−1)·‖Δ‖²/lr as a part of F^q
         reply = Reply({"parameters": parameters, "buffers": buffers, "slowed": slowed}, losses, local.counts)
         return Outcome(reply, own, adapted=trained)
