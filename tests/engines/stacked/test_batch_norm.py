@@ -36,6 +36,9 @@ LAYERS = {
     "cumulative": (lambda: nn.BatchNorm2d(4, momentum=None), (4, 3, 2)),
     "not affine": (lambda: nn.BatchNorm2d(4, affine=False), (4, 3, 2)),
     "no statistics": (lambda: nn.BatchNorm2d(4, track_running_stats=False), (4, 3, 2)),
+    "instances": (lambda: nn.InstanceNorm2d(4, affine=True, track_running_stats=True), (4, 3, 2)),
+    "instances, not affine": (lambda: nn.InstanceNorm1d(4, track_running_stats=True), (4, 3)),
+    "instances, no momentum": (lambda: nn.InstanceNorm1d(4, momentum=None, track_running_stats=True), (4, 3)),
 }
 
 
@@ -47,7 +50,8 @@ def test_masked_is_plain_on_what_counts(name):
     plain = make().double()
     if plain.affine:
         nn.init.normal_(plain.weight), nn.init.normal_(plain.bias)
-    masked = MaskedBatchNorm.like(make().double())
+    masked = make_masked(make().double())
+    assert type(masked) is not type(plain)
     masked.load_state_dict(plain.state_dict())
     for b in (6, 2, 5):
         x = torch.randn(6, *shape, dtype=torch.float64, requires_grad=True)
@@ -190,12 +194,31 @@ class Reshaping(nn.Module):
         return self.out(self.norm(x.reshape(-1, 6)).reshape(len(x), -1))
 
 
+class Double(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner.double()
+
+    def forward(self, x):
+        return self.inner(x.double())
+
+
 def test_what_the_stack_cannot_take():
     with pytest.raises(UnsupportedModuleError, match=r"60 rows of a batch of 5 samples.*engine='sequential'"):
         trained(Stacked, Reshaping, DATA)
     trained(Sequential, Reshaping, DATA)
     with pytest.raises(UnsupportedModuleError, match=r"SyncBatchNorm \(1\).*engine='sequential'"):
         Stacked(nn.Sequential(nn.Linear(2, 3), nn.SyncBatchNorm(3)), LocalTraining(lr=0.1, batch_size=5), 0)
+
+
+def test_engines_agree_on_instance_norm():
+    """Samples that only fill up a batch must not move its running statistics, which are used in evaluation."""
+
+    def instances():
+        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, track_running_stats=True), nn.Flatten(), nn.Linear(48, 3))
+
+    for cls in ENGINES[:-1]:
+        assert_engines_agree(cls, lambda: Double(instances()))
 
 
 def test_names_stay():

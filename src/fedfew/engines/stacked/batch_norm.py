@@ -1,4 +1,4 @@
-"""BatchNorm that leaves out the samples which only fill a stacked batch up.
+"""BatchNorm, and InstanceNorm with running statistics, that leave out the samples which only fill a stacked batch up.
 
 In the stack a client's last, partial batch has the width of the others. What fills it weighs nothing in the loss, but plain
 BatchNorm would take it into its mean and variance. Here they are those of the samples that weigh something; running statistics
@@ -7,12 +7,14 @@ move as PyTorch moves them. The layers keep the names of parameters and buffers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedfew.engines.base import UnsupportedModuleError
 from fedfew.engines.layers import replace_layers
@@ -58,13 +60,7 @@ class MaskedBatchNorm(_BatchNorm):
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and (biased) variance of every channel over the samples that count, and of how many values."""
-        counts = torch.ones(len(x), device=x.device) if _weight is None else _weight > 0
-        if len(counts) != len(x):
-            raise UnsupportedModuleError(
-                f"the stacked engine cannot take a BatchNorm layer that sees {len(x)} rows of a batch of {len(counts)} samples: "
-                "it cannot tell which of them only fill the batch up; use engine='sequential'"
-            )
-        keep = counts.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        keep = _that_count(x, "BatchNorm").reshape(-1, *[1] * (x.ndim - 1))
         over = [axis for axis in range(x.ndim) if axis != 1]
         values = keep.sum() * (x[0, 0].numel() if x.ndim > 2 else 1)
         mean = (x * keep).sum(over) / values
@@ -83,11 +79,58 @@ class MaskedBatchNorm(_BatchNorm):
         self.running_var.copy_((1 - share) * self.running_var + share * unbiased)
 
 
+class MaskedInstanceNorm(_InstanceNorm):
+    """InstanceNorm whose running statistics are those of the samples that weigh something."""
+
+    @classmethod
+    def like(cls, layer: _InstanceNorm) -> MaskedInstanceNorm:
+        """The masked twin of a plain layer, with the same parameters and buffers."""
+        masked: MaskedInstanceNorm = copy.copy(layer)  # type: ignore[assignment]
+        masked.__class__ = cls
+        return masked
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        if not self.training:
+            mean, variance = (_along_channels(t, x) for t in (self.running_mean, self.running_var))
+        else:
+            over = list(range(2, x.ndim))
+            mean, variance = x.mean(over, keepdim=True), x.var(over, correction=0, keepdim=True)
+            self._keep(mean.detach().flatten(1), variance.detach().flatten(1), x[0, 0].numel())
+        normalised = (x - mean) * (variance + self.eps).rsqrt()
+        if self.weight is not None:
+            normalised = normalised * _along_channels(self.weight, x)
+        return normalised if self.bias is None else normalised + _along_channels(self.bias, x)
+
+    def _keep(self, mean: Tensor, variance: Tensor, values: int) -> None:
+        """Move the running statistics, in place, by the mean over samples of what each of them has."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        keep = _that_count(mean, "InstanceNorm")[:, None]
+        share = self.momentum or 0.0  # as PyTorch: without a momentum they stay
+        for running, found in ((self.running_mean, mean), (self.running_var, variance * (values / max(1, values - 1)))):
+            running.copy_((1 - share) * running + share * ((found * keep).sum(0) / keep.sum()))
+
+
+def _that_count(x: Tensor, layer: str) -> Tensor:
+    """For each row of x: 1, or 0 where it only fills the batch up."""
+    counts = torch.ones(len(x), device=x.device) if _weight is None else _weight > 0
+    if len(counts) != len(x):
+        raise UnsupportedModuleError(
+            f"the stacked engine cannot take a layer of {layer} that sees {len(x)} rows of a batch of {len(counts)} samples: "
+            "it cannot tell which of them only fill the batch up; use engine='sequential'"
+        )
+    return counts.to(x.dtype)
+
+
 def make_masked(module: nn.Module) -> nn.Module:
-    """The module itself, every plain BatchNorm layer in it replaced by its masked twin."""
+    """The module itself, every plain layer in it whose statistics are of several samples replaced by its masked twin."""
     norms = batch_norms(module)
 
     def masked(name: str, layer: nn.Module) -> nn.Module | None:
+        if isinstance(layer, _InstanceNorm):
+            return MaskedInstanceNorm.like(layer) if layer.running_mean is not None else None
         if name not in norms:
             return None
         if type(layer) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
