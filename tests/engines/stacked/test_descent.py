@@ -93,3 +93,15 @@ def test_parameters_move_by_their_gradients(make, objective, operations):
     torch.testing.assert_close(step.forward(*tensors), losses)
     for moved, right in zip(weights.values(), want, strict=True):
         torch.testing.assert_close(moved, right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_that_is_a_part_of_another_parameter_is_taken_before_that_moves():
+    def gradients(whole, half):
+        first, second = whole.split(2)
+        return [first.square().cumsum(0).repeat(2), second], first.sum()
+
+    whole, half = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([5.0, 6.0])
+    step = descending(recorded(gradients, (whole, half)), [0, 1], LR)
+    step.forward(whole, half)
+    torch.testing.assert_close(half, torch.tensor([5 - 0.3, 6 - 0.4]))
+    torch.testing.assert_close(whole, torch.tensor([1 - 0.1, 2 - 0.5, 3 - 0.1, 4 - 0.5]))

@@ -79,3 +79,18 @@ def test_what_lies_otherwise_in_memory_is_not_written_over():
     assert "mul" in called
     b = torch.randn(2, 3, 4, 5)
     assert torch.equal(replay(a, b), function(a, b))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, at: (s := a.exp(), p := a.new_zeros(2, 2).scatter_add(1, at, s), t := s * 2, p + a.neg(), t)[3:],
+        lambda a, at: a.exp() + a.new_zeros(2, 1).scatter_add(1, at[:, :1] * 0, a[:, :1]),  # of another shape
+        lambda a, at: a.double().exp() + a.new_zeros(2, 2).scatter_add(1, at, a),  # and of another type
+    ],
+)
+def test_what_is_scattered_later_is_read_as_it_was(function: Callable[[Tensor, Tensor], Any]):
+    """Between the two operations that become one, what is scattered may be written over."""
+    at = torch.tensor([[1, 0], [0, 1]])
+    replay, _ = rewritten(function, A, at)
+    torch.testing.assert_close(replay(A, at), function(A, at), rtol=0, atol=0)

@@ -9,6 +9,7 @@ added, those of several parameters in one kernel. What is not recognised is adde
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, cast
 
 import torch
@@ -49,8 +50,8 @@ def descending(recording: Recording, parameters: list[int], lr: float, kernels: 
 
 
 def _origin(node: Node) -> Node:
-    """What the value is another view of."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+    """What the value is another view of, or one of several views."""
+    while node.target in (operator.getitem, aten._unsafe_view.default) or getattr(node.target, "is_view", False):
         node = node.args[0]
     return node
 

@@ -35,9 +35,13 @@ VIEWS = {aten.view.default, aten._unsafe_view.default, aten.transpose.int, aten.
 def write_in_place(graph: Graph) -> None:
     """Let operations write over what nobody reads after them."""
     place = {node: at for at, node in enumerate(graph.nodes)}
+    writes = [
+        at for node, at in place.items() if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    ]
+    for node in place:  # first, for what is scattered is then read later, and must be what it was
+        if node.target is aten.add.Tensor:
+            _scatter_into_other(node, place, writes)
     for node in place:
-        if node.target is aten.add.Tensor and _scattered_into_zeros(node, place):
-            continue
         if node.target not in TWINS:
             continue
         if _free(node.args[0], node, place):
@@ -46,15 +50,17 @@ def write_in_place(graph: Graph) -> None:
             node.target, node.args = TWINS[node.target], node.args[::-1]
 
 
-def _scattered_into_zeros(total: Node, place: dict[Node, int]) -> bool:
-    """zeros.scatter_add(…) + other: scatter into the other, as in the gradient of a cross-entropy."""
+def _scatter_into_other(total: Node, place: dict[Node, int], writes: list[int]) -> None:
+    """zeros.scatter_add(…) + other: scatter into the other, as in the gradient of a cross-entropy; unless the recording itself
+    writes in between."""
     for part, other in (total.args, total.args[::-1]):
         if isinstance(part, Node) and part.target is aten.scatter_add.default and len(part.users) == 1 and not total.kwargs:
             zeros: Any = part.args[0]
-            if zeros.target is aten.new_zeros.default and _free(other, total, place):
+            alike = part.meta.get("like") == total.meta.get("like")
+            written = any(place[part] < at < place[total] for at in writes)
+            if zeros.target is aten.new_zeros.default and alike and not written and _free(other, total, place):
                 total.target, total.args = aten.scatter_add_.default, (other, *part.args[1:])
-                return True
-    return False
+                return
 
 
 def _free(value: Any, user: Node, place: dict[Node, int]) -> bool:
