@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,6 +54,29 @@ def test_every_row_is_answered_by_its_client(place: Path, source: str) -> None:
     np.testing.assert_allclose(probabilities, expected, rtol=1e-5)
     assert [row["client"] for row in found[:3]] == ["'=Basel", r"[bold]Bern\x1b[31m", "$Chur_$"]
     assert "already exists" in refused("predict", str(place / source), "--data", str(place / "new.csv"), "-o", "out.csv")
+
+
+@pytest.mark.parametrize(
+    ("values", "suffix"),
+    [
+        ([0, 1], "csv"),
+        ([True, False], "csv"),
+        (["Bern", None], "csv"),
+        ([2.5, 1.5], "csv"),
+        (pd.Categorical(["b", "a"]), "parquet"),
+        (pd.to_datetime(["2021-01-01", "2020-01-01"]), "parquet"),
+    ],
+)
+def test_a_column_of_clients_of_any_type(values: Any, suffix: str) -> None:
+    """The file that a run was trained on can be given again: rows find their clients."""
+    site = pd.Series(values).take(np.repeat([0, 1], 20)).reset_index(drop=True)
+    frame = pd.DataFrame({"a": np.arange(40.0) % 7, "site": site, "label": np.arange(40) % 7 > 3})
+    frame.to_csv("t.csv", index=False) if suffix == "csv" else frame.to_parquet("t.parquet")
+    data = fedfew.data.load(f"t.{suffix}", client="site")
+    fedfew.train(data, "linear", "local", **SHORT).save("r")
+    found = rows(call("predict", "r", "--data", f"t.{suffix}").stdout)
+    assert [row["client"] for row in found] == [found[i]["client"] for i in (0, -1) for _ in range(20)]
+    assert {row["client"] for row in found} == set(data.client_names)
 
 
 def test_one_client_for_all_rows_on_standard_output(place: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -192,3 +193,13 @@ def test_rows_without_a_client_or_a_group_are_counted() -> None:
     notes = load(pa.table(rows), client="site", group="patient").about["notes"]
     assert "8 rows have no value in site: they are one client, (missing)" in notes
     assert "4 rows have no value in patient: they are one group, (missing)" in notes
+
+
+def test_clients_that_hold_several_values_of_a_column_are_not_named_after_a_value_of_another() -> None:
+    """With the values 0, 1 and 2 for two clients, both were called 0."""
+    rows = np.arange(60)
+    frame = pd.DataFrame({"a": rows % 7.0, "site": rows % 3, "label": rows % 2})
+    some = load(frame, partition="by:site", clients=2)
+    assert (set(some.client_names), some.about["client_column"]) == ({"0", "1 and 1 more"}, "site")
+    every = load(frame.assign(site=rows % 6), partition="by:site", clients=2)
+    assert (every.client_names, every.about["client_column"]) == (("0", "1"), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -173,6 +174,42 @@ def test_a_column_of_clients_whose_names_are_numbers() -> None:
     assert not np.array_equal(run.predict_proba(frame[:20], client=0), run.predict_proba(frame[:20], client=1))
     with pytest.raises(ValueError, match="client '0' took no part"):
         run.predict(frame[:1], client=[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (np.array([True, False]), ("true", "false")),  # not the clients 1 and 0
+        (np.array([0, -1]), ("0", "-1")),
+        (np.array([1, 0]), ("1", "0")),
+        (np.array([12.0, 11.0]), ("12", "11")),
+        (np.array([3.0, np.nan]), ("3", "(missing)")),
+        (np.array(["Bern", None], dtype=object), ("Bern", "(missing)")),
+        (pd.array([1, None], dtype="Int64"), ("1", "(missing)")),
+        (pd.Categorical(["b", "a"]), ("b", "a")),
+        (pd.to_datetime(["2021-01-01", "2020-01-01"]), None),
+    ],
+)
+def test_values_of_a_column_of_clients_mean_the_clients_named_after_them(values: Any, names: tuple[str, ...] | None) -> None:
+    """Whatever their type: the column that clients were made from can be given again."""
+    site = pd.Series(values).take(np.repeat([0, 1], 20)).reset_index(drop=True)
+    frame = pd.DataFrame({"a": np.arange(40.0) % 7, "site": site, "label": np.arange(40) % 7 > 3})
+    data = fedfew.data.load(frame, client="site")
+    assert names is None or set(data.client_names) == set(names)
+    run = fedfew.train(data, "linear", "local", **SHORT)
+    order = [data.client_names.index(name) for name in names] if names else np.argsort(data.client_names)[::-1].tolist()
+    expected = np.concatenate([run.predict_proba(frame[20 * i : 20 * i + 20], client=order[i]) for i in (0, 1)])
+    assert not np.array_equal(run.predict_proba(frame, client=0), run.predict_proba(frame, client=1))
+    for column in (frame["site"], frame["site"].tolist(), pl.from_pandas(frame)["site"]):
+        np.testing.assert_array_equal(run.predict_proba(frame, client=column), expected)
+
+
+def test_a_single_truth_value_is_a_name() -> None:
+    frame = pd.DataFrame({"a": np.arange(40.0) % 7, "site": np.arange(40) < 20, "label": np.arange(40) % 7 > 3})
+    run = fedfew.train(fedfew.data.load(frame, client="site"), "linear", "local", **SHORT)
+    np.testing.assert_array_equal(run.predict_proba(frame, client=True), run.predict_proba(frame, client="true"))
+    with pytest.raises(ValueError, match="client 'true' took no part"):
+        fedfew.train(federation(), linear, "fedavg", **(SHORT | {"rounds": 1})).predict(np.zeros((1, 5)), client=True)
 
 
 def test_a_table_that_lacks_a_column_or_has_words_for_numbers(patients: tuple[Path, fedfew.Federation, fedfew.Run]) -> None:

@@ -53,6 +53,7 @@ class Division:
     splits: NDArray[np.int8] | None  # the source's own split, where it is kept
     skipped: list[str]  # why clients were left out
     notes: list[str]
+    client_column: str | None = None  # whose values are the names
 
 
 def divide(
@@ -69,7 +70,7 @@ def divide(
     labels = data.y if wanted.stratify else None
     cutter = split.Cutter(wanted.share, wanted.val_share, labels, units, group or "", splits)
     cuts, names, skipped = split.cut_clients(parts, chosen.client_names(data, parts), cutter, wanted.on_bad)
-    return Division(cuts, names, chosen, group, units, splits, skipped, notes)
+    return Division(cuts, names, chosen, group, units, splits, skipped, notes, chosen.naming_column(data, parts))
 
 
 def _chosen_partition(

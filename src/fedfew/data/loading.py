@@ -125,6 +125,7 @@ def _about(
         "source": defaults.name,
         "source_hash": read.source,
         "partition": str(division.spec),
+        "client_column": division.client_column,
         "clients": len(division.cuts),
         "seed": wanted.seed,
         "sample": sample,

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
-from fedfew.data.readers import csv_file, json_lines, npz, parquet
+from fedfew.data.readers import csv_file, json_lines, npz, parquet, table_columns
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TABLES = (".csv", ".tsv", ".parquet", *json_lines.SUFFIXES)
 FILES = {
@@ -87,7 +84,8 @@ def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> N
     if labels is not None and any(value is None for value in labels):
         raise DataError(f"{path.name}, row {[v is None for v in labels].index(True) + 1}: the label is missing")
     others = [name for name in table.column_names if name not in inputs]
-    columns = {name: _texts(table[name]) for name in others if _is_plain(table[name].type)}
+    plain = table_columns.plain_types(table.select(others))
+    columns = {name: table_columns.column_texts(plain[name]) for name in others if table_columns.is_plain(plain[name].type)}
     x: Any = table
     if kind != "table":
         column = inputs[0] if inputs else ""
@@ -114,13 +112,3 @@ def _images(path: Path) -> NewData:
 
 def _numbers(rows: int) -> tuple[str, ...]:
     return tuple(str(row + 1) for row in range(rows))
-
-
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    return ["" if value is None else str(value) for value in column.to_pylist()]
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind))

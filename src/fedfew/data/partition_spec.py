@@ -123,12 +123,23 @@ class PartitionSpec:
             raise ValueError(f"partition {self}: {error}") from error
 
     def client_names(self, data: DecodedData, parts: list[Indices]) -> list[str]:
-        """The value of the column at clients that hold a single one; else the client's number."""
-        if self.column is None:
+        """The value of the column at clients that hold a single one, "value and 2 more" at others; the client's number if all
+        hold several, or without a column."""
+        held = self._values_held(data, parts)
+        if all(len(values) != 1 for values in held):
             return [str(i) for i in range(len(parts))]
+        return [values[0] if len(values) == 1 else f"{values[0]} and {len(values) - 1} more" for values in held]
+
+    def naming_column(self, data: DecodedData, parts: list[Indices]) -> str | None:
+        """The column whose values name the clients, where one holds a single value."""
+        return self.column if any(len(values) == 1 for values in self._values_held(data, parts)) else None
+
+    def _values_held(self, data: DecodedData, parts: list[Indices]) -> list[list[str]]:
+        """The different values of the column at each client; none without a column."""
+        if self.column is None:
+            return [[] for _ in parts]
         column = data.columns[self.column]
-        held = [np.unique(column.codes[part]) for part in parts]
-        return [column.values[codes[0]] if len(codes) == 1 else str(i) for i, codes in enumerate(held)]
+        return [[column.values[code] for code in np.unique(column.codes[part])] for part in parts]
 
 
 def _whole(text: str, value: str) -> int:

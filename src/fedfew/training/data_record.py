@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fedfew.data import preprocessing as fitted
+from fedfew.data.readers.table_columns import column_texts
 from fedfew.federation import Federation, Preprocessing
 from fedfew.util.printable import printable
 
@@ -29,11 +30,11 @@ class DataRecord:
     def of(cls, federation: Federation) -> DataRecord:
         about = federation.about
         columns: Mapping[str, Any] = about.get("columns") or {}
-        partition = str(about.get("partition", "")).partition("+")[0]
+        column = about["client_column"] if "client_column" in about else _by(str(about.get("partition", "")))
         return cls(
-            client_names=_unless_numbers(federation.client_names),
+            client_names=_unless_numbers(federation.client_names) if column is None else federation.client_names,
             class_names=_unless_numbers(federation.class_names),
-            client_column=partition.removeprefix("by:").partition(":")[0] if partition.startswith("by:") else None,
+            client_column=column,
             label_column=next((name for name, why in columns.get("left_out", {}).items() if why == "the label"), None),
             columns=tuple(columns.get("used", ())),
             preprocessing=federation.preprocessing,
@@ -91,6 +92,19 @@ class DataRecord:
             raise UnknownClientError(self._unknown(str(client), clients))
         return client
 
+    def client_numbers(self, column: Any, clients: int) -> list[int]:
+        """Which of so many clients each value of a column means. Numbers are names if any client's name is a number."""
+        texts, positions = column_texts(column), not any(map(_is_number, self.client_names))
+        numbers = {}
+        for text, plain in dict(zip(texts, map(str, column), strict=True)).items():
+            name = next(
+                (one for one in (text, plain) if one in self.client_names), text
+            )  # a column of an array is named by str()
+            if name not in self.client_names and not positions:
+                raise UnknownClientError(self._unknown(f"'{printable(name)}'", clients))
+            numbers[text] = self.client_number(name, clients)
+        return [numbers[text] for text in texts]
+
     def _unknown(self, client: str, clients: int) -> str:
         return (
             f"client {client} took no part in the training; there are {self.listed(clients)}. A new client chooses its model "
@@ -107,6 +121,19 @@ class DataRecord:
 
 class UnknownClientError(ValueError):
     """No client of that name or number took part."""
+
+
+def _by(partition: str) -> str | None:
+    """The column of clients, in data prepared by an earlier version."""
+    return partition.partition("+")[0].removeprefix("by:") if partition.startswith("by:") else None
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _unless_numbers(names: Sequence[str]) -> tuple[str, ...]:

@@ -157,17 +157,21 @@ class Predictor(ABC):
         everything = np.arange(rows)
         if client is None and self.clients == 1:
             client = 0
-        if client is None or isinstance(client, (str, int, np.integer)):
-            yield (None if client is None else self.data.client_number(_plain(client), self.clients)), everything
+        if client is None or np.ndim(client) == 0:
+            yield (None if client is None else self._number(client)), everything
             return
-        given = [_plain(one) for one in np.asarray(client).reshape(-1).tolist()]
-        if len(given) != rows:
-            raise ValueError(f"client has {len(given)} values for {rows} rows: give one for all rows, or one per row")
-        as_named = str if self.data.names_are_numbers else lambda one: one
-        number = {one: self.data.client_number(as_named(one), self.clients) for one in dict.fromkeys(given)}
-        whose = np.array([number[one] for one in given], dtype=np.int64)
+        column: Any = np.asarray(client).reshape(-1) if isinstance(client, (np.ndarray, Tensor)) else client
+        if len(column) != rows:
+            raise ValueError(f"client has {len(column)} values for {rows} rows: give one for all rows, or one per row")
+        whose = np.array(self.data.client_numbers(column, self.clients), dtype=np.int64)
         for one in np.unique(whose).tolist():
             yield one, np.flatnonzero(whose == one)
+
+    def _number(self, client: Any) -> int:
+        """Of one client. True, 1.5 or a date can only be a name, which is made as for a column."""
+        if isinstance(client, (str, int, np.integer)) and not isinstance(client, bool):
+            return self.data.client_number(client if isinstance(client, str) else int(client), self.clients)
+        return self.data.client_numbers([client], self.clients)[0]
 
 
 def logits_of(module: nn.Module, inputs: Tensor) -> Tensor:
@@ -175,10 +179,3 @@ def logits_of(module: nn.Module, inputs: Tensor) -> Tensor:
     with torch.no_grad():
         parts = [module(batch) for batch in evaluation_batches(inputs)]
     return torch.cat(parts)
-
-
-def _plain(client: Any) -> int | str:
-    """A client's number or name as Python's own type; a column of names may hold them as numbers."""
-    if isinstance(client, np.integer):
-        return int(client)
-    return client if isinstance(client, (int, str)) else str(client)

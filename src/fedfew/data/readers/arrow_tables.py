@@ -72,7 +72,9 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
     left_out = (
         chosen.left_out if chosen else {n: purpose.get(n, f"the input is {single}") for n in table.column_names if n != single}
     )
-    others = [n for n in table.column_names if n not in targets and n not in used and _is_plain(table.schema.field(n).type)]
+    others = [
+        n for n in table.column_names if n not in targets and n not in used and table_columns.is_plain(table.schema.field(n).type)
+    ]
     common: dict[str, Any] = {
         "labels": _rows(table, targets),
         "target_names": targets,
@@ -188,12 +190,3 @@ def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[
     if choice.input is not None and is_text(kind[choice.input]):
         named = [choice.input]
     return next(iter(pictures + named), None)
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether values can be partitioned or grouped by."""
-    import pyarrow.types as types
-
-    return bool(
-        is_text(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind)
-    )

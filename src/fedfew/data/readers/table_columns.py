@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -73,15 +73,44 @@ def features(table: pa.Table, chosen: FeatureColumns) -> Features:
     return Features(numbers, chosen.numbers, tuple(coded(table[name]) for name in chosen.categories), chosen.categories, boolean)
 
 
-def coded(values: pa.ChunkedArray) -> Column:
-    """A column as codes of its different values, as text."""
+def texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column's values as text, as clients and categories are named."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from fedfew.data.decoded import MISSING
 
-    texts = pc.fill_null(values.cast(pa.string()), MISSING)
-    encoded = pc.dictionary_encode(texts).combine_chunks()
+    return pc.fill_null(values.cast(pa.string()), MISSING)
+
+
+def column_texts(values: Any) -> list[str]:
+    """The same for a column of any kind (a list, an array, a series of pandas or polars, one of Arrow)."""
+    import pyarrow as pa
+
+    try:
+        column = values.to_arrow() if hasattr(values, "to_arrow") else values
+        if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+            column = pa.array(column, from_pandas=True)
+        named: list[str] = texts(plain_types(pa.table({"": column}))[""]).to_pylist()
+    except (pa.ArrowException, TypeError):  # of several types
+        return [str(value) for value in values]
+    return named
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether values can be partitioned or grouped by."""
+    import pyarrow.types as types
+
+    number = types.is_integer(kind) or types.is_floating(kind)
+    return bool(types.is_string(kind) or number or types.is_boolean(kind) or types.is_temporal(kind))
+
+
+def coded(values: pa.ChunkedArray) -> Column:
+    """A column as codes of its different values, as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encoded = pc.dictionary_encode(texts(values)).combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
     return Column(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), tuple(encoded.dictionary.to_pylist()))
