@@ -149,6 +149,7 @@ def test_log_weights_are_the_logarithms(L, mu):
     assert torch.allclose(log_w.exp(), w, rtol=1e-6, atol=1e-12)
 
 
+HUGE = torch.full((3, 2), 3e38)
 GOOD = torch.ones(3, 2)
 
 
@@ -168,11 +169,20 @@ def test_bad_mu_is_named(function, mu):
         ((torch.tensor([[1.0, float("-inf")]]), 1.0), ValueError, "some are NaN or -inf"),
         ((torch.full((1, 2), float("inf")), 1.0), ValueError, "losses of client 0 are all infinite"),
         ((torch.ones(3, 2, dtype=torch.int64), 1.0), TypeError, "losses must be a floating-point.*not torch.int64"),
-        (([[1.0]], 1.0), TypeError, "losses must be a floating.*not list: torch.as_tensor makes one"),
+        (
+            ([[1.0]], 1.0),
+            TypeError,
+            "losses must be a floating.*not list: torch.as_tensor.losses, dtype=torch.float64. makes one",
+        ),
         ((GOOD, 1.0, torch.ones(2)), ValueError, "preference must be one number or one per client"),
         ((GOOD, 1.0, torch.tensor([1.0, -1.0, 1.0])), ValueError, "preference must be ≥ 0"),
         ((GOOD, 1.0, None, torch.ones(3, 2)), ValueError, "ideal must be one number or one per client"),
         ((GOOD, 1.0, None, float("nan")), ValueError, "ideal must be finite"),
+        ((HUGE, 1.0, 10.0), ValueError, "too large for torch.float32"),  # these five gave NaN
+        ((HUGE, 1.0, None, -3e38), ValueError, "too large for torch.float32"),
+        ((GOOD.float(), 1e-300), ValueError, "mu is 1e-300, which float32 cannot hold: give losses as float64"),
+        ((GOOD.float(), 1e39), ValueError, r"mu is 1e\+39, which float32 cannot hold"),
+        ((GOOD.half(), 1e39), ValueError, r"mu is 1e\+39, which float32 cannot hold"),
     ],
 )
 def test_bad_arguments_are_named(arguments, error, named):

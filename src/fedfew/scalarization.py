@@ -39,7 +39,7 @@ def stch_set(
     client_weights: p, ≥ 0: how much each client counts in the sum, g = μ log Σ_i p_i / S_i with S_i = Σ_k exp(−λ_i (L−z*_i)/μ).
     Default: 1. With weights that add up to one, μ does not depend on the number of clients.
     """
-    soft_min = _soft_min(_objectives(losses, preference, ideal), _checked_mu(mu))
+    soft_min = _soft_min(_objectives(losses, preference, ideal), _checked_mu(mu, losses))
     return _soft_max(soft_min + mu * _log_client_weights(client_weights, losses), mu).to(losses.dtype)
 
 
@@ -60,7 +60,7 @@ def weights(
     ``alpha[:, None] * w`` is the gradient of :func:`stch_set` with respect to the losses where every preference is 1.
     """
     objectives = _objectives(losses, preference, ideal)
-    soft_min = _soft_min(objectives, _checked_mu(mu))
+    soft_min = _soft_min(objectives, _checked_mu(mu, losses))
     alpha = torch.softmax((soft_min - soft_min.amax(0)) / mu + _log_client_weights(client_weights, losses), 0)
     w = torch.softmax((objectives.amin(1, keepdim=True) - objectives) / mu, 1)
     return alpha.to(losses.dtype), w.to(losses.dtype)
@@ -76,7 +76,7 @@ def log_weights(
     """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums taken a part at a time."""
     objectives = _objectives(losses, preference, ideal)
     least = objectives.amin(1, keepdim=True)
-    log_w = torch.log_softmax((least - objectives) / _checked_mu(mu), 1)
+    log_w = torch.log_softmax((least - objectives) / _checked_mu(mu, losses), 1)
     log_sum = -log_w.amax(1)  # log Σ_k exp((least − objectives[i, k]) / μ): where the least is, log w is 0 minus that
     return least[:, 0] / mu - log_sum + _log_client_weights(client_weights, losses), log_w
 
@@ -109,7 +109,8 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
     """λ_i (L[i, k] − z*_i), checked."""
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
         given = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
-        raise TypeError(f"losses must be a floating-point torch.Tensor of shape [M, K], not {given}: torch.as_tensor makes one")
+        makes = "torch.as_tensor(losses, dtype=torch.float64) makes one"
+        raise TypeError(f"losses must be a floating-point torch.Tensor of shape [M, K], not {given}: {makes}")
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must have shape [M, K] with M ≥ 1 clients and K ≥ 1 models, not {list(losses.shape)}")
     usable = None
@@ -129,6 +130,8 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
         objectives = lam[:, None] * objectives
         if usable is not None:
             objectives = torch.where(usable, objectives, torch.inf)  # 0·∞ would be NaN
+    if objectives is not losses and not _finite(objectives) and not (objectives.isfinite() | (losses == torch.inf)).all():
+        raise ValueError(f"λ (losses − z*) is too large for {objectives.dtype}: give losses, preference or ideal of another size")
     return objectives
 
 
@@ -148,7 +151,10 @@ def _finite(values: Tensor) -> bool:
     return math.isfinite(values.detach().sum()) or bool(values.isfinite().all())
 
 
-def _checked_mu(mu: float) -> float:
+def _checked_mu(mu: float, losses: Tensor) -> float:
     if not (mu > 0 and mu != float("inf")):
         raise ValueError(f"mu must be a finite number > 0, not {mu}")
+    kind = torch.finfo(_working_type(losses))
+    if not kind.smallest_normal * kind.eps <= mu <= kind.max:  # else it would be rounded to 0 or ∞
+        raise ValueError(f"mu is {mu:g}, which {kind.dtype} cannot hold: give losses as float64")
     return mu
