@@ -56,7 +56,8 @@ def test_one_cluster_is_fedavg() -> None:
 def test_where_the_first_of_equals_is_taken_copies_are_fedavg_at_first() -> None:
     """Later a client may like an untrained copy better than the mean of all, and the copies part ways."""
     ifca, fedavg = train(IFCA(init_models="copies"), rounds=1), train(FedAvg(), rounds=1)
-    assert_same(dict(ifca.models[0].state_dict()), dict(fedavg.models[0].state_dict()))
+    rounding = 1e-6  # the mean of three models and that of one are matrix products of other shapes, on some processors other sums
+    assert_same(dict(ifca.models[0].state_dict()), dict(fedavg.models[0].state_dict()), rounding)
 
 
 def test_published_clients_spread_over_copies_at_random() -> None:
