@@ -75,6 +75,10 @@ def test_a_run_an_export_and_a_mixture_of_such_models_predict(tmp_path: Path) ->
         (lambda: nn.Unflatten(1, (2, 2)), r"gives \[2, 2, 2\] for 2 samples, but \[2, 3\] is needed: one output per class"),
         (lambda: nn.Linear(9, CLASSES), r"Linear fails on samples of shape \[4\] of float32: «mat1 and mat2"),
         (lambda: mlp().double(), r"has parameters of float64, but samples are float32.*make it float32"),
+        (
+            lambda: nn.LazyLinear(CLASSES),
+            "model: LazyLinear has lazy layers, whose parameters have no shape yet: call it on a sample",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused_in_a_sentence(model: Any, message: str) -> None:
@@ -117,13 +121,28 @@ def test_an_instance_is_what_all_models_start_from(tmp_path: Path) -> None:
     )
     for model in still.models:
         assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
-    assert any("all 2 models start from the weights of the module given" in event for event in events)
+    assert any("all 2 models start from the same weights" in event for event in events)
     trained = train(fedfew.FedAvg(), model=net, rounds=1)
     assert not torch.equal(trained.models[0].state_dict()["0.weight"], before["0.weight"])
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())  # the instance itself is not trained
     again = fedfew.load(tmp_path / "run", net)
     assert torch.equal(again.models[0].state_dict()["0.weight"], before["0.weight"])
     assert torch.equal(pickle.loads(pickle.dumps(again)).models[0].state_dict()["0.weight"], before["0.weight"])
+
+
+def test_a_function_that_returns_one_and_the_same_module_serves_several_models(tmp_path: Path) -> None:
+    """Each model has a module of its own, so predictions are those that were scored; a line says that they start alike."""
+    net, events = mlp(), list[str]()
+    run = train(fedfew.FedFew(models=2), model=lambda: net, rounds=3, serve="mixture", on_round=lambda p: events.extend(p.events))
+    assert any("all 2 models start from the same weights" in event for event in events)
+    other = train(fedfew.FedFew(models=2), rounds=3, serve="mixture")
+    other.save(tmp_path / "run")
+    export.write(other, tmp_path / "export")
+    x, y = federation().test.of(1)
+    for one in (fedfew.load(tmp_path / "run", lambda: net), export.read(tmp_path / "export", lambda: net)):
+        np.testing.assert_array_equal(one.predict_proba(x, client=1), other.predict_proba(x, client=1))
+        assert not torch.equal(one.models[0].state_dict()["0.weight"], one.models[1].state_dict()["0.weight"])
+    assert (run.predict(x, client=1) == y.numpy()).mean() == pytest.approx(run.scores("served")[1])
 
 
 def token_federation(x: np.ndarray) -> Federation:

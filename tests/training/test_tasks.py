@@ -149,6 +149,8 @@ def test_a_loss_of_ones_own_is_recorded_by_name_and_not_read_back(tmp_path: Path
     run = train("regression", loss=own_loss, folder=tmp_path / "run")
     assert run.settings["loss"] == "tests.training.test_tasks:own_loss"
     assert run.criterion.function is own_loss
+    x, y = data("regression").train.of(1)
+    assert run.for_new_client(x.numpy(), y.numpy()).predict(x.numpy()).shape == (17, 2)  # the models are compared by it
     with pytest.raises(ValueError, match="which is not known by name"):
         fedfew.load(tmp_path / "run", net).criterion  # noqa: B018  # asking is enough
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedfew.models.attention_mask import add_attention_mask
 
@@ -23,7 +24,14 @@ class OwnModel:
         module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self._made(self.model)
         if plain_output not in module._forward_hooks.values():
             module.register_forward_hook(plain_output)
+        elif not isinstance(self.model, nn.Module):  # handed out before: several models in one module would overwrite each other
+            module = copy.deepcopy(module)
         add_attention_mask(module)
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            raise ValueError(
+                f"model: {type(module).__name__} has lazy layers, whose parameters have no shape yet: call it on a sample first, "
+                "inside the function that returns it"
+            )
         return module
 
     def _made(self, factory: Callable[[], nn.Module]) -> nn.Module:

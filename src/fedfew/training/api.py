@@ -29,7 +29,7 @@ from fedfew.training.class_weights import with_class_weights
 from fedfew.training.data_record import DataRecord
 from fedfew.training.distributed import Group
 from fedfew.training.history import History
-from fedfew.training.initialisation import fresh_models, frozen_parameters
+from fedfew.training.initialisation import fresh_models, frozen_parameters, note_on_equal_starts
 from fedfew.training.label_prior import with_label_prior
 from fedfew.training.loop import RoundLoop
 from fedfew.training.on_round import OnRound
@@ -124,6 +124,7 @@ def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder
     chunk = config.chunk or group.firsts(clients_that_fit(engine, here.train, method.replicas))
     if state is None:
         fresh = fresh_models(factory, config.seed, device)
+        events += [] if given else note_on_equal_starts(fresh, method.replicas)
         server, own = method.init(fresh_from(given, factory, fresh, device) if given else fresh, len(federation))
         state = State(0, server, own, History(), {}, frozen=frozen)
     state = state.on(device)

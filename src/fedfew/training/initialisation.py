@@ -9,7 +9,7 @@ from fedfew import random_streams
 from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, replica_state
-from fedfew.stack import Tree
+from fedfew.stack import Tree, leaves
 
 
 def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Fresh:
@@ -19,6 +19,16 @@ def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Fres
         return {name: t.clone().to(device) for name, t in replica_state(_initialised(factory, seed, k)).items()}
 
     return Fresh(fresh, buffer_names(factory()))
+
+
+def note_on_equal_starts(fresh: Fresh, replicas: int) -> list[str]:
+    """A line where several models start alike: methods treat them alike, so they may never differ."""
+    if replicas == 1 or not all(map(torch.equal, leaves(fresh(0)), leaves(fresh(1)))):
+        return []
+    return [
+        f"model: all {replicas} models start from the same weights. Give a function that builds a new module at every call to "
+        "start them differently"
+    ]
 
 
 def frozen_parameters(factory: ModelFactory, seed: int) -> Tree:

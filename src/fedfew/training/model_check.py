@@ -7,14 +7,13 @@ from torch import Tensor, nn
 
 from fedfew import models
 from fedfew.federation import Federation, as_input
-from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.attention_mask import check_padding
 
 Model = str | ModelFactory | nn.Module
 
 
-def fitting(model: Model, federation: Federation, method: Method) -> tuple[Model, list[str]]:
+def fitting(model: Model, federation: Federation) -> tuple[Model, list[str]]:
     """The model for these samples, and lines to report about it."""
     x = federation.train.x
     notes = []
@@ -26,11 +25,6 @@ def fitting(model: Model, federation: Federation, method: Method) -> tuple[Model
             )
         notes.append(f"model: textcnn in place of {model}, since the samples are token ids")
         model = models.for_tokens(model)
-    if isinstance(model, nn.Module) and method.replicas > 1:
-        notes.append(
-            f"model: all {method.replicas} models start from the weights of the module given. Give a function that returns a new "
-            "module to start them differently"
-        )
     return model, notes
 
 

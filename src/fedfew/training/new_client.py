@@ -19,7 +19,7 @@ from fedfew.federation import as_input
 from fedfew.local import best_model
 from fedfew.models.served import ServedModel
 from fedfew.targets import from_one_hot, stored
-from fedfew.tasks import TASKS, chosen
+from fedfew.tasks import TASKS, Criterion, chosen
 from fedfew.training import unlabelled
 from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
@@ -100,11 +100,17 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 
 def new_client(
-    models: Sequence[nn.Module], settings: Mapping[str, Any], data: DataRecord, format: SampleFormat, x: Any, y: Any
+    models: Sequence[nn.Module],
+    settings: Mapping[str, Any],
+    data: DataRecord,
+    format: SampleFormat,
+    x: Any,
+    y: Any,
+    criterion: Criterion | None = None,
 ) -> NewClient:
     """What a client with these samples would have been served after the training; y: None for inputs without labels.
 
-    settings: of the training; label_prior, serve and temperature count.
+    settings: of the training; label_prior, serve and temperature count, and loss where no criterion is given.
     """
     if not models:
         raise ValueError(
@@ -124,7 +130,9 @@ def new_client(
         if len(labels) != len(inputs):
             raise ValueError(f"x has {len(inputs)} rows, but y has {len(labels)} labels")
         prior = strength * log_frequencies(labels, format.classes).float() if strength else None
-        weights = _by_losses(models, inputs, labels, format, prior, settings)
+        weights = torch.ones(1)
+        if len(models) > 1:
+            weights = _by_losses(models, inputs, labels, criterion or chosen(settings["loss"], format.task), prior, settings)
     used = [k for k in range(len(models)) if weights[k] > 0]
     served = ServedModel([models[k] for k in used], weights[used], prior, format.task)
     return NewClient(served.eval(), record, format)
@@ -134,14 +142,11 @@ def _by_losses(
     models: Sequence[nn.Module],
     inputs: Tensor,
     labels: Tensor,
-    format: SampleFormat,
+    criterion: Criterion,
     prior: Tensor | None,
     settings: Mapping[str, Any],
 ) -> Tensor:
     """The weight of each model, by its loss on labelled samples."""
-    if len(models) == 1:
-        return torch.ones(1)
-    criterion = chosen(settings["loss"], format.task)
     each = [logits_of(ServedModel([m], None, prior), inputs) for m in models]
     losses = torch.stack([criterion.total(outputs, labels) / len(labels) for outputs in each])[None]
     if not losses.isfinite().any():

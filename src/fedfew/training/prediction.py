@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedfew.engines.evaluation import evaluation_batches
 from fedfew.federation import as_input
+from fedfew.tasks import Criterion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.sample_format import RawRows, SampleFormat
 
@@ -24,6 +25,8 @@ Client = int | str | Sequence[int | str] | NDArray[Any]
 
 class Predictor(ABC):
     """What has a model for every client."""
+
+    _criterion: Criterion | None = None  # the loss minimised, where that is known as more than a name
 
     @property
     @abstractmethod
@@ -82,7 +85,7 @@ class Predictor(ABC):
         """
         from fedfew.training.new_client import new_client
 
-        return new_client(self.models, self.training_settings, self.data, self.sample_format, x, y)
+        return new_client(self.models, self.training_settings, self.data, self.sample_format, x, y, self._criterion)
 
     def with_prior(self, frequencies: Sequence[float] | NDArray[Any], model: int | None = None) -> nn.Module:
         """One of the models, by its number, for a client with these label frequencies: its logits + τ·log π.

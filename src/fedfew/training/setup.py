@@ -71,7 +71,7 @@ class Setup:
             raise TypeError(f"method must be a name or a method with its settings, such as FedFew(models=4), not {given}")
         chosen, fewer = default_k.fitting(chosen, (), len(federation)) if isinstance(method, str) else (chosen, "")
         task_settings.check(config, criterion, chosen)
-        model, lines = model_check.fitting(model, federation, chosen)
+        model, lines = model_check.fitting(model, federation)
         lines += [fewer] if fewer else []
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
         _check(config, chosen, factory, federation, part)
