@@ -33,6 +33,7 @@ from fedfew.engines.stacked.embedding import make_padded
 from fedfew.engines.stacked.epoch import RecordedEpochs
 from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
+from fedfew.engines.stacked.mixing import check_rows
 from fedfew.engines.stacked.one_pass import OnePass
 from fedfew.engines.stacked.recording import without_kernels
 from fedfew.federation import Samples
@@ -52,6 +53,7 @@ class Stacked(Engine):
         self._captured: CapturedTraining | None = None
         self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
         self._sample_bytes: int | None = None
+        self._rows_checked = False
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         if kernels.usable(device):
             self.module = make_fused(self.module, training.precision)
@@ -59,6 +61,13 @@ class Stacked(Engine):
             self._captured = CapturedTraining(self)
 
     def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
+        trained = self._trained(work, passes)
+        if not self._rows_checked:  # after the first steps, in which vmap says what it cannot take
+            check_rows(self.module, work.samples)
+            self._rows_checked = True
+        return trained
+
+    def _trained(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         params, samples, objective, context, project = work.params, work.samples, work.objective, work.context, work.project
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = samples.largest_first
