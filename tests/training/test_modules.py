@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -278,3 +279,32 @@ class Converting(nn.Module):
 
 def test_a_module_that_converts_its_input_is_taken() -> None:
     assert train(fedfew.FedAvg(), model=Converting, rounds=1).models[0].inner[0].weight.dtype == torch.float64
+
+
+class Counting(nn.Module):
+    """Keeps count of its calls in training."""
+
+    def __init__(self, in_place: bool, persistent: bool = True) -> None:
+        super().__init__()
+        self.inner, self.in_place = mlp(), in_place
+        self.register_buffer("calls", torch.tensor(0.0), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.in_place:
+            self.calls.add_(1)
+        elif self.training:
+            self.calls = self.calls + 1
+        return self.inner(x)
+
+
+def test_a_buffer_is_written_into_not_replaced() -> None:
+    with pytest.raises(ValueError, match=r"Counting puts another tensor in the place of its buffer calls.*self\.calls\.copy_"):
+        train(fedfew.FedAvg(), model=lambda: Counting(False))
+    train(fedfew.FedAvg(), model=lambda: Counting(False, persistent=False), rounds=1)  # no part of what is trained and sent
+    run = train(fedfew.FedAvg(), model=lambda: Counting(True), rounds=2, participation=1.0, local_epochs=1, batch_size=100)
+    assert run.model_of(0).calls == 2
+
+
+def test_a_name_with_a_slash_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"called 'a/b\.weight': a name must not have a slash"):
+        train(fedfew.FedAvg(), model=lambda: nn.Sequential(OrderedDict({"a/b": nn.Linear(FEATURES, CLASSES)})))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,9 @@ def fitting(model: Model, federation: Federation) -> tuple[Model, list[str]]:
 def check_outputs(module: nn.Module, federation: Federation) -> None:
     """Refuse a module that fails on samples as they are, or whose outputs do not fit the targets."""
     name = type(module).__name__
+    slashed = next((path for path in module.state_dict() if "/" in path), None)
+    if slashed is not None:
+        raise ValueError(f"model: {name} has a parameter or buffer called {slashed!r}: a name must not have a slash in it")
     if federation.padding is not None and federation.task != "language-modelling":  # padding has no target there
         check_padding(module, federation.padding)
     x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
@@ -39,6 +44,7 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
             outputs = module.eval()(x)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(_failure(module, x, error)) from error
+    _check_buffers(module, x)
     if federation.task == "language-modelling":
         _check_tokens(name, outputs, x, federation.classes)
         return
@@ -53,6 +59,26 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
             f"model: {name} gives {outputs.shape[1]} outputs per sample, but the data have {federation.what}: its last layer "
             f"must have {federation.classes} outputs, one per {_one_of(federation)}"
         )
+
+
+def _check_buffers(module: nn.Module, x: Tensor) -> None:
+    """Refuse a module that in training puts other tensors in the place of its buffers: a replica's are written into or stay."""
+    if all(type(layer).__module__.startswith("torch.nn.") for layer in module.modules() if layer._buffers):
+        return
+    trial = copy.deepcopy(module).train()
+    before = {name: buffer for name, buffer in trial.named_buffers() if name in trial.state_dict()}
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            trial(x)
+    except (RuntimeError, ValueError):  # of two samples, which are too few for some
+        return
+    for name, buffer in trial.named_buffers():
+        old = before.get(name, buffer)
+        if old is not buffer and not torch.equal(old, buffer):
+            raise ValueError(
+                f"model: {type(module).__name__} puts another tensor in the place of its buffer {name} in training, which would "
+                f"be lost: write into the one that is there, as in self.{name.rpartition('.')[2]}.copy_(…)"
+            )
 
 
 def _check_tokens(name: str, outputs: Tensor, x: Tensor, classes: int) -> None:
