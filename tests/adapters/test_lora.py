@@ -144,6 +144,17 @@ def test_the_hash_of_what_is_frozen_knows_names_types_shapes_and_values() -> Non
     assert frozen_hash(module) == of()  # what is trained does not count
 
 
+@pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1d(4), lambda: nn.InstanceNorm1d(4, track_running_stats=True)])
+def test_frozen_statistics_stay_in_every_place_of_a_layer(layer: Any) -> None:
+    """They are there once for all replicas: no step may write into them."""
+    norm = layer()
+    module = TrainedPart.named("lora", "none").of(lambda: nn.Sequential(norm, nn.Tanh(), norm, nn.Flatten(), nn.Linear(20, 2)))()
+    before = {name: t.clone() for name, t in module.state_dict().items() if "running" in name}
+    module.train()(torch.randn(3, 4, 5))
+    assert len(before) == 4
+    assert all(torch.equal(t, module.state_dict()[name]) for name, t in before.items())
+
+
 def test_batch_norm_without_a_scale_stays_as_it_is() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
     x = torch.randn(9, 4)

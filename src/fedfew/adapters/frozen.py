@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
-from fedfew.models.batch_norm import batch_norms
+from fedfew.models.layers import replace_layers
 from fedfew.models.split import head_names
 
 
 class FrozenBatchNorm(nn.Module):
-    """A BatchNorm layer that always uses its running statistics, which are frozen parameters here: they stay as they are."""
+    """A BatchNorm layer, or one of InstanceNorm with running statistics, that always uses these; they are frozen parameters here
+    and stay as they are."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -26,13 +29,16 @@ class FrozenBatchNorm(nn.Module):
 
 
 def freeze(module: nn.Module, trained: tuple[str, ...]) -> nn.Module:
-    """The module itself, frozen but for the submodules named: parameters, BatchNorm's statistics and all other buffers.
+    """The module itself, frozen but for the submodules named: parameters, running statistics and all other buffers.
 
     Frozen parameters are held once for all replicas and are not sent. Buffers are a replica's, so they become such parameters.
     """
-    for name, layer in batch_norms(module).items():
-        if not _inside(name, trained) and layer.running_mean is not None:
-            module = replaced(module, name, FrozenBatchNorm(layer))
+
+    def fixed(name: str, layer: nn.Module) -> nn.Module | None:
+        keeps = isinstance(layer, _BatchNorm | _InstanceNorm) and layer.running_mean is not None
+        return FrozenBatchNorm(layer) if keeps and not _inside(name, trained) else None
+
+    module = replace_layers(module, fixed)
     for name, parameter in module.named_parameters():
         if not _inside(name, trained):
             parameter.requires_grad_(False)

@@ -22,13 +22,13 @@ from fedfew import random_streams, tasks
 from fedfew.config import LocalTraining
 from fedfew.engines import dropout, mixup
 from fedfew.engines.evaluation import Evaluation, ModelScores
-from fedfew.engines.layers import apart
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.orders import Orders
 from fedfew.engines.precision import products
 from fedfew.federation import Samples
 from fedfew.local import LocalEpochs, best_model
 from fedfew.models.batch_norm import uses_batch_statistics
+from fedfew.models.layers import apart
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree, leaves, tree_map
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew import random_streams
-from fedfew.engines.layers import replace_layers
+from fedfew.models.layers import replace_layers
 
 BITS = 16  # a unit's lot
 

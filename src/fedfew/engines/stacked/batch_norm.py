@@ -17,8 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedfew.engines.base import UnsupportedModuleError
-from fedfew.engines.layers import replace_layers
 from fedfew.models.batch_norm import batch_norms
+from fedfew.models.layers import replace_layers
 
 _weight: Tensor | None = None
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew.engines.base import UnsupportedModuleError
-from fedfew.engines.layers import replace_layers
+from fedfew.models.layers import replace_layers
 
 
 class PaddedEmbedding(nn.Module):

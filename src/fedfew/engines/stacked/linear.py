@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedfew.engines.layers import replace_layers
 from fedfew.engines.precision import not_rounded
+from fedfew.models.layers import replace_layers
 
 FEW = 4  # outputs so many times fewer than rows: on a CPU W·xᵀ is twice as fast as x·Wᵀ then
 

@@ -7,8 +7,8 @@ from torch import nn
 import fedfew
 from fedfew.engines import Sequential
 from fedfew.engines.dropout import CountedDropout, keyed, make_counted, one_pass
-from fedfew.engines.layers import apart, replace_layers
 from fedfew.engines.stacked.batch_norm import MaskedBatchNorm, make_masked
+from fedfew.models.layers import apart, replace_layers
 from tests.engines.small import ENGINES, assert_close, images
 
 DATA = images(sizes=(13, 22, 7, 27), shape=(1, 4))  # in batches of 5, all but one of whose last ones are partial
