@@ -6,6 +6,7 @@ partial batch of a client is filled up, with samples that weigh nothing.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,8 +54,10 @@ class Stacked(Engine):
         self._captured: CapturedTraining | None = None
         self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
         self._sample_bytes: int | None = None
-        self._rows_checked = False
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        self._unchecked: nn.Module | None = self.module  # by check_rows; of a GPU a copy, for which no kernel is compiled
+        if device.type != "cpu":
+            self._unchecked = copy.deepcopy(self.module).cpu()
         if kernels.usable(device):
             self.module = make_fused(self.module, training.precision)
         if device.type == "cuda":
@@ -62,9 +65,9 @@ class Stacked(Engine):
 
     def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         trained = self._trained(work, passes)
-        if not self._rows_checked:  # after the first steps, in which vmap says what it cannot take
-            check_rows(self.module, work.samples)
-            self._rows_checked = True
+        if self._unchecked is not None:  # after the first steps, in which vmap says what it cannot take
+            check_rows(self._unchecked, work.samples)
+            self._unchecked = None
         return trained
 
     def _trained(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:

@@ -15,11 +15,11 @@ from fedfew.stack import Tree
 
 @torch.no_grad()
 def check_rows(module: nn.Module, samples: Samples) -> None:
-    """Refuse a module, in training, that gives the first sample something else, or keeps something else of it, where another one
-    fills up the batch beside it."""
+    """Refuse a module on the CPU, in training, that gives the first sample something else, or keeps something else of it, where
+    another one fills up the batch beside it."""
     if len(samples.y) < 2:
         return
-    x = samples.inputs(torch.arange(2, device=samples.y.device))
+    x = samples.inputs(torch.arange(2, device=samples.y.device)).cpu()
     for one, other in zip(_of_the_first(module, x), _of_the_first(module, x[[0, 0]]), strict=True):
         largest = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
         if not torch.allclose(one, other, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
@@ -31,8 +31,8 @@ def check_rows(module: nn.Module, samples: Samples) -> None:
 
 def _of_the_first(module: nn.Module, x: Tensor) -> list[Tensor]:
     """What the first sample gets, and what the module keeps in its buffers, in float64."""
-    weights: Tree = {name: t.detach().to(x.device, copy=True) for name, t in replica_state(module).items()}
-    with torch.random.fork_rng([x.device] if x.is_cuda else []), weighted_rows(torch.tensor([1.0, 0.0], device=x.device)):
+    weights: Tree = {name: t.detach().clone() for name, t in replica_state(module).items()}
+    with torch.random.fork_rng(devices=[]), weighted_rows(torch.tensor([1.0, 0.0])):
         torch.manual_seed(0)  # for a module that draws random numbers itself
         outputs = forward(module, weights, x)
     buffers = [weights[name] for name, _ in module.named_buffers() if name in weights]
