@@ -165,3 +165,13 @@ def test_models_that_clients_choose_are_scored_for_several_stacks_in_one_pass_wh
                 best = int(np.nanargmin([loss for loss, _ in losses]))
                 assert choice[i] == best
                 assert (scores.loss[i].item(), scores.score[i].item()) == pytest.approx(on_test[best], rel=1e-5)
+
+
+def test_a_last_client_without_samples_kept_apart_is_scored():
+    """Of one training sample none is kept apart, and no row comes after it that could stand for one."""
+    x = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    parts = [(x[:n], np.arange(n) % 3) for n in (9, 1)]
+    data = fedfew.Federation.from_arrays(parts, parts, classes=3)
+    settings = {"rounds": 2, "batch_size": 3, "check_share": 0.3, "device": "cpu"}
+    one, other = (fedfew.train(data, "linear", fedfew.FedFew(models=2), engine=e, **settings) for e in ("stacked", "sequential"))
+    np.testing.assert_allclose(one.history.losses, other.history.losses, rtol=1e-5)

@@ -55,7 +55,7 @@ class Layout:
         for s in splits:
             position = torch.arange(s.longest, device=s.count.device)
             own = position < s.count[:, None]
-            rows = s.start[:, None] + position.where(own, 0)
+            rows = (s.start[:, None] + position.where(own, 0)).clamp_max(len(s.y) - 1)  # the last client may have none
             prior = None if s.log_prior is None else s.log_prior[:, None].expand(-1, s.longest, -1)
             parts.append((s.inputs(rows), s.y[rows], own, prior))
         x, y, owns, priors = zip(*parts, strict=True)
