@@ -34,8 +34,9 @@ def test_sites_train_by_the_recipe_of_the_run(share, tmp_path):
 
 @pytest.mark.parametrize(
     ("aggregation", "spread", "tolerance"),
-    # with a spread, differences of a hundredth of the losses count: so do a hundred times the losses' last digits
-    [("plain", 0.0, 1e-6), ("plain", 1.0, 1e-4), ("masked", 0.0, 1e-3)],
+    # differences between losses are a twentieth of them (with a spread a hundredth counts) and go in squared, so what their last
+    # digits are worth grows as much; how these are rounded depends on the processor, and three rounds add to it
+    [("plain", 0.0, 1e-4), ("plain", 1.0, 1e-4), ("masked", 0.0, 1e-3)],
 )
 def test_sites_keep_the_samples_apart_that_clients_of_a_simulation_do(aggregation, spread, tolerance, tmp_path):
     settings = {"rounds": 4, "check_share": 0.4, "smoothing_spread": spread, "label_prior": "client", "seed": 2}
