@@ -10,12 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import fedfew
 from fedfew.engines import LocalTraining
 from fedfew.evaluation.costs import cost
 from fedfew.methods import METHODS
 from fedfew.stack import count_bytes, leaves
+from fedfew.training import model_check
 from tests.methods.small import CLASSES, FEATURES, assert_same, federation, mlp, served, tensors, train
 from tests.methods.tiers import tiered
 
@@ -308,3 +310,29 @@ def test_a_buffer_is_written_into_not_replaced() -> None:
 def test_a_name_with_a_slash_is_refused() -> None:
     with pytest.raises(ValueError, match=r"called 'a/b\.weight': a name must not have a slash"):
         train(fedfew.FedAvg(), model=lambda: nn.Sequential(OrderedDict({"a/b": nn.Linear(FEATURES, CLASSES)})))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_activation_checkpointing_is_refused(use_reentrant: bool) -> None:
+    """PyTorch would recompute with the module's own weights, and the gradients would be others' without a word."""
+
+    class Recomputing(nn.Module):
+        def __init__(self, recomputes: bool = True) -> None:
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh()), nn.Linear(8, CLASSES)
+            self.recomputes = recomputes
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not (self.recomputes and self.training):
+                return self.head(self.body(x))
+            return self.head(checkpoint(self.body, x.requires_grad_(), use_reentrant=use_reentrant))
+
+    with pytest.raises(ValueError, match="Recomputing runs Sequential a second time when gradients are computed"):
+        train(METHODS["fedavg"](), model=Recomputing)
+    module = Recomputing(recomputes=False)
+    module.head.weight.grad = torch.ones(CLASSES, 8)
+    model_check.check_outputs(module, federation())
+    assert torch.equal(module.head.weight.grad, torch.ones(CLASSES, 8))
+    assert module.body[0].weight.grad is None
+    assert not module.training
+    assert not any(layer._forward_pre_hooks for layer in module.modules())

@@ -6,6 +6,8 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from fedfew import models
 from fedfew.federation import Federation, as_input
@@ -45,6 +47,7 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(_failure(module, x, error)) from error
     _check_buffers(module, x)
+    _check_not_recomputed(module, x)
     if federation.task == "language-modelling":
         _check_tokens(name, outputs, x, federation.classes)
         return
@@ -79,6 +82,39 @@ def _check_buffers(module: nn.Module, x: Tensor) -> None:
                 f"model: {type(module).__name__} puts another tensor in the place of its buffer {name} in training, which would "
                 f"be lost: write into the one that is there, as in self.{name.rpartition('.')[2]}.copy_(…)"
             )
+
+
+def _check_not_recomputed(module: nn.Module, x: Tensor) -> None:
+    """Refuse a module that runs layers again on the way back (activation checkpointing): PyTorch gives them the module's own
+    weights then, and not those of the replica that is trained."""
+    layers = list(module.modules())
+    if all(type(layer).__module__.startswith("torch.nn.") for layer in layers):
+        return
+    again: list[str] = []
+    hooks: list[RemovableHandle] = []
+    gradients = [(p, p.grad) for p in module.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None  # or it would be added to
+    module.train()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            outputs = functional_call(module, {name: buffer.clone() for name, buffer in module.named_buffers()}, (x,))
+            hooks += [layer.register_forward_pre_hook(lambda layer, _: again.append(type(layer).__name__)) for layer in layers]
+            outputs.sum().backward()
+    except (RuntimeError, ValueError, AttributeError):  # of two samples, which are too few for some; no tensor
+        return
+    finally:
+        module.eval()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for hook in hooks:
+            hook.remove()
+    if again:
+        raise ValueError(
+            f"model: {type(module).__name__} runs {again[0]} a second time when gradients are computed (activation "
+            "checkpointing), which would use other weights than those in training. Switch it off: for a model of Hugging Face, "
+            "model.gradient_checkpointing_disable()"
+        )
 
 
 def _check_tokens(name: str, outputs: Tensor, x: Tensor, classes: int) -> None:
