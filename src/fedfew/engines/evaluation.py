@@ -18,7 +18,7 @@ from fedfew.stack import Tree, leaves, take, tree_map
 from fedfew.tasks import Criterion
 
 EVALUATION_BATCH = 512
-IMAGES_ON_CPU = 128  # then the activations of a small CNN stay in the cache, and it takes two thirds of the time
+IMAGES_ON_CPU = 128  # then the activations of a small CNN stay in the cache
 
 
 @dataclass(frozen=True)
