@@ -1,4 +1,4 @@
-"""The gate before the SuperLink: what SuperNodes dispatcher gets through as it is, and nothing else does."""
+"""The gate before the SuperLink: what SuperNodes send gets through as it is, and nothing else does."""
 
 from __future__ import annotations
 
@@ -317,6 +317,22 @@ def test_a_body_that_stalls_is_given_up(running, superlink: SuperLink, authority
         connection.sendall(post(1000) + bytes(600))
         assert connection.recv(1000).startswith(b"HTTP/1.1 408")
     assert superlink.complete == []
+
+
+def test_a_piece_that_comes_just_as_time_is_up_does_not_start_the_clock_anew(authority: Path, monkeypatch) -> None:
+    """Python 3.11's wait_for forgets that it was cancelled when what it waits for is there at the same moment."""
+    monkeypatch.setattr(gate, "REQUEST_SECONDS", 0.05)
+
+    async def for_ever():
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            await asyncio.sleep(0)
+            yield b"x"
+
+    for _ in range(5):
+        began = time.monotonic()
+        assert ask(authority, "POST", "/v1/fleet/push-object", content=for_ever())[0].status_code == 504
+        assert time.monotonic() - began < 4
 
 
 @pytest.mark.slow

@@ -95,7 +95,8 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
     size = 0
     while True:
         try:
-            event = await asyncio.wait_for(receive(), PIECE_SECONDS)
+            async with asyncio.timeout(PIECE_SECONDS):  # wait_for can lose a cancellation (Python 3.11)
+                event = await receive()
         except TimeoutError:
             raise BodyError(408) from None
         if event["type"] == "http.disconnect":
