@@ -10,7 +10,7 @@ import fedfew
 from fedfew.flower.messages import FAILED, SiteMessage
 from fedfew.stack import named_leaves, tree_map
 from tests.flower.support import APP, deployment, fake_network, node_config, same_as_simulated, server_loop, simulated, site, tiny
-from tests.methods.tiers import ON_A_NETWORK
+from tests.methods.tiers import BETWEEN_NODES
 
 pytestmark = pytest.mark.deploy
 SECRET = "patient 4711"  # in the text of an error at a site: testapp/client.py
@@ -98,10 +98,10 @@ def same_as_in_this_process(run, late, folder):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=name)
 
 
-def test_every_method_between_real_nodes(here):
+def test_methods_between_real_nodes_end_as_in_the_simulator(here):
     here.kill("node-0")  # it hangs since the last test
     here.node("0-again", node_config(0))
-    runs, methods = here.folder / "methods", list(ON_A_NETWORK)
+    runs, methods = here.folder / "methods", BETWEEN_NODES
     settings = {"test.methods": ";".join(methods), "test.score": False, "score-every": 2, "folder": str(runs)}
     output = here.run(APP, settings, seconds=900)
     for number, method in enumerate(methods):

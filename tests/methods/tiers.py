@@ -21,8 +21,11 @@ BY_REFERENCE = frozenset({"fedbabu", "fedala", "fedpac", "fedfomo"})
 """Later methods whose own tests have no step by hand: they agree with their float64 reference in ``make test``, too."""
 
 ON_A_NETWORK = [*sorted(OF_THE_PAPER), "scaffold", "fedem", "fedpac", "cfl", "knnper"]
-"""Methods that run between real processes: the ten of the paper, and one of each kind of message and state that later ones
+"""Methods that run in Flower's simulation: the ten of the paper, and one of each kind of message and state that later ones
 brought. All methods run on a network in memory (tests/flower/test_server_loop.py)."""
+
+BETWEEN_NODES = ["fedfew", "ditto", "fedrep", "scaffold", "fedpac", "knnper"]
+"""Methods that run between real nodes, where each message starts a process: one of each kind of what a site keeps on disk."""
 
 
 def tiered(cases: Iterable[Any] = METHODS) -> list[Any]:
