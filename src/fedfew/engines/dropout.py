@@ -3,7 +3,7 @@
 PyTorch's dropout layers draw from a global generator, whose state depends on what ran before. Here the mask is a hash of (the
 replica's key for this step, the layer, its calls so far in the pass, the unit); four units share the 64 bits of one, for on a
 CPU hashing takes a fifth of a small CNN's time otherwise. Modules that call ``F.dropout`` themselves still work, but their draws
-are not counted (:mod:`fedfew.training.uncounted`).
+are not counted (:mod:`fedfew.training.own_randomness`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew import random_streams
@@ -145,12 +146,62 @@ class CountedDropout(nn.Module):
         return (self.layer, before) if before else (self.layer,)
 
 
+class CountedAttention(nn.MultiheadAttention):
+    """Attention that drops its weights by :class:`CountedDropout`: PyTorch computes them, and here those kept meet the values."""
+
+    counted: CountedDropout
+
+    @classmethod
+    def of(cls, layer: nn.MultiheadAttention, number: int) -> CountedAttention:
+        """The layer itself, made a counted one."""
+        counted: CountedAttention = layer  # type: ignore[assignment]  # from the next line on
+        counted.__class__ = cls
+        counted.counted, counted.dropout = CountedDropout(layer.dropout, number), 0.0
+        return counted
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        given = (query, key, value, key_padding_mask)
+        if not self.training or _running.key is None:
+            found: tuple[Tensor, Tensor | None] = super().forward(
+                *given, need_weights, attn_mask, average_attn_weights, is_causal
+            )
+            return found
+        _, weights = super().forward(*given, True, attn_mask, False, is_causal)
+        weights = self.counted(weights)  # [samples, heads, queries, keys]; of a single sample without the first
+        time_first = value.ndim == 3 and not self.batch_first
+        heads = self._values(value.transpose(0, 1) if time_first else value).unflatten(-1, (self.num_heads, -1))
+        outputs = self.out_proj((weights @ heads.transpose(-2, -3)).transpose(-2, -3).flatten(-2))
+        shown = weights.mean(-3) if average_attn_weights else weights
+        return outputs.transpose(0, 1) if time_first else outputs, shown if need_weights else None
+
+    def _values(self, value: Tensor) -> Tensor:
+        """The values [samples, keys, features] that the weights are for, those that PyTorch appends included."""
+        weight = self.v_proj_weight if self.in_proj_weight is None else self.in_proj_weight[-self.embed_dim :]
+        values = F.linear(value, weight, None if self.in_proj_bias is None else self.in_proj_bias[-self.embed_dim :])
+        if self.bias_v is not None:
+            values = torch.cat([values, self.bias_v[0].expand(*values.shape[:-2], 1, -1)], -2)
+        return F.pad(values, (0, 0, 0, 1)) if self.add_zero_attn else values
+
+
 def make_counted(module: nn.Module) -> nn.Module:
-    """A copy of the module in which every dropout layer of PyTorch's is counted; names of parameters and buffers stay the same."""
+    """A copy of the module in which all dropout of PyTorch's layers is counted, but for that of recurrent ones; names of
+    parameters and buffers stay the same."""
     module = copy.deepcopy(module)
     number = {name: layer for layer, (name, _) in enumerate(module.named_modules())}
 
     def counted(name: str, layer: nn.Module) -> nn.Module | None:
+        if type(layer) is nn.MultiheadAttention and layer.dropout:
+            return CountedAttention.of(layer, number[name])
         kind = KINDS.get(type(layer))
         return None if kind is None else CountedDropout(layer.p, number[name], kind)  # type: ignore[arg-type]  # a number
 
