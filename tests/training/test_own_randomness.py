@@ -103,6 +103,12 @@ def test_the_innermost_layer_is_named() -> None:
     assert own_randomness.note(nested, DATA.train)[0].startswith("model: 1 (Between) draws random numbers")
 
 
+def test_a_part_that_is_compiled_takes_no_hooks_and_is_seen_by_the_layer_around_it() -> None:
+    compiled = torch.jit.trace(nn.RReLU(), torch.ones(2, 8), check_trace=False)
+    module = nn.Sequential(nn.Linear(5, 8), compiled, nn.Linear(8, 3))
+    assert own_randomness.note(module, DATA.train)[0].startswith("model: Sequential draws random numbers")
+
+
 def test_where_features_are_computed_once_their_randomness_does_not_count() -> None:
     """Then the body is in evaluation mode, and only the head is trained."""
     body = nn.Sequential(nn.Linear(5, 8), nn.RReLU(), nn.Linear(8, 3))

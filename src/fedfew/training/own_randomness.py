@@ -41,7 +41,8 @@ def _drawing_layer(module: nn.Module, x: Tensor) -> str | None:
             name, kind = names[layer], type(layer).__name__
             found.append(f"{name} ({kind})" if name else kind)
 
-    names = {layer: name for name, layer in module.named_modules()}
+    named = module.named_modules()
+    names = {layer: name for name, layer in named if not isinstance(layer, torch.jit.ScriptModule)}  # which take no hooks
     for layer in names:
         layer.register_forward_pre_hook(before)
         layer.register_forward_hook(after)
