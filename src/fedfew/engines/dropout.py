@@ -1,9 +1,9 @@
 """Dropout with counted randomness, so that all engines drop the same units.
 
-``torch.nn.Dropout`` draws from a global generator, whose state depends on what ran before. Here the mask is a hash of (the
+PyTorch's dropout layers draw from a global generator, whose state depends on what ran before. Here the mask is a hash of (the
 replica's key for this step, the layer, its calls so far in the pass, the unit); four units share the 64 bits of one, for on a
 CPU hashing takes a fifth of a small CNN's time otherwise. Modules that call ``F.dropout`` themselves still work, but their draws
-are not counted.
+are not counted (:mod:`fedfew.training.own_randomness`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew import random_streams
 from fedfew.models.layers import replace_layers
 
 BITS = 16  # a unit's lot
+SATURATION = -1.7580993408473766  # what SELU gives for −∞: alpha dropout puts it in the place of what is dropped
 
 
 class _Running(threading.local):
@@ -81,22 +84,58 @@ class _AsInt16(torch.autograd.Function):
         return found, 0
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What one of PyTorch's layers drops."""
+
+    channels: bool = False  # whole ones, x[sample, channel], instead of single units
+    batched: int | None = None  # an input with another number of dimensions is a single sample x[channel]; None: none is
+    alpha: bool = False  # dropped units are set to SELU's least value, and all are scaled to keep mean and variance
+
+    def units(self, shape: torch.Size) -> torch.Size:
+        """The shape of what is drawn for an input of this shape, against which it broadcasts."""
+        if not self.channels:
+            return shape
+        drawn = 2 if self.batched in (None, len(shape)) else 1
+        return shape[:drawn] + torch.Size([1] * (len(shape) - drawn))
+
+
+KINDS: dict[type[nn.Module], Kind] = {
+    nn.Dropout: Kind(),
+    nn.Dropout1d: Kind(channels=True, batched=3),
+    nn.Dropout2d: Kind(channels=True),
+    nn.Dropout3d: Kind(channels=True, batched=5),
+    nn.AlphaDropout: Kind(alpha=True),
+    nn.FeatureAlphaDropout: Kind(channels=True, alpha=True),
+}
+
+
 class CountedDropout(nn.Module):
-    def __init__(self, p: float, layer: int) -> None:
+    def __init__(self, p: float, layer: int, kind: Kind = KINDS[nn.Dropout]) -> None:
         super().__init__()
         self.p = p
         self.layer = layer
+        self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        key = _running.key
-        if not self.training or self.p == 0 or key is None:
+        if not self.training or self.p == 0 or _running.key is None:
             return x
         dropped = round(self.p * 2**BITS)  # of the 2¹⁶ numbers that are drawn from
         if dropped == 2**BITS:
             return x * 0
-        words = random_streams.count(key, *self._place(), torch.arange(-(-x.numel() // 4), device=x.device))
-        drawn = _AsInt16.apply(words)[: x.numel()].reshape(x.shape)
-        return x * ((drawn >= dropped - 2 ** (BITS - 1)).to(x.dtype) * (2**BITS / (2**BITS - dropped)))
+        kept = self._kept(_running.key, dropped, self.kind.units(x.shape), x.device).to(x.dtype)
+        if not self.kind.alpha:
+            return x * (kept * (2**BITS / (2**BITS - dropped)))
+        p = dropped / 2**BITS
+        scale = ((1 - p) * (1 + p * SATURATION**2)) ** -0.5
+        return x * (kept * scale) + SATURATION * scale * (1 - p - kept)
+
+    def _kept(self, key: Tensor, dropped: int, shape: torch.Size, device: torch.device) -> Tensor:
+        """Whether each unit is kept."""
+        words = random_streams.count(key, *self._place(), torch.arange(-(-shape.numel() // 4), device=device))
+        drawn = _AsInt16.apply(words)[: shape.numel()].reshape(shape)
+        kept: Tensor = drawn >= dropped - 2 ** (BITS - 1)
+        return kept
 
     def _place(self) -> tuple[int, ...]:
         """The layer's number, and at a later call in the same pass how many there were before."""
@@ -107,12 +146,63 @@ class CountedDropout(nn.Module):
         return (self.layer, before) if before else (self.layer,)
 
 
+class CountedAttention(nn.MultiheadAttention):
+    """Attention that drops its weights by :class:`CountedDropout`: PyTorch computes them, and here those kept meet the values."""
+
+    counted: CountedDropout
+
+    @classmethod
+    def of(cls, layer: nn.MultiheadAttention, number: int) -> CountedAttention:
+        """The layer itself, made a counted one."""
+        counted: CountedAttention = layer  # type: ignore[assignment]  # from the next line on
+        counted.__class__ = cls
+        counted.counted, counted.dropout = CountedDropout(layer.dropout, number), 0.0
+        return counted
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        given = (query, key, value, key_padding_mask)
+        if not self.training or _running.key is None:
+            found: tuple[Tensor, Tensor | None] = super().forward(
+                *given, need_weights, attn_mask, average_attn_weights, is_causal
+            )
+            return found
+        _, weights = super().forward(*given, True, attn_mask, False, is_causal)
+        weights = self.counted(weights)  # [samples, heads, queries, keys]; of a single sample without the first
+        time_first = value.ndim == 3 and not self.batch_first
+        heads = self._values(value.transpose(0, 1) if time_first else value).unflatten(-1, (self.num_heads, -1))
+        outputs = self.out_proj((weights @ heads.transpose(-2, -3)).transpose(-2, -3).flatten(-2))
+        shown = weights.mean(-3) if average_attn_weights else weights
+        return outputs.transpose(0, 1) if time_first else outputs, shown if need_weights else None
+
+    def _values(self, value: Tensor) -> Tensor:
+        """The values [samples, keys, features] that the weights are for, those that PyTorch appends included."""
+        weight = self.v_proj_weight if self.in_proj_weight is None else self.in_proj_weight[-self.embed_dim :]
+        values = F.linear(value, weight, None if self.in_proj_bias is None else self.in_proj_bias[-self.embed_dim :])
+        if self.bias_v is not None:
+            values = torch.cat([values, self.bias_v[0].expand(*values.shape[:-2], 1, -1)], -2)
+        return F.pad(values, (0, 0, 0, 1)) if self.add_zero_attn else values
+
+
 def make_counted(module: nn.Module) -> nn.Module:
-    """A copy of the module in which every ``nn.Dropout`` is counted; names of parameters and buffers stay the same."""
+    """A copy of the module in which all dropout of PyTorch's layers is counted, but for that of recurrent ones; names of
+    parameters and buffers stay the same."""
     module = copy.deepcopy(module)
     number = {name: layer for layer, (name, _) in enumerate(module.named_modules())}
 
     def counted(name: str, layer: nn.Module) -> nn.Module | None:
-        return CountedDropout(layer.p, number[name]) if type(layer) is nn.Dropout else None
+        if type(layer) is nn.MultiheadAttention and layer.dropout:
+            return CountedAttention.of(layer, number[name])
+        kind = KINDS.get(type(layer))
+        return None if kind is None else CountedDropout(layer.p, number[name], kind)  # type: ignore[arg-type]  # a number
 
     return replace_layers(module, counted)

@@ -22,7 +22,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.state import holding
 from fedfew.stack import named_leaves
-from fedfew.training import batch_norm_policy, notes, own_metrics, unseen
+from fedfew.training import batch_norm_policy, notes, own_metrics, own_randomness, unseen
 from fedfew.training.attack import with_attack
 from fedfew.training.checkpoint import State
 from fedfew.training.class_weights import with_class_weights
@@ -137,6 +137,7 @@ def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder
     if config.keep == "last":
         state.best = {}
     events += [*notes.without_effect(config, method, state, factory()), *notes.about_engine(engine, config, device)]
+    events += own_randomness.note(trained(), here.train)
     optimizer = ServerOptimizer(config, engine.trainable, method.notes)
     return RoundLoop(here, method, engine, config, optimizer, chunk, factory, state, folder, (), group, events)
 

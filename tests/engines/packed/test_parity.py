@@ -21,6 +21,7 @@ from fedfew.engines.packed import Pack, engine, requests
 from fedfew.engines.packed.stack import SharedStack
 from tests.engines.small import images
 from tests.engines.stacked.test_captured import CapturedStack
+from tests.engines.test_dropout import Attending
 from tests.helpers import difference, federation, same_history
 
 METHODS = {
@@ -95,6 +96,7 @@ class Dropping(nn.Module):
     "settings",
     [
         {"model": Dropping, "local_epochs": 2, "batch_size": 7},
+        {"model": Attending, "batch_size": 7},
         {"mixup": 0.3, "label_prior": "client", "class_weights": "balanced"},
         {"momentum": 0.9, "schedule": "cosine", "participation": 0.5},
         {"serve": "mixture", "chunk": 3},
