@@ -48,6 +48,28 @@ def test_others_are_not():
     run(Stacked, lambda: Restless(5, 3))
 
 
+class Turned(nn.Linear):
+    """Dropout of a sequence [length, batch, features], or of the batch as it is."""
+
+    def __init__(self, time_first):
+        super().__init__(5, 3)
+        self.dropout, self.time_first = nn.Dropout(0.4), time_first
+
+    def forward(self, x):
+        x = x[:, None].expand(-1, 4, -1)
+        x = self.dropout(x.transpose(0, 1)).transpose(0, 1) if self.time_first else self.dropout(x)
+        return super().forward(x).mean(1)
+
+
+def test_dropout_of_sequences_that_begin_with_time_is_refused_and_of_others_not():
+    """Units are numbered in the order in which they lie, so those of the first samples have other numbers in a larger batch."""
+    with pytest.raises(UnsupportedModuleError, match=r"cannot take Turned: .* \(batch_first=True\), or use engine='sequential'"):
+        run(Stacked, lambda: Turned(time_first=True))
+    for time_first in (False, True):
+        assert_same(*(run(engine, lambda: Turned(time_first))[0] for engine in (Threaded, Sequential)))  # noqa: B023
+    assert_same(*(run(engine, lambda: Turned(time_first=False))[0] for engine in (Stacked, Sequential)))
+
+
 def test_auto_takes_another_engine():
     found = fedfew.train(FEDERATION, lambda: Centred(5, 3), "fedavg", rounds=1, batch_size=8, device="cpu")
     assert found.settings["engine"] != "stacked"
