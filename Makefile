@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Python compiles what it imports; to compile all that is installed takes a minute or two.
+export PIP_NO_COMPILE := 1
 
 .PHONY: demo deploy-demo test test-quick test-slow test-all test-deploy coverage lint types bench clean help
 

@@ -34,14 +34,10 @@ every_refused = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize(("name", "settings"), tiered(ALL_FORMS))
-def test_the_stacked_engine_agrees(name: str, settings: dict[str, Any]) -> None:
-    properties.assert_engines_agree(make(name, **settings), [("stacked", 2)])
-
-
 @every_form
 def test_engines_agree(name: str, settings: dict[str, Any]) -> None:
-    properties.assert_engines_agree(make(name, **settings), [("stacked", None), ("threaded", None), ("sequential", 1)])
+    cases = [("stacked", 2), ("stacked", None), ("threaded", None), ("sequential", 1)]
+    properties.assert_engines_agree(make(name, **settings), cases)
 
 
 @every_form

@@ -18,6 +18,13 @@ def test_values_names_and_aliases() -> None:
     assert load("[1, 2.5, true, null, text]") == [1, 2.5, True, None, "text"]
 
 
+def test_brackets_within_brackets_up_to_a_depth() -> None:
+    deepest = safe_yaml.DEEPEST
+    assert load("[" * deepest + "]" * deepest) is not None
+    with pytest.raises(YAMLError, match="nested too deeply"):
+        load("[" * (deepest + 1) + "]" * (deepest + 1))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     {

@@ -6,6 +6,7 @@ from typing import Any
 
 LONGEST = 1_000_000  # characters
 MOST_VALUES = 100_000  # names and values in a document, aliases written out
+DEEPEST = 100  # brackets within brackets: PyYAML's time grows with the square of the depth
 
 
 class YAMLError(ValueError):
@@ -58,6 +59,11 @@ def _loader_class() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
+        def fetch_flow_collection_start(self, kind: Any) -> None:
+            if self.flow_level >= DEEPEST:
+                raise RecursionError
+            super().fetch_flow_collection_start(kind)
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen = set()
             for key, _ in node.value:
