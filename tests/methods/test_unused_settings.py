@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 from fedfew.methods import METHODS, make
 from fedfew.methods.base import Method
+from fedfew.training.run import Run
 from tests.methods.alternatives import ALTERNATIVES
 from tests.methods.small import SIZES, differ, federation, linear, normalised, tensors, train
 
@@ -51,6 +53,11 @@ def lines(method: Method, layers: int = LAYERS, optimizer: str = "sgd") -> list[
     return method.without_effect(CLIENTS, layers, optimizer)
 
 
+@cache
+def two_rounds(method: Method) -> Run:
+    return train(method, rounds=2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "base", "setting"), PAIRS)
 def test_a_changed_setting_has_an_effect_or_is_reported(name: str, base: dict[str, Any], setting: str) -> None:
@@ -59,7 +66,7 @@ def test_a_changed_setting_has_an_effect_or_is_reported(name: str, base: dict[st
     except ValueError:  # refused: tests/methods/test_every_method.py
         return
     reported = [line for line in lines(changed) if line.startswith(f"{name}: {setting} is ")]
-    assert reported or differ(tensors(train(make(name, **base), rounds=2)), tensors(train(changed, rounds=2)))
+    assert reported or differ(tensors(two_rounds(make(name, **base))), tensors(two_rounds(changed)))
 
 
 @pytest.mark.parametrize("name", METHODS)

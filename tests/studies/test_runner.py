@@ -25,7 +25,7 @@ from fedfew.util.files import folder_locked
 from tests.held_method import SPEC, Hold, until
 from tests.studies.small import Heard, begun, command, made, outcome, study, text
 
-LONG = {"base": {"rounds": 250, "checkpoint_every": 1, "score_every": 100}, "rows": {"Held": {"method": SPEC}}}
+LONG = {"base": {"rounds": 50, "checkpoint_every": 1, "score_every": 20}, "rows": {"Held": {"method": SPEC}}}
 
 
 def run_study(found: Study, root: Path, workers: int = 1, **options: Any) -> tuple[execution.Prepared, Report, Heard]:

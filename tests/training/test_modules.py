@@ -19,7 +19,7 @@ from fedfew.methods import METHODS
 from fedfew.stack import count_bytes, leaves
 from fedfew.training import model_check
 from tests.methods.small import CLASSES, FEATURES, assert_same, federation, mlp, served, tensors, train
-from tests.methods.tiers import tiered
+from tests.methods.tiers import FIRST, tiered
 
 ENGINES = ("sequential", "threaded", "stacked")
 HIDDEN = 5
@@ -44,8 +44,9 @@ class TwoHeads(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", tiered())
+@pytest.mark.parametrize(
+    ("name", "engine"), [(name, engine) for name in METHODS for engine in ENGINES if name in FIRST or engine == "stacked"]
+)
 def test_what_is_frozen_stays_and_does_not_travel(name: str, engine: str) -> None:
     data = federation((7, 12, 6, 10, 16, 8))
     run = train(METHODS[name](), data, model=TwoHeads, engine=engine, rounds=2)

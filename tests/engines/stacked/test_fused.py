@@ -49,7 +49,7 @@ class Words(nn.Module):
 @pytest.mark.parametrize(
     ("factory", "shape", "fused", "pooled"),
     [
-        pytest.param(paper, (3, 16, 16), 2, 2, marks=pytest.mark.slow),
+        pytest.param(paper, (3, 16, 16), 2, 2, marks=pytest.mark.skipif(DEVICE == "cpu", reason="a minute in the interpreter")),
         pytest.param(other_order, (2, 8, 8), 2, 1, marks=pytest.mark.slow),
         pytest.param(grouped_norm, (2, 8, 8), 1, 0, marks=pytest.mark.slow),
         (Words, (5, 9), 1, 0),
