@@ -91,6 +91,13 @@ def test_a_head_whose_outputs_are_not_the_logits_is_refused(model: Callable[[], 
         train(FedRoD(), model=model)
 
 
+def test_a_softmax_after_the_head_is_taken() -> None:
+    """It changes no probability, so heads can be added before it."""
+    plain = train(FedRoD())
+    ended = train(FedRoD(), model=lambda: nn.Sequential(*mlp(), nn.LogSoftmax(1)))
+    assert_same(served(ended)[0], served(plain)[0], 1e-5)
+
+
 def test_a_layer_that_the_model_does_not_use_is_no_head() -> None:
     class Unused(HeadFirst):
         def __init__(self) -> None:
