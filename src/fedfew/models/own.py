@@ -28,6 +28,9 @@ class OwnModel:
         module = self.model if isinstance(self.model, nn.Module) else self._made(self.model)
         _check_copyable(module)
         module = copy.deepcopy(module) if module is self.model else module
+        for layer in module.modules():
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                layer.sparse = False  # gradients are the same, and few optimisers take sparse ones
         if plain_output not in module._forward_hooks.values():
             module.register_forward_hook(plain_output)
         elif not isinstance(self.model, nn.Module):  # handed out before: several models in one module would overwrite each other
