@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,23 @@ from torch import Tensor
 from fedfew.tasks import IGNORED, TaskName
 
 Array = NDArray[Any]
+LabelType = Literal["int", "bool", "str"]
+
+
+def label_type(labels: Iterable[Any]) -> LabelType | None:
+    """What labels are, so that predictions can be the same; whole numbers are "int". None: something else, or a mixture."""
+    kinds = {type(label) for label in labels}
+    if kinds == {bool}:
+        return "bool"
+    if kinds == {str}:
+        return "str"
+    return "int" if kinds and kinds <= {int, float} else None
+
+
+def label_type_of_arrays(labels: Sequence[Array]) -> LabelType | None:
+    """The same for labels in arrays."""
+    flat = [y.reshape(-1) if y.dtype.kind == "O" else y.reshape(-1)[:1] for y in labels]  # other arrays are of one type
+    return label_type(label for y in flat for label in y.tolist())
 
 
 def check_task(task: str | None) -> None:
