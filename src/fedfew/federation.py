@@ -102,14 +102,20 @@ class Federation:
         arrays.check_alike(parts)
         classes = arrays.number_of_outputs(parts, task, class_names or ()) if classes is None else classes
         arrays.check_targets(parts, task, classes)
+        joined = {split: Samples.concatenate(clients) for split, clients in parts.items()}
+        notes = []
+        if task == "classification":
+            counts = [samples.y.cpu().bincount(minlength=classes).numpy() for samples in joined.values()]
+            notes = targets.not_trained(class_names or tuple(map(str, range(classes))), *counts)
         return cls(
-            train=Samples.concatenate(parts["train"]),
-            test=Samples.concatenate(parts["test"]),
+            train=joined["train"],
+            test=joined["test"],
             classes=classes,
             ids=torch.arange(len(train)),
             name=name,
             groups=None if groups is None else torch.as_tensor(groups),
             class_names=tuple(class_names or ()),
+            about={"notes": notes} if notes else {},
             client_names=tuple(client_names or ()),
             task=task,
             label_type=label_type if classes <= 2 or label_type != "bool" else "int",

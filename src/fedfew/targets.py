@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.tasks import IGNORED, TaskName
+from fedfew.util.spelling import counted
 
+LISTED = 10  # classes in a message
 Array = NDArray[Any]
 LabelType = Literal["int", "bool", "str"]
 
@@ -131,6 +133,13 @@ def numbered(labels: list[Array], class_names: Sequence[str] | None, clients: in
             where = f"client {i % clients}: {'train' if i < clients else 'test'}"
             raise ValueError(f"{where} labels contain words that are not in class_names ({', '.join(class_names)})")
     return [np.array([number[word] for word in client], dtype=np.int64) for client in words], class_names
+
+
+def not_trained(class_names: Sequence[str], train: Array, test: Array) -> list[str]:
+    """A line that names the classes that no training sample has, given the number of samples per class; none without any."""
+    only = [f"{class_names[c]} ({counted(int(test[c]), 'sample')})" for c in np.flatnonzero((train == 0) & (test > 0)).tolist()]
+    more = f" and {len(only) - LISTED} more" if len(only) > LISTED else ""
+    return [f"classes that only test data have, which no model can learn: {', '.join(only[:LISTED])}{more}"] if only else []
 
 
 def _is_binary(y: Array) -> bool:
