@@ -116,6 +116,8 @@ def number_labels(raw: RawData, classes: int | None, bad: BadRows) -> tuple[Ints
 
 def class_numbers(labels: NDArray[Any], class_names: Sequence[str] | None, where: str) -> Ints:
     """Labels as class numbers: whole numbers stay as they are, words are looked up in the class names."""
+    if labels.dtype.kind == "f" and bool(np.isnan(labels).any()):
+        raise DataError(f"{where}, row {int(np.isnan(labels).argmax()) + 1}: the label is missing")
     if labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((labels == np.round(labels)).all())):
         return labels.astype(np.int64)
     if labels.dtype.kind not in "UST":

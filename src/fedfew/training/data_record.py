@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data import preprocessing as fitted
+from fedfew.data.decoded import MISSING
 from fedfew.data.readers.table_columns import column_texts
 from fedfew.federation import Federation, Preprocessing
 from fedfew.targets import LabelType
@@ -114,9 +115,8 @@ class DataRecord:
         texts, positions = column_texts(column), not any(map(_is_number, self.client_names))
         numbers = {}
         for text, plain in dict(zip(texts, map(str, column), strict=True)).items():
-            name = next(
-                (one for one in (text, plain) if one in self.client_names), text
-            )  # a column of an array is named by str()
+            spelled = (text, plain, *(("nan",) if text == MISSING else ()))  # an array's column by str(), its gaps once as nan
+            name = next((one for one in spelled if one in self.client_names), text)
             if name not in self.client_names and not positions:
                 raise UnknownClientError(self._unknown(f"'{printable(name)}'", clients))
             numbers[text] = self.client_number(name, clients)
