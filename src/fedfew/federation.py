@@ -45,6 +45,7 @@ class Federation:
     client_names: tuple[str, ...] = ()  # one per client; its id if not given
     preprocessing: Preprocessing | None = None  # fitted on the training samples; None for arrays
     task: TaskName = "classification"  # what the targets are, see fedfew.tasks
+    label_type: targets.LabelType | None = None  # what labels were before they became class numbers, where that is known
 
     def __post_init__(self) -> None:
         if not self.class_names:
@@ -91,6 +92,7 @@ class Federation:
         targets.check_task(task)
         given = [targets.as_array(y) for _, y in (*train, *test)]
         task = task or targets.detected(given)
+        label_type = None if class_names or task != "classification" else targets.label_type_of_arrays(given)
         if task == "classification":
             given, class_names = targets.numbered(given, class_names, len(train))
         parts = {
@@ -100,16 +102,23 @@ class Federation:
         arrays.check_alike(parts)
         classes = arrays.number_of_outputs(parts, task, class_names or ()) if classes is None else classes
         arrays.check_targets(parts, task, classes)
+        joined = {split: Samples.concatenate(clients) for split, clients in parts.items()}
+        notes = []
+        if task == "classification":
+            counts = [samples.y.cpu().bincount(minlength=classes).numpy() for samples in joined.values()]
+            notes = targets.not_trained(class_names or tuple(map(str, range(classes))), *counts)
         return cls(
-            train=Samples.concatenate(parts["train"]),
-            test=Samples.concatenate(parts["test"]),
+            train=joined["train"],
+            test=joined["test"],
             classes=classes,
             ids=torch.arange(len(train)),
             name=name,
             groups=None if groups is None else torch.as_tensor(groups),
             class_names=tuple(class_names or ()),
+            about={"notes": notes} if notes else {},
             client_names=tuple(client_names or ()),
             task=task,
+            label_type=label_type if classes <= 2 or label_type != "bool" else "int",
         )
 
     def __len__(self) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,8 +11,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.tasks import IGNORED, TaskName
+from fedfew.util.spelling import counted
 
+LISTED = 10  # classes in a message
 Array = NDArray[Any]
+LabelType = Literal["int", "bool", "str"]
+
+
+def label_type(labels: Iterable[Any]) -> LabelType | None:
+    """What labels are, so that predictions can be the same; whole numbers are "int". None: something else, or a mixture."""
+    kinds = {type(label) for label in labels}
+    if kinds == {bool}:
+        return "bool"
+    if kinds == {str}:
+        return "str"
+    return "int" if kinds and kinds <= {int, float} else None
+
+
+def label_type_of_arrays(labels: Sequence[Array]) -> LabelType | None:
+    """The same for labels in arrays."""
+    flat = [y.reshape(-1) if y.dtype.kind == "O" else y.reshape(-1)[:1] for y in labels]  # other arrays are of one type
+    return label_type(label for y in flat for label in y.tolist())
 
 
 def check_task(task: str | None) -> None:
@@ -114,6 +133,13 @@ def numbered(labels: list[Array], class_names: Sequence[str] | None, clients: in
             where = f"client {i % clients}: {'train' if i < clients else 'test'}"
             raise ValueError(f"{where} labels contain words that are not in class_names ({', '.join(class_names)})")
     return [np.array([number[word] for word in client], dtype=np.int64) for client in words], class_names
+
+
+def not_trained(class_names: Sequence[str], train: Array, test: Array) -> list[str]:
+    """A line that names the classes that no training sample has, given the number of samples per class; none without any."""
+    only = [f"{class_names[c]} ({counted(int(test[c]), 'sample')})" for c in np.flatnonzero((train == 0) & (test > 0)).tolist()]
+    more = f" and {len(only) - LISTED} more" if len(only) > LISTED else ""
+    return [f"classes that only test data have, which no model can learn: {', '.join(only[:LISTED])}{more}"] if only else []
 
 
 def _is_binary(y: Array) -> bool:

@@ -224,7 +224,10 @@ def chosen(loss: str | LossFunction | Criterion, task: str) -> Criterion:
     if loss == "auto":
         return criterion(TASKS[task].loss)
     if loss not in LOSSES:
-        raise ValueError(f"loss is {loss!r}, which is not known by name: give the function itself")
+        raise ValueError(
+            f"loss is {loss!r}, which is not known by name: give the function itself, loss=… in Python (for a run or an export "
+            "that was saved, where it is read: fedfew.load(folder, loss=…), fedfew.export.read(folder, loss=…))"
+        )
     if LOSSES[loss][0] != task:
         fitting = " or ".join(repr(name) for name, (of, _) in LOSSES.items() if of == task)
         raise ValueError(
@@ -232,6 +235,15 @@ def chosen(loss: str | LossFunction | Criterion, task: str) -> Criterion:
             f"or make the federation with task={LOSSES[loss][0]!r}"
         )
     return criterion(loss)
+
+
+def own_criterion(loss: LossFunction | None, recorded: str, task: str) -> Criterion | None:
+    """The criterion of a loss of the user's own that is given again for a run which recorded its name; None: none is given."""
+    if loss is None:
+        return None
+    if recorded == "auto" or recorded in LOSSES:
+        raise ValueError(f"loss is given, but the models were trained with loss={recorded!r}, which is known: leave it out")
+    return chosen(loss, task)
 
 
 def task_of_loss(loss: Any) -> TaskName | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedfew
 from fedfew.data import DataError, SkippedWarning, load, split
 
 shares = st.sampled_from([(0.25, 0.0), (0.25, 0.1), (0.5, 0.25), (0.1, 0.0), (0.9, 0.05)])
@@ -126,3 +127,14 @@ def test_a_patient_on_both_sides_of_a_given_split_is_reported(tmp_path: Path) ->
     (tmp_path / "a.csv").write_text("x,label,patient,split\n" + "\n".join(lines) + "\n")
     notes = load(tmp_path / "a.csv", clients=1, partition="iid", group="patient").about["notes"]
     assert "6 values of patient are in the data's training and test split: test_share=… splits all rows again" in notes
+
+
+def test_classes_that_only_test_data_have_are_noted() -> None:
+    x = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+    train, test = (x[:8], np.array(["a", "b"] * 4)), (x[8:], np.array(["a", "c", "c", "d"]))
+    line = "classes that only test data have, which no model can learn: c (2 samples), d (1 sample)"
+    assert load({"train": train, "test": test}, clients=2, partition="iid").about["notes"][-1] == line
+    assert fedfew.Federation.from_arrays([train], [test]).about["notes"] == [line]
+    assert fedfew.Federation.from_arrays([train], [(test[0], train[1][:4])]).about == {}
+    thirty = fedfew.Federation.from_arrays([(x[:2], np.array([0, 1]))], [(np.tile(x, (3, 1)), np.arange(36))])
+    assert thirty.about["notes"][0].endswith("11 (1 sample) and 24 more")

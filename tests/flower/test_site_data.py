@@ -99,6 +99,18 @@ def test_an_npz_without_the_arrays(tmp_path):
         site_data.load(read(client=0, data=str(tmp_path / "odd.npz")))
 
 
+def test_a_gap_among_labels_or_class_names_is_refused_as_one(tmp_path):
+    x, path = np.ones((12, 2), dtype=np.float32), tmp_path / "gaps.npz"
+    np.savez(path, x=x, y=np.array([0, 1, np.nan] * 4))
+    with pytest.raises(ValueError, match=r"gaps\.npz, row 3: the label is missing"):
+        site_data.load(read(client=0, data=str(path)))
+    np.savez(path, x=x, y=np.array(["3", "7"] * 6), class_names=np.array([3, 7, np.nan]))
+    with pytest.raises(ValueError, match="class_names has a gap"):
+        site_data.load(read(client=0, data=str(path)))
+    np.savez(path, x=x, y=np.array(["3", "7"] * 6), class_names=np.array([7.0, 3.0]))
+    assert site_data.load(read(client=0, data=str(path))).test.of(0)[1].tolist() == [0, 0, 0]
+
+
 def test_a_simulated_node_takes_the_runs_data_but_a_real_one_does_not(monkeypatch):
     monkeypatch.setenv(site_data.STATE, "/somewhere")
     run = {"data": "digits", "partition": "iid", "clients": 8, "data-seed": 1, "rounds": 3}

@@ -38,11 +38,11 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "fedrep": {"head": ({}, "0"), "head_epochs": ({}, 1), "body_epochs": ({}, 1)},
     "fedper": {"personal_layers": ({}, 0)},
     "fedbabu": {"head": ({}, "0"), "finetune": ({}, "head"), "finetune_epochs": ({}, 1)},
-    "fedrod": {"gamma": ({}, 0.0)},
+    "fedrod": {"gamma": ({}, 0.0), "head": ({}, "2")},
     "feddbe": {"kappa": ({}, 0.0), "mean_momentum": ({}, 1.0), "head": ({}, "0")},
     "fedpac": {"lam": ({}, 5.0), "head_epochs": ({}, 3), "head": ({}, "0")},
     "fedfomo": {"models": ({}, 1), "holdout": ({}, 0.5)},
-    "knnper": {"lam": ({}, 0.9), "neighbours": ({}, 1), "sigma": ({}, 1.0), "capacity": ({}, 6)},
+    "knnper": {"lam": ({}, 0.9), "neighbours": ({}, 1), "sigma": ({}, 1.0), "capacity": ({}, 6), "head": ({}, "0")},
     "fedala": {"layers": ({}, 1), "eta": ({}, 1.0), "ala_epochs": ({}, 2)},
     "lgfedavg": {"shared_layers": ({}, 2)},
     "fedbn": {},
@@ -70,6 +70,8 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "head": ({"init_models": "distinct", "share": "body"}, "0"),
     },
 }
+
+SAME_OUTCOME = {("fedrod", "head")}  # only one layer gives the logits; see tests/methods/test_fedrod.py
 
 # Forms of a method, beside its default and its preset, that are different enough to be put through all tests.
 FORMS: list[tuple[str, dict[str, Any]]] = [("perfedavg", {"variant": "FO"}), ("fedfew", {"share": "body"})]
@@ -113,7 +115,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedrep": {"head": (3, "no such layer"), "head_epochs": (*NOT_A_NUMBER_OF, "all"), "body_epochs": (*NOT_A_NUMBER_OF, "all")},
     "fedper": {"personal_layers": (-1, 1.5, 2, "last")},
     "fedbabu": {"head": (3, "no such layer"), "finetune": ("nothing",), "finetune_epochs": (*NOT_A_NUMBER_OF, "all")},
-    "fedrod": {"gamma": (*NOT_A_WEIGHT, "strong")},
+    "fedrod": {"gamma": (*NOT_A_WEIGHT, "strong"), "head": (3, "no such layer", "0")},
     "feddbe": {"kappa": NOT_A_WEIGHT, "mean_momentum": (*NOT_A_WEIGHT, 1.1, "much"), "head": (3, "no such layer")},
     "fedpac": {"lam": (*NOT_A_WEIGHT, "strong"), "head_epochs": (*NOT_A_NUMBER_OF, "all"), "head": (3, "no such layer")},
     "fedfomo": {"models": (*NOT_A_NUMBER_OF, "all"), "holdout": (0.0, 1.0, float("nan"), "some")},
@@ -122,6 +124,7 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
         "neighbours": (*NOT_A_NUMBER_OF, "all"),
         "sigma": (*NOT_POSITIVE, "wide"),
         "capacity": (*NOT_A_NUMBER_OF, "all"),
+        "head": (3, "no such layer"),
     },
     "fedala": {"layers": (*NOT_A_NUMBER_OF, "last"), "eta": NOT_POSITIVE, "ala_epochs": (-1, 0.5, "all")},
     "lgfedavg": {"shared_layers": (*NOT_A_NUMBER_OF, "last")},

@@ -45,5 +45,8 @@ def test_a_model_without_batch_norm_is_said_to_be_fedavg() -> None:
     train(FedBN(), rounds=1, on_round=lambda progress: said.extend(progress.events))
     assert said == ["fedbn: the model has no BatchNorm layer, so this is fedavg"]
     said.clear()
+    train(FedBN(), DATA, model=normalised, adapters="lora", rounds=1, on_round=lambda progress: said.extend(progress.events))
+    assert "fedbn: all BatchNorm layers of the model are frozen, so this is fedavg" in said
+    said.clear()
     train(FedBN(), DATA, model=normalised, rounds=1, on_round=lambda progress: said.extend(progress.events))
     assert said == []

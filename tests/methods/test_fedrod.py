@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 import fedfew
-from fedfew.methods import FedAvg, FedRoD
+from fedfew.methods import FedAvg, FedRoD, make
 from fedfew.models.split import linear_head
 from tests.methods.small import CLASSES, FEATURES, assert_same, federation, mlp, served, train
 
@@ -57,3 +59,58 @@ def test_a_head_without_bias_and_one_that_is_no_linear_layer() -> None:
         linear_head(nn.Sequential(nn.Linear(FEATURES, FEATURES), mlp()).state_dict(), "1")
     with pytest.raises(ValueError, match="head: '0' must be a linear layer"):
         linear_head(nn.Sequential(nn.Conv2d(1, 2, 3), mlp()).state_dict(), "0")
+
+
+class HeadFirst(nn.Module):
+    """Its last linear layer is not the output layer."""
+
+    def __init__(self, features: int = 5) -> None:
+        super().__init__()
+        self.head = nn.Linear(features, CLASSES)
+        self.body = nn.Linear(FEATURES, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(x)))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_head_that_is_defined_before_the_body_is_named(engine: str) -> None:
+    run = train(FedRoD(head="head"), model=HeadFirst, engine=engine, participation=1.0)
+    generic = dict(run.models[0].state_dict())
+    assert run.state.own.keys() == {"head.weight", "head.bias"}
+    assert torch.equal(served(run)[0]["head.bias"], generic["head.bias"] + run.state.own["head.bias"][0])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [HeadFirst, lambda: HeadFirst(CLASSES), lambda: nn.Sequential(mlp(), nn.LayerNorm(CLASSES))],
+    ids=["wider", "as wide", "a layer after it"],
+)
+def test_a_head_whose_outputs_are_not_the_logits_is_refused(model: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ValueError, match=r"fedrod: the head of .* whose outputs are not the logits: name the linear layer"):
+        train(FedRoD(), model=model)
+
+
+def test_a_softmax_after_the_head_is_taken() -> None:
+    """It changes no probability, so heads can be added before it."""
+    plain = train(FedRoD())
+    ended = train(FedRoD(), model=lambda: nn.Sequential(*mlp(), nn.LogSoftmax(1)))
+    assert_same(served(ended)[0], served(plain)[0], 1e-5)
+
+
+def test_a_layer_that_the_model_does_not_use_is_no_head() -> None:
+    class Unused(HeadFirst):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Linear(5, CLASSES)
+
+    with pytest.raises(ValueError, match="the head of Unused is taken to be 'other', which its forward does not use"):
+        train(FedRoD(), model=Unused)
+
+
+@pytest.mark.parametrize("name", ["knnper", "fedpac"])
+def test_other_methods_with_classes_refuse_a_head_with_too_few_outputs(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: the head of HeadFirst is taken to be 'body', which has 2 outputs"):
+        train(make(name), model=lambda: HeadFirst(2))
+    run = train(make(name, head="head"), model=lambda: HeadFirst(2), label_prior="client")
+    assert all(t.isfinite().all() for state in served(run) for t in state.values())

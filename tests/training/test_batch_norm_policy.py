@@ -216,6 +216,15 @@ def test_what_cannot_be():
     train(by_gradient, "local", rounds=1)
 
 
+@pytest.mark.parametrize("part", [{"adapters": "lora"}, {"freeze": "body"}])
+def test_a_policy_for_frozen_layers_is_refused_as_such(part):
+    def model():
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+
+    with pytest.raises(ValueError, match="batch_norm is 'local', but the model has frozen BatchNorm layers alone"):
+        fedfew.train(federation(features=4, classes=2), model, "fedavg", batch_norm="local", **part)
+
+
 def test_a_batch_of_one_is_refused_before_it_happens():
     data = images((13, 22, 7, 26))
     with pytest.raises(ValueError, match=r"batch_size is 5 \(try 8\).* client 3, who has 26 training samples") as error:

@@ -21,14 +21,14 @@ def test_a_run_keeps_names_and_preprocessing_of_its_data(tmp_path: Path) -> None
         assert one.client_names == hospitals.NAMES
         assert one.class_names == hospitals.CLASSES
         assert one.data == DataRecord(
-            hospitals.NAMES, hospitals.CLASSES, "hospital", "diagnosis", ("age", "smoker"), data.preprocessing
+            hospitals.NAMES, hospitals.CLASSES, "hospital", "diagnosis", ("age", "smoker"), data.preprocessing, "str"
         )
         assert one.data.preprocessing is not None
 
 
 def test_without_names_clients_and_classes_are_numbers() -> None:
     run = fedfew.train(federation(), "linear", rounds=1, engine="sequential")
-    assert run.data == DataRecord()
+    assert run.data == DataRecord(label_type="int")
     assert run.client_names == ("0", "1", "2", "3")
     assert run.class_names == ("0", "1", "2")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import fedfew
-from fedfew.engines import LocalTraining
+from fedfew.engines import LocalTraining, UnsupportedModuleError
 from fedfew.evaluation.costs import cost
 from fedfew.methods import METHODS
 from fedfew.stack import count_bytes, leaves
@@ -337,3 +339,54 @@ def test_activation_checkpointing_is_refused(use_reentrant: bool) -> None:
     assert module.body[0].weight.grad is None
     assert not module.training
     assert not any(layer._forward_pre_hooks for layer in module.modules())
+
+
+def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    module = mlp()
+    norm(module[0])
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("name", ["spectral_norm", "weight_norm"])
+@pytest.mark.parametrize("as_module", [True, False])
+def test_a_norm_of_weights_that_cannot_be_copied_is_refused(name: str, as_module: bool) -> None:
+    old = getattr(torch.nn.utils, name)
+    with pytest.raises(ValueError, match=rf"Sequential has a layer with .*: use torch\.nn\.utils\.parametrizations\.{name}"):
+        train(fedfew.FedAvg(), model=normed(old) if as_module else lambda: normed(old))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["spectral_norm", "weight_norm"])
+def test_parametrised_weights_are_trained_as_by_pytorch(name: str, engine: str) -> None:
+    norm, data = getattr(torch.nn.utils.parametrizations, name), federation((8,))
+    torch.manual_seed(0)
+    start = normed(norm)
+    settings = {"rounds": 3, "local_epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.0, "participation": 1.0}
+    if (name, engine) == ("spectral_norm", "stacked"):
+        with pytest.raises(UnsupportedModuleError, match=r"the stacked engine cannot take Sequential.*use engine='sequential'"):
+            train(fedfew.FedAvg(), data, start, engine=engine, **settings)
+        return
+    run = train(fedfew.FedAvg(), data, start, engine=engine, **settings)
+    module, (x, y) = copy.deepcopy(start).train(), data.train.of(0)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    assert_same(dict(run.models[0].state_dict()), dict(module.state_dict()), 1e-6)
+
+
+def test_a_tensor_computed_from_parameters_is_refused() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(FEATURES, CLASSES)
+            self.double = 2 * self.layer.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.double)
+
+    for model in (Scaled, Scaled()):
+        with pytest.raises(ValueError, match=r"model: Scaled\.double is computed from parameters.*: compute it in forward"):
+            train(fedfew.FedAvg(), model=model)

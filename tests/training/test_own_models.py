@@ -204,3 +204,16 @@ def test_a_module_of_timm() -> None:
         data, lambda: timm.create_model("test_convnext", num_classes=2), "fedavg", rounds=1, engine="sequential", device="cpu"
     )
     assert np.isfinite(run.history.last("served_loss")).all()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked", "threaded"])
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"clip_gradient": 0.1}, {"weight_decay": 0.01}], ids=str)
+def test_sparse_embeddings_train_as_dense_ones_do(engine: str, settings: dict[str, Any]) -> None:
+    x = torch.randint(9, (12, 5), generator=torch.Generator().manual_seed(0))
+    data = Federation.from_arrays([(x, x[:, 0] % CLASSES)] * 2, [(x, x[:, 0] % CLASSES)] * 2, classes=CLASSES)
+
+    def embedded(sparse: bool) -> nn.Module:
+        return nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(20, CLASSES))
+
+    sparse, dense = (train(fedfew.FedAvg(), data, lambda of=of: embedded(of), engine=engine, **settings) for of in (True, False))
+    assert_same(tensors(sparse), tensors(dense))

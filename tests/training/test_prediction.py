@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 
 import fedfew
+from fedfew import export
 from fedfew.evaluation.metrics import evaluate
 from tests import hospitals
 from tests.helpers import federation, linear
@@ -219,3 +221,66 @@ def test_a_table_that_lacks_a_column_or_has_words_for_numbers(patients: tuple[Pa
     with pytest.raises(ValueError, match=r"the column 'age' must hold numbers, as in the training$"):
         run.predict({"age": ["secret"], "smoker": ["yes"]}, client=0)
     assert run.predict({"age": [None, 70.0], "smoker": ["never heard of", None]}, client=0).shape == (2,)
+
+
+LABELS: dict[str, Any] = {
+    "whole numbers": np.array([3, 7, 9]),
+    "-1 and 1": np.array([-1, 1]),
+    "whole floats": np.array([1.0, 2.0]),
+    "truth values": np.array([False, True]),
+    "words": np.array(["cat", "dog"]),
+    "digits as words": np.array(["0", "1"]),
+}
+
+
+@pytest.mark.parametrize("kind", ["arrays", "pandas", "polars", "csv", "parquet", "npz"])
+@pytest.mark.parametrize("labels", LABELS)
+def test_predictions_are_of_the_type_of_the_labels(labels: str, kind: str, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    number = draw.integers(len(LABELS[labels]), size=60)
+    x, y = (number[:, None] + 0.1 * draw.normal(size=(60, 2))).astype(np.float32), LABELS[labels][number]
+    if (labels, kind) == ("digits as words", "csv"):
+        y = number  # a file of text cannot tell them apart
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "label": y})
+    data: Any = {"arrays": (x, y), "pandas": frame, "polars": pl.from_pandas(frame)}.get(kind, tmp_path / f"d.{kind}")
+    if kind == "csv":
+        frame.to_csv(data, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(data)
+    elif kind == "npz":
+        np.savez(data, x=x, y=y)
+    run = fedfew.train(fedfew.data.load(data, partition="iid", clients=2), "linear", "fedavg", **(SHORT | {"rounds": 20}))
+    given: Any = x if kind in ("arrays", "npz") else frame
+    run.save(tmp_path / "r")
+    export.write(run, tmp_path / "e")
+    for one in (run, fedfew.load(tmp_path / "r"), export.read(tmp_path / "e"), run.for_new_client(given, y)):
+        found = one.predict(given, None if one.one_for_all else 0)
+        assert found.dtype.kind == (y.dtype.kind if y.dtype.kind != "f" else "i").replace("O", "U")
+        assert (found == y).mean() > 0.9
+
+
+def test_labels_of_a_federation_of_arrays_are_given_back() -> None:
+    draw = np.random.default_rng(0)
+    for y in (np.arange(12) % 2 == 1, np.array(["0", "1"] * 6), np.array([5, 8] * 6, dtype=object)):
+        x = np.stack([y == y[1], draw.normal(size=12)], 1).astype(np.float32)
+        run = fedfew.train(fedfew.Federation.from_arrays([(x, y)], [(x, y)]), "linear", "fedavg", **(SHORT | {"rounds": 30}))
+        assert run.predict(x).tolist() == y.tolist()
+    three = fedfew.Federation.from_arrays([(x, y == 5)], [(x, y == 5)], classes=3)
+    assert three.label_type == "int"  # truth values have no third class
+
+
+def test_numbers_of_classes_with_names_are_predicted_as_names() -> None:
+    data = federation()
+    parts = ([data.train.of(i) for i in range(4)], [data.test.of(i) for i in range(4)])
+    run = fedfew.train(fedfew.Federation.from_arrays(*parts, class_names=["a", "b", "c"]), "linear", "fedavg", **SHORT)
+    assert set(run.predict(data.test.x, 0)) <= {"a", "b", "c"}
+
+
+def test_a_run_of_an_earlier_version_predicts_names(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.array([-1, 1] * 20)
+    run = fedfew.train(fedfew.data.load((x, y), partition="iid", clients=2), "linear", "fedavg", **SHORT)
+    path = run.save(tmp_path / "r") / "state.json"
+    about = json.loads(path.read_text())
+    del about["data"]["label_type"], about["own_sha256"]
+    path.write_text(json.dumps(about | {"format": 1}))
+    assert set(fedfew.load(tmp_path / "r").predict(x, 0)) <= {"-1", "1"}

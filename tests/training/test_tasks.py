@@ -13,6 +13,7 @@ from sklearn.metrics import r2_score
 from torch import Tensor, nn
 
 import fedfew
+from fedfew import export
 from fedfew.engines import LocalTraining
 from fedfew.evaluation.metrics import MultiLabelScores, RegressionScores, evaluate
 from fedfew.federation import Federation
@@ -145,14 +146,26 @@ def test_regression_end_to_end_finds_the_groups_and_survives_a_folder(tmp_path: 
     np.testing.assert_array_equal(evaluate(again, here).r2, evaluate(run, here).r2)  # type: ignore[union-attr]
 
 
-def test_a_loss_of_ones_own_is_recorded_by_name_and_not_read_back(tmp_path: Path) -> None:
+def test_a_loss_of_ones_own_is_recorded_by_name_and_given_again_to_load(tmp_path: Path) -> None:
     run = train("regression", loss=own_loss, folder=tmp_path / "run")
     assert run.settings["loss"] == "tests.training.test_tasks:own_loss"
     assert run.criterion.function is own_loss
     x, y = data("regression").train.of(1)
     assert run.for_new_client(x.numpy(), y.numpy()).predict(x.numpy()).shape == (17, 2)  # the models are compared by it
-    with pytest.raises(ValueError, match="which is not known by name"):
-        fedfew.load(tmp_path / "run", net).criterion  # noqa: B018  # asking is enough
+    expected = run.for_new_client(x.numpy(), y.numpy()).predict(x.numpy())
+    export.write(run, tmp_path / "models")
+    for read, place in ((fedfew.load, tmp_path / "run"), (export.read, tmp_path / "models")):
+        with pytest.raises(ValueError, match=r"give the function itself.*fedfew\.load\(folder, loss=…\)"):
+            read(place, net).for_new_client(x.numpy(), y.numpy())
+        again = read(place, net, loss=own_loss)
+        np.testing.assert_allclose(again.for_new_client(x.numpy(), y.numpy()).predict(x.numpy()), expected, rtol=1e-6)
+    assert fedfew.load(tmp_path / "run", net, own_loss).criterion.function is own_loss
+
+
+def test_a_loss_is_not_given_again_where_its_name_is_known(tmp_path: Path) -> None:
+    train("regression", loss="mae", folder=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"loss is given, but the models were trained with loss='mae'.*: leave it out"):
+        fedfew.load(tmp_path / "run", net, own_loss)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,10 @@ def freeze(module: nn.Module, trained: tuple[str, ...]) -> nn.Module:
     return module
 
 
+def has_frozen_batch_norm(module: nn.Module) -> bool:
+    return any(isinstance(layer, FrozenBatchNorm) for layer in module.modules())
+
+
 def replaced(module: nn.Module, name: str, by: nn.Module) -> nn.Module:
     """The module with another submodule of that name; "" is the module itself."""
     if not name:

@@ -66,6 +66,7 @@ def assemble(
         client_names=tuple(division.names),
         preprocessing=encoder.preprocessing,
         task=data.task,
+        label_type=data.details.get("label_type"),
     )
 
 

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from fedfew.data import images, text
 from fedfew.data.decoded import DecodedData, Features, Ints, Words
 from fedfew.data.errors import BadRows, DataError, OnBad
-from fedfew.data.labels import read_targets
+from fedfew.data.labels import is_missing, read_targets
 from fedfew.data.raw import RawData
 from fedfew.data.tokens import Tokens
 from fedfew.imaging.decoding import Size
+from fedfew.targets import label_type
 from fedfew.tasks import TaskName
 
 
@@ -66,6 +67,8 @@ def decode(
         details["columns"] = {"used": list(raw.used), "left_out": raw.left_out}
     if task != "classification":
         details["task"] = task
+    elif raw.label_names is None and (kind := label_type(y for y in raw.labels if not is_missing(y))) is not None:
+        details["label_type"] = kind
     if len(rows) == 0:
         raise DataError(f"no row of {name} can be used: {'; '.join(bad.messages[:3])}")
     columns = {name: column.take(rows) for name, column in raw.columns.items()}

@@ -14,6 +14,11 @@ Ints = NDArray[np.int64]
 MISSING = "(missing)"  # the value of a column in rows that have none
 
 
+def value_text(value: Any) -> str:
+    """A value of an array as clients and groups are named after it; None and NaN are gaps."""
+    return MISSING if value is None or value != value else str(value)
+
+
 @dataclass(frozen=True)
 class Column:
     """A column with few different values, stored as codes: row r has ``values[codes[r]]``."""
@@ -23,7 +28,7 @@ class Column:
 
     @classmethod
     def of(cls, values: list[Any]) -> Column:
-        texts = [MISSING if v is None else str(v) for v in values]
+        texts = [value_text(value) for value in values]
         code = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         return cls(np.array([code[text] for text in texts], dtype=np.int64), tuple(code))
 

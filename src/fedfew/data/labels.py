@@ -51,7 +51,7 @@ def _shown(raw: RawData, several: bool) -> tuple[TaskName, tuple[str, ...]]:
             raise DataError(f"the labels cannot be read: {error}") from error
         what = "the labels are several numbers per sample"
     else:
-        known = [label for label in raw.labels if not _is_missing(label, False)]
+        known = [label for label in raw.labels if not is_missing(label)]
         numbers = all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in known)
         found = "regression" if known and numbers and not all(float(v).is_integer() for v in known) else "classification"
         what = "the labels are numbers that are not all whole"
@@ -65,7 +65,7 @@ def _numbers(raw: RawData, task: TaskName, bad: BadRows) -> tuple[NDArray[np.flo
     for row, label in enumerate(raw.labels):
         values = label if isinstance(label, (list, tuple)) else [label]
         try:
-            numbers = [np.nan if _is_missing(value, False) else float(value) for value in values]
+            numbers = [np.nan if is_missing(value) else float(value) for value in values]
         except (TypeError, ValueError):
             raise DataError(f"{raw.where(row)}: the label is no number, but the task is {task}") from None
         if not np.isfinite(numbers).all():
@@ -84,7 +84,7 @@ def number_labels(raw: RawData, classes: int | None, bad: BadRows) -> tuple[Ints
     """
     labels = raw.labels
     numbered = raw.label_names is not None or classes is not None
-    missing = {row for row, label in enumerate(labels) if _is_missing(label, numbered)}
+    missing = {row for row, label in enumerate(labels) if is_missing(label, numbered)}
     for row in sorted(missing):
         bad.add(row, f"{raw.where(row)}: the label is missing")
     names = raw.label_names or (tuple(map(str, range(classes))) if classes and _whole(labels) else None)
@@ -116,6 +116,8 @@ def number_labels(raw: RawData, classes: int | None, bad: BadRows) -> tuple[Ints
 
 def class_numbers(labels: NDArray[Any], class_names: Sequence[str] | None, where: str) -> Ints:
     """Labels as class numbers: whole numbers stay as they are, words are looked up in the class names."""
+    if labels.dtype.kind == "f" and bool(np.isnan(labels).any()):
+        raise DataError(f"{where}, row {int(np.isnan(labels).argmax()) + 1}: the label is missing")
     if labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((labels == np.round(labels)).all())):
         return labels.astype(np.int64)
     if labels.dtype.kind not in "UST":
@@ -139,7 +141,7 @@ def _name(label: Any) -> str:
     return str(int(label)) if isinstance(label, (int, float)) and not isinstance(label, bool) else str(label)
 
 
-def _is_missing(label: Any, numbered: bool) -> bool:
+def is_missing(label: Any, numbered: bool = False) -> bool:
     """numbered: −1 means "no label" among numbered classes, as on the Hugging Face hub."""
     return label is None or label == "" or label != label or (numbered and label == -1)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.data.decoded import value_text
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
 from fedfew.data.readers import csv_file, json_lines, npz, parquet, table_columns
@@ -66,7 +67,7 @@ def _archive(path: Path) -> NewData:
     labels = y.reshape(-1) if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
     if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(x)):
         raise DataError(f"{path}: x has {len(x)} rows and y the shape {list(labels.shape)}; one label per sample is needed")
-    columns = {name: [str(v) for v in values.tolist()] for name, values in arrays.items() if values.shape == (len(x),)}
+    columns = {name: [value_text(v) for v in values.tolist()] for name, values in arrays.items() if values.shape == (len(x),)}
     if "groups" in arrays and "groups" not in columns:
         raise DataError(f"{path}: groups must have one value per sample, {len(x)} in all")
     return NewData(x, _numbers(len(x)), labels, columns)

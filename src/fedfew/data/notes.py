@@ -10,6 +10,7 @@ from fedfew.data.raw import TEST
 from fedfew.data.reading import Defaults
 from fedfew.data.table_preprocessing import Scale, missing_values
 from fedfew.data.tokens import Tokens
+from fedfew.targets import not_trained
 from fedfew.util.spelling import counted
 
 _OTHER_USE = ("the label", "client or group", "the split", "not named in input")
@@ -25,7 +26,7 @@ def of(
         found.append(f"the rows are divided among {among}; client=… names a column of clients")
     found += [*data.notes, *(tokens.notes if tokens else ()), *division.notes]
     found += _without_name(data, division)
-    return [*found, *_features(data, scale), *_splits(division), *defaults.notes(data)]
+    return [*found, *_features(data, scale), *_splits(division), *_not_trained(data, division), *defaults.notes(data)]
 
 
 def _without_name(data: DecodedData, division: Division) -> list[str]:
@@ -54,6 +55,18 @@ def _features(data: DecodedData, scale: Scale) -> list[str]:
         listed = ", ".join(f"{name} ({count:,})" for name, count in missing.items())
         found.append(f"missing values: {listed}; numbers become the training mean of {whose}, words a category of their own")
     return found
+
+
+def _not_trained(data: DecodedData, division: Division) -> list[str]:
+    """Classes that no client has a training sample of."""
+    if data.task != "classification":
+        return []
+    classes = len(data.class_names)
+    train, test = (
+        np.bincount(data.y[np.concatenate(rows)], minlength=classes)
+        for rows in ([cut.train for cut in division.cuts], [part for cut in division.cuts for part in (cut.val, cut.test)])
+    )
+    return not_trained(data.class_names, train, test)
 
 
 def _splits(division: Division) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -11,7 +11,7 @@ from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
 from fedfew.federation import Federation, Samples
-from fedfew.targets import check_task
+from fedfew.targets import LabelType, check_task
 from fedfew.tasks import IGNORED
 
 FORMAT = 1
@@ -39,6 +39,7 @@ def write(federation: Federation, path: str | Path) -> Path:
         "classes": federation.classes,
         "task": federation.task,
         "class_names": [] if federation.task == "language-modelling" else list(federation.class_names),
+        "label_type": federation.label_type,
         "vocabulary": federation.vocabulary,
         "pixels": federation.train.pixels,
         "client_names": list(federation.client_names),
@@ -84,6 +85,7 @@ def _federation(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> Fede
         client_names=tuple(about.get("client_names", ())),  # files of earlier versions have none
         preprocessing=None if fitted is None else from_document(tensorfile.from_text_tensor(fitted)),
         task=about.get("task", "classification"),
+        label_type=about.get("label_type"),
     )
 
 
@@ -98,6 +100,8 @@ def _check(federation: Federation) -> None:
     if type(federation.classes) is not int or federation.classes < 1:
         raise ValueError(f"classes is {federation.classes!r}")
     check_task(federation.task)
+    if federation.label_type not in (None, *get_args(LabelType)):
+        raise ValueError(f"label_type is {federation.label_type!r}")
     whole = federation.task in ("classification", "language-modelling")  # targets are class numbers or token ids
     if federation.train.pixels not in ("symmetric", "unit"):
         raise ValueError(f"pixels is {federation.train.pixels!r}")

@@ -26,7 +26,10 @@ def write_personal(run: Run, folder: str | Path, *, about: Mapping[str, Any] | N
     if name in METHODS and METHODS[name].around is not Method.around:
         raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
     if run.state.mixture is not None and run.state.mixture.shape[1] > 1:
-        raise ValueError("clients predict with mixtures of the server's models: fedfew.export.write has all that they use")
+        raise ValueError(
+            "clients predict with mixtures of the server's models: export without --personal (fedfew.export.write), with all "
+            "that they use, or with --distil (fedfew.export.write_distilled), which makes one model per client"
+        )
     return write_as(PersonalModels(), run, folder, about or {}, force, anonymous=False)
 
 

@@ -14,6 +14,7 @@ from fedfew.export import model_file
 from fedfew.export.adapter_file import load_adapter
 from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
+from fedfew.tasks import Criterion, LossFunction, own_criterion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.prediction import Predictor
 from fedfew.training.sample_format import SampleFormat
@@ -32,11 +33,18 @@ class Export(Predictor):
     """An export read back, every file of it as it was written. It predicts as the run does, from raw data to names."""
 
     def __init__(
-        self, card: dict[str, Any], sha256: str, models: list[nn.Module], data: DataRecord, served: Mapping[str, Tensor]
+        self,
+        card: dict[str, Any],
+        sha256: str,
+        models: list[nn.Module],
+        data: DataRecord,
+        served: Mapping[str, Tensor],
+        criterion: Criterion | None = None,
     ) -> None:
         self.card = card
         self.sha256 = sha256  # of card.json, which holds the hashes of all other files
         self._models, self._data, self._served = models, data, served
+        self._criterion = criterion
 
     @property
     def models(self) -> list[nn.Module]:
@@ -84,10 +92,11 @@ class Export(Predictor):
         return f"{what}. Predict from the run's folder, or as a new client, with some labelled samples (for_new_client, --labels)"
 
 
-def read(folder: str | Path, model: ModelFactory | None = None) -> Export:
+def read(folder: str | Path, model: ModelFactory | None = None, loss: LossFunction | None = None) -> Export:
     """The export in a folder; :class:`ExportError` names the file that is not as it was written.
 
-    model: needed only if the models are modules of the user's own: the same zero-argument callable.
+    model: needed only if the models are modules of the user's own: the same zero-argument callable. loss: needed only for
+    ``for_new_client``, if they were trained with a loss function of the user's own: the same function.
     """
     place = Path(folder)
     card = read_card(place)
@@ -103,7 +112,8 @@ def read(folder: str | Path, model: ModelFactory | None = None) -> Export:
     else:
         modules = [model_file.load_model(place / row["file"], model) for row in card["models"]]
     data, served = _read_data(place, card)
-    return Export(card, sha256_of(place / CARD), modules, data, served)
+    criterion = own_criterion(loss, card["training"].get("loss", "auto"), card["model"].get("task", "classification"))
+    return Export(card, sha256_of(place / CARD), modules, data, served, criterion)
 
 
 def _read_data(place: Path, card: Mapping[str, Any]) -> tuple[DataRecord, dict[str, Tensor]]:

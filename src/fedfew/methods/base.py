@@ -122,6 +122,12 @@ class Method(ABC):
         """Raise ValueError, naming the setting, where hyperparameters do not fit each other, or their types say too little."""
 
     needs_classes: ClassVar[bool] = False  # whether it works with classes alone: it counts labels, or shifts logits
+    head_gives_logits: ClassVar[bool] = False  # whether nothing may come after the head, see head_layer
+
+    def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
+        """The name of the linear layer that the method takes as the head, with an output per class or more, given the parameters
+        and buffers of a replica; None: it needs no such layer."""
+        return None
 
     def check_against(self, clients: int) -> None:
         """The same for what depends on the federation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,6 +48,9 @@ class FedPAC(Method):
     served: ClassVar[str] = "the body as received with the head that the server combined for the client"
     adapted: ClassVar[str] = "the same after the client's local epochs"
     notes: ClassVar[frozenset[str]] = frozenset({"heads", "centroids", "sent"})
+
+    def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
+        return linear_head(parameters, self.head)
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

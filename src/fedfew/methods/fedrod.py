@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from fedfew.axes import add_model_axis, drop_model_axis, expanded
 from fedfew.local import Local, Loss, with_features
-from fedfew.methods.allowed import NotNegative
+from fedfew.methods.allowed import LayerName, NotNegative
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.split import linear_head
@@ -25,24 +26,29 @@ class FedRoD(FedAvg):
     averaged as in FedAvg; a personal head P_i, which stays with the client, learns what to add to the generic logits to fit the
     client's own data (Chen and Chao 2022, "On Bridging Generic and Personalized Federated Learning for Image Classification",
     section 4). The personal head moves nothing but itself: features and generic logits are fixed for it. P_i starts at 0.
-    The head is the model's last linear layer.
     """
 
     gamma: NotNegative = 1.0
     """γ: the generic head sees logits + γ·log n_i,c in training. 0: no balancing, so the generic model is FedAvg's."""
+    head: LayerName | None = None
+    """The linear layer that is the head, by name; its outputs must be the logits. None: the model's last linear layer."""
 
     name: ClassVar[str] = "fedrod"
     family: ClassVar[Family] = "personal parts"
     needs_classes: ClassVar[bool] = True
+    head_gives_logits: ClassVar[bool] = True
     summary: ClassVar[str] = "a generic model with a class-balanced loss, and a personal head that adds to its logits"
     when: ClassVar[str] = "label skew, and both a good global model and personal ones are wanted from one run"
     served: ClassVar[str] = "the global model as received, with the client's personal head added to the generic one"
     adapted: ClassVar[str] = "the same after the client's local epochs"
 
+    def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
+        return linear_head(parameters, self.head)
+
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         server, _ = super().init(fresh, clients)
         model = dict(named_leaves(fresh(0)))
-        head = linear_head(model)
+        head = linear_head(model, self.head)
         own = {name: t.new_zeros(clients, *t.shape) for name, t in model.items() if name.startswith(f"{head}.")}
         return server, dict(own)
 

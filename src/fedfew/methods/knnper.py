@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew.axes import expanded
 from fedfew.local import Local
-from fedfew.methods.allowed import AtLeastOne, Positive, ZeroToOne
+from fedfew.methods.allowed import AtLeastOne, LayerName, Positive, ZeroToOne
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.memory import EMPTY, KEYS, LABELS, PRIOR, with_memory
@@ -40,6 +40,8 @@ class KNNPer(FedAvg):
     """σ: the smaller, the more the very nearest count."""
     capacity: AtLeastOne = 500
     """How many samples a client remembers: its first ones, where it has more."""
+    head: LayerName | None = None
+    """The linear layer whose inputs are the features, by name. None: the model's last linear layer."""
 
     name: ClassVar[str] = "knnper"
     family: ClassVar[Family] = "personal parts"
@@ -49,20 +51,23 @@ class KNNPer(FedAvg):
     adapted: ClassVar[str] = "the global model after the client's local epochs with the same memory"
     needs_classes: ClassVar[bool] = True
 
+    def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
+        return linear_head(parameters, self.head)
+
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         if self.lam == 0:
-            return self.unused("lam is 0", "neighbours", "sigma", "capacity")
+            return self.unused("lam is 0", "neighbours", "sigma", "capacity", "head")
         if self.capacity == 1:
-            return self.unused("capacity is 1", "neighbours", "sigma")
+            return self.unused("capacity is 1", "neighbours", "sigma", "head")
         lines = self.unused("neighbours is 1", "sigma") if self.neighbours == 1 else []
         return lines + self.beyond("neighbours", self.capacity, f"capacity is {self.capacity}")
 
     def around(self, factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.sigma)
+        return lambda: with_memory(factory(), self.capacity, self.neighbours, self.lam, self.sigma, self.head)
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = {name: t for name, t in named_leaves(fresh(0)) if name not in MEMORY}
-        weight = model[f"{linear_head(model)}.weight"]
+        weight = model[f"{linear_head(model, self.head)}.weight"]
         keys = weight.new_zeros(clients, self.capacity, weight.shape[1])
         labels = torch.full(keys.shape[:2], EMPTY, device=weight.device)
         return stack([dict(model)]), {KEYS: keys, LABELS: labels, PRIOR: weight.new_zeros(clients, len(weight))}
@@ -70,11 +75,12 @@ class KNNPer(FedAvg):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(received)
         model = {name: t[0, 0] for name, t in named_leaves(received)}
-        features, labels = local.features(received, linear_head(model))[:, : self.capacity], local.labels[:, : self.capacity]
+        features = local.features(received, linear_head(model, self.head))[:, : self.capacity]
+        labels = local.labels[:, : self.capacity]
         free = self.capacity - features.shape[1]
         memory: Tree = {KEYS: F.pad(features, (0, 0, 0, free)), LABELS: F.pad(labels, (0, free), value=EMPTY)}
         prior = local.samples.log_prior
-        memory[PRIOR] = own[PRIOR] if prior is None else prior
+        memory[PRIOR] = own[PRIOR] if prior is None else F.pad(prior, (0, tensor(own, PRIOR).shape[1] - prior.shape[1]))
         reply = Reply(subtract(trained, received), losses, local.counts)
         return Outcome(reply, tree_map(lambda new, old: new.to(old.dtype), memory, own), adapted=self.serve(trained, memory))
 

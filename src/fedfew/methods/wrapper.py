@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +21,15 @@ class Wrapper(Method):
     method: Method
 
     def __post_init__(self) -> None:
-        for word in ("name", "served", "adapted", "notes", "needs_classes"):  # it goes by the name of what it is wrapped around
+        words = ("name", "served", "adapted", "notes", "needs_classes", "head_gives_logits")
+        for word in words:  # it goes by the name of what it is wrapped around
             object.__setattr__(self, word, getattr(self.method, word))
 
     def check_against(self, clients: int) -> None:
         self.method.check_against(clients)
+
+    def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
+        return self.method.head_layer(parameters)
 
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         return self.method.without_effect(clients, layers, optimizer)

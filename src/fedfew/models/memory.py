@@ -43,7 +43,7 @@ class Recall:
         hook.remove()
         near = nearest(seen[0], module.get_buffer(KEYS), module.get_buffer(LABELS), logits.shape[-1], self.neighbours, self.scale)
         rest = 1 - self.share * near.sum(-1, keepdim=True)  # an empty memory has no weight
-        prior = module.get_buffer(PRIOR).to(logits.dtype)
+        prior = module.get_buffer(PRIOR)[: logits.shape[-1]].to(logits.dtype)  # a head may have more outputs than the model
         mixed = self.share * near + rest * (logits + prior).softmax(-1)
         return mixed.clamp_min(torch.finfo(logits.dtype).tiny).log() - prior
 
@@ -58,10 +58,13 @@ def nearest(z: Tensor, keys: Tensor, labels: Tensor, classes: int, neighbours: i
     return (weight[..., None] * of_class).sum(-2)
 
 
-def with_memory(module: nn.Module, capacity: int, neighbours: int, share: float, scale: float) -> nn.Module:
-    """The module itself, with an empty memory of so many samples."""
+def with_memory(
+    module: nn.Module, capacity: int, neighbours: int, share: float, scale: float, head: str | None = None
+) -> nn.Module:
+    """The module itself, with an empty memory of so many samples. head: the linear layer whose inputs are remembered, by name;
+    None: the last one."""
     parameters = dict(module.named_parameters())
-    head = linear_head(parameters)
+    head = linear_head(parameters, head)
     weight = parameters[f"{head}.weight"]
     module.register_buffer(KEYS, weight.new_zeros(capacity, weight.shape[1]).detach())
     module.register_buffer(LABELS, torch.full((capacity,), EMPTY, device=weight.device))

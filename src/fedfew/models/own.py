@@ -10,8 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fedfew.models.attention_mask import add_attention_mask
+
+_OLD = "has a layer with torch.nn.utils.{0}, which cannot be copied: use torch.nn.utils.parametrizations.{0}"
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,12 @@ class OwnModel:
     model: nn.Module | Callable[[], nn.Module]
 
     def __call__(self) -> nn.Module:
-        module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self._made(self.model)
+        module = self.model if isinstance(self.model, nn.Module) else self._made(self.model)
+        _check_copyable(module)
+        module = copy.deepcopy(module) if module is self.model else module
+        for layer in module.modules():
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                layer.sparse = False  # gradients are the same, and few optimisers take sparse ones
         if plain_output not in module._forward_hooks.values():
             module.register_forward_hook(plain_output)
         elif not isinstance(self.model, nn.Module):  # handed out before: several models in one module would overwrite each other
@@ -49,6 +58,23 @@ class OwnModel:
                 f"{type(made).__name__}"
             )
         return made
+
+
+def _check_copyable(module: nn.Module) -> None:
+    """Refuse a module that cannot be copied: an attribute of it is the result of a computation on its parameters."""
+    name = type(module).__name__
+    for layer in module.modules():
+        for hook in layer._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm):
+                raise ValueError(f"model: {name} {_OLD.format('weight_norm')}")
+            if isinstance(hook, SpectralNorm):
+                raise ValueError(f"model: {name} {_OLD.format('spectral_norm')}, with engine='sequential', 'threaded' or 'auto'")
+        for attribute, value in {**layer.__dict__, **layer._buffers}.items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                raise ValueError(
+                    f"model: {type(layer).__name__}.{attribute} is computed from parameters, so copies of {name} would "
+                    f"not have it: compute it in forward, or keep a value that is not trained, {attribute}.detach()"
+                )
 
 
 def plain_output(module: nn.Module, inputs: Any, output: Any) -> Tensor:

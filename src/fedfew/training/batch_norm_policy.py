@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedfew.adapters.frozen import has_frozen_batch_norm
 from fedfew.federation import Federation
 from fedfew.methods import FedAMP, FedMTL, LocalOnly, Method
 from fedfew.methods.local_norm import LocalNorm
@@ -36,7 +37,10 @@ def check(policy: str, module: nn.Module, method: Method, federation: Federation
     layers = batch_norms(module)
     if not layers:
         if policy != "average":
-            raise ValueError(f"batch_norm is {policy!r}, but the model has no BatchNorm layer")
+            why = "has no BatchNorm layer"
+            if has_frozen_batch_norm(module):
+                why = "has frozen BatchNorm layers alone (adapters, freeze), whose statistics stay as they are"
+            raise ValueError(f"batch_norm is {policy!r}, but the model {why}: leave it out")
         return
     if policy == "average" and method.settings().get("send") == "gradient":
         raise ValueError(

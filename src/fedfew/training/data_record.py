@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedfew.data import preprocessing as fitted
+from fedfew.data.decoded import MISSING
 from fedfew.data.readers.table_columns import column_texts
 from fedfew.federation import Federation, Preprocessing
+from fedfew.targets import LabelType
 from fedfew.util.printable import printable
 
 LISTED = 10  # names in a message
@@ -25,6 +30,7 @@ class DataRecord:
     label_column: str | None = None
     columns: tuple[str, ...] = ()  # those that inputs were made from
     preprocessing: Preprocessing | None = None
+    label_type: LabelType | None = None  # what labels were in the data; None: not known
 
     @classmethod
     def of(cls, federation: Federation) -> DataRecord:
@@ -34,6 +40,7 @@ class DataRecord:
         return cls(
             client_names=_unless_numbers(federation.client_names) if column is None else federation.client_names,
             class_names=_unless_numbers(federation.class_names),
+            label_type=federation.label_type,
             client_column=column,
             label_column=next((name for name, why in columns.get("left_out", {}).items() if why == "the label"), None),
             columns=tuple(columns.get("used", ())),
@@ -46,6 +53,7 @@ class DataRecord:
         return cls(
             client_names=tuple(map(str, document.get("client_names", ()))),
             class_names=tuple(map(str, document.get("class_names", ()))),
+            label_type=kind if (kind := document.get("label_type")) in get_args(LabelType) else None,
             client_column=document.get("client_column"),
             label_column=document.get("label_column"),
             columns=tuple(map(str, document.get("columns", ()))),
@@ -58,11 +66,21 @@ class DataRecord:
         return {
             "client_names": list(self.client_names),
             "class_names": list(self.class_names),
+            "label_type": self.label_type,
             "client_column": self.client_column,
             "label_column": self.label_column,
             "columns": list(self.columns),
             "preprocessing": None if self.preprocessing is None else fitted.to_document(self.preprocessing),
         }
+
+    def labels(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Class numbers as labels of the type that the data had; where it is not known, names of classes, or numbers without."""
+        found: NDArray[Any] = np.array(self.class_names)[numbers] if self.class_names else numbers
+        if self.label_type == "int" and self.class_names:
+            return np.array([int(name) for name in self.class_names])[numbers]
+        if self.label_type == "bool":
+            return found == "True" if self.class_names else found == 1
+        return found.astype(np.str_) if self.label_type == "str" else found
 
     @property
     def kind(self) -> str | None:
@@ -97,9 +115,8 @@ class DataRecord:
         texts, positions = column_texts(column), not any(map(_is_number, self.client_names))
         numbers = {}
         for text, plain in dict(zip(texts, map(str, column), strict=True)).items():
-            name = next(
-                (one for one in (text, plain) if one in self.client_names), text
-            )  # a column of an array is named by str()
+            spelled = (text, plain, *(("nan",) if text == MISSING else ()))  # an array's column by str(), its gaps once as nan
+            name = next((one for one in spelled if one in self.client_names), text)
             if name not in self.client_names and not positions:
                 raise UnknownClientError(self._unknown(f"'{printable(name)}'", clients))
             numbers[text] = self.client_number(name, clients)

@@ -11,8 +11,10 @@ from torch.utils.hooks import RemovableHandle
 
 from fedfew import models
 from fedfew.federation import Federation, as_input
+from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.attention_mask import check_padding
+from fedfew.models.state import replica_state
 
 Model = str | ModelFactory | nn.Module
 
@@ -62,6 +64,35 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
             f"model: {name} gives {outputs.shape[1]} outputs per sample, but the data have {federation.what}: its last layer "
             f"must have {federation.classes} outputs, one per {_one_of(federation)}"
         )
+
+
+def check_head(module: nn.Module, federation: Federation, method: Method) -> None:
+    """Refuse a module whose head, as the method finds it, has too few outputs; for some methods, one whose outputs are not those
+    of the head."""
+    head = method.head_layer(replica_state(module))
+    if head is None:
+        return
+    outputs: list[Tensor] = []
+    x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        hook = module.get_submodule(head).register_forward_hook(lambda layer, inputs, given: outputs.append(given))
+        logits = module.eval()(x)
+        hook.remove()
+    found = f"{method.name}: the head of {type(module).__name__} is taken to be {head!r}"
+    named = "name the linear layer that gives the logits, head=…"
+    if not outputs:
+        raise ValueError(f"{found}, which its forward does not use: {named}")
+    if method.head_gives_logits and not _same_probabilities(outputs[-1], logits):
+        raise ValueError(
+            f"{found}, whose outputs are not the logits: {named}. If something comes after that layer, take another method"
+        )
+    if outputs[-1].shape[-1] < federation.classes:
+        raise ValueError(f"{found}, which has {outputs[-1].shape[-1]} outputs, but the data have {federation.what}: {named}")
+
+
+def _same_probabilities(a: Tensor, b: Tensor) -> bool:
+    """Whether two outputs differ by a number per sample at most, as before and after log_softmax."""
+    return a.shape == b.shape and torch.allclose(a.log_softmax(-1), b.log_softmax(-1), atol=1e-5)
 
 
 def _check_buffers(module: nn.Module, x: Tensor) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedfew.adapters import TrainedPart
+from fedfew.adapters.frozen import has_frozen_batch_norm
 from fedfew.config import STRONG, TrainConfig
 from fedfew.engines import Engine
 from fedfew.methods import FedBN, FedFew, Method
@@ -38,7 +39,9 @@ def without_effect(config: TrainConfig, method: Method, state: State, module: nn
     if config.restart_unused and not restart.applies(method, state.server, served):
         found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
     if isinstance(method, FedBN) and not state.own:
-        found.append("fedbn: the model has no BatchNorm layer, so this is fedavg")
+        frozen = has_frozen_batch_norm(module)
+        why = "all BatchNorm layers of the model are frozen" if frozen else "the model has no BatchNorm layer"
+        found.append(f"fedbn: {why}, so this is fedavg")
     return found
 
 

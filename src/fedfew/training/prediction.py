@@ -98,8 +98,8 @@ class Predictor(ABC):
         return with_frequencies(self.models, self.training_settings, frequencies, self.sample_format.classes, model)
 
     def predict(self, x: Any, client: Client | None = None) -> NDArray[Any]:
-        """The most probable class of every row: its name where classes have names, else its number. Arguments as for
-        :meth:`predict_proba`.
+        """The most probable class of every row, as the labels of the training data had it: a whole number, a truth value or a
+        name. Where labels were numbers of classes that have names, the name. Arguments as for :meth:`predict_proba`.
 
         For a regression the numbers, ``[N]`` or with several targets ``[N, d]``; for several labels 0 or 1, ``[N, labels]``.
         """
@@ -108,8 +108,7 @@ class Predictor(ABC):
             return outputs[:, 0] if outputs.shape[1] == 1 else outputs
         if self.sample_format.task == "multi-label":
             return (self._outputs(x, client) > 0).astype(np.int64)
-        best = self.predict_proba(x, client).argmax(1)
-        return np.array(self.data.class_names)[best] if self.data.class_names else best
+        return self.data.labels(self.predict_proba(x, client).argmax(1))
 
     def predict_proba(self, x: Any, client: Client | None = None) -> NDArray[np.float64]:
         """Probabilities ``[N, classes]`` (or of labels) by the module that was scored, with the client's label prior and mixture.

@@ -63,7 +63,7 @@ class Run(Predictor):
     @property
     def criterion(self) -> Criterion:
         """The loss that was minimised, with its task. Of a run that was read from a folder, a loss of the user's own is not
-        known."""
+        known unless it is given to :func:`fedfew.load`."""
         return self._criterion or chosen(self.settings.get("loss", "auto"), self.task.name)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def _check(config: TrainConfig, method: Method, factory: ModelFactory, federatio
     part.check(config)
     validation.check(config, federation)
     model_check.check_outputs(factory(), federation)
+    model_check.check_head(factory(), federation, method)
 
 
 def _about(federation: Federation) -> dict[str, Any]:

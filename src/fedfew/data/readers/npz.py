@@ -88,7 +88,15 @@ def read_arrays(path: Path) -> Arrays:
     used = {f"{axis}{suffix}" for axis in "xy" for suffix in present.values()} | {"class_names"}
     columns = {name: array for name, array in arrays.items() if name not in used and array.shape == (rows,)}
     unused = tuple(sorted(arrays.keys() - used - columns.keys()))
-    return Arrays(path, splits, columns, None if names is None else tuple(map(str, names.tolist())), unused)
+    return Arrays(path, splits, columns, None if names is None else _class_names(path, names), unused)
+
+
+def _class_names(path: Path, names: NDArray[Any]) -> tuple[str, ...]:
+    """Of an array of words or numbers; 3.0 is 3, as it is among labels."""
+    values = names.tolist()
+    if any(value is None or value != value for value in values):
+        raise DataError(f"{path}: class_names has a gap (NaN); it needs a name for each class")
+    return tuple(str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values)
 
 
 def read(path: Path, choice: ColumnChoice) -> RawData:
