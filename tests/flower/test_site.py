@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from flwr.app import RecordDict
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fedfew.flower import client, records
 from fedfew.flower.deployment_config import DeploymentConfig
@@ -74,6 +76,26 @@ def test_only_the_category_of_an_error_leaves_the_site(message, changes, word, t
     logs = [path for path in tmp_path.rglob("errors.log") if "Error" in path.read_text() or "SystemExit" in path.read_text()]
     assert len(logs) == 1
     assert json.loads((logs[0].parent / "audit.jsonl").read_text())["values"] == {"error": word}
+
+
+class Recomputing(nn.Sequential):
+    def forward(self, x):
+        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=False) if self.training else super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "why"),
+    [
+        (lambda: Recomputing(*tiny()), "fedavg", "runs Linear a second time when gradients are computed"),
+        (lambda: nn.Sequential(*tiny(), nn.Tanh()), "fedrod", "fedrod: the head of Sequential is taken to be '2', whose outputs"),
+        (lambda: nn.Linear(5, 4), "fedavg", "its last layer must have 3 outputs"),
+    ],
+)
+def test_a_model_that_the_simulator_refuses_is_refused_before_a_clients_first_round(model, method, why, tmp_path):
+    settings = json.loads(training().values["settings"]) | {"method": {"name": method}}
+    assert asked(training(settings=json.dumps(settings)), tmp_path, model).values == {"error": "settings"}
+    (log,) = tmp_path.rglob("errors.log")
+    assert why in log.read_text()
 
 
 def test_a_message_that_is_not_one_of_ours(tmp_path):

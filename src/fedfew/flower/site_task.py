@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.state import frozen_hash, holding
 from fedfew.stack import named_leaves
-from fedfew.training import batch_norm_policy, task_settings, unseen
+from fedfew.training import batch_norm_policy, model_check, task_settings, unseen
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.initialisation import frozen_parameters
 from fedfew.training.label_prior import with_label_prior
@@ -63,6 +63,8 @@ class Task:
             part = TrainedPart.recorded(settings)
             factory, method = _model_and_method(part.of(_factory(model, settings)), method, settings, training, data)
             _check_same(settings, factory, data)
+            if message.integer("last") == 0:  # before this client's first round
+                _check_model(settings, factory, data, method)
             criterion = tasks.chosen(training.loss, data.task)
             task_settings.check(training, criterion, method)
             training = training.with_loss(criterion)
@@ -101,6 +103,13 @@ def _model_and_method(
     batch_norm_policy.check(policy, factory(), method, seen, settings["batch_size"])
     factory, method = batch_norm_policy.with_policy(policy, factory, method)
     return holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"])))), method
+
+
+def _check_model(settings: dict[str, Any], factory: ModelFactory, data: Federation, method: Method) -> None:
+    """Refuse a model that the simulator refuses."""
+    data = replace(data, classes=settings["classes"])
+    model_check.check_outputs(factory(), data)
+    model_check.check_head(factory(), data, method)
 
 
 def _check_same(settings: dict[str, Any], factory: ModelFactory, data: Federation) -> None:
