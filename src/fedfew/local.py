@@ -93,6 +93,13 @@ def best_model(losses: Tensor) -> Tensor:
     return losses.where(~losses.isnan(), INFINITE.to(losses)).argmin(1)
 
 
+def mixture_weights(losses: Tensor, temperature: float) -> Tensor:
+    """v[i, k] ∝ exp(−L[i, k] / T). A loss that is not finite weighs nothing; where all of a client's are not, all weigh alike."""
+    usable = losses.isfinite()
+    logits = -losses.nan_to_num(0.0, 0.0, 0.0) / temperature
+    return logits.where(usable | ~usable.any(-1, keepdim=True), -INFINITE.to(losses)).softmax(-1)
+
+
 @dataclass(frozen=True)
 class LocalEpochs:
     """Epochs of local training: of which replicas, on which samples, by which objective."""

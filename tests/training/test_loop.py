@@ -67,16 +67,17 @@ def test_local_keeps_no_server_models_and_its_two_scores_are_one():
     assert run.history.served_accuracy[-1, 2] == pytest.approx((run.model_of(2)(x).argmax(1) == y).float().mean().item())
 
 
+@pytest.mark.parametrize(("serve", "scores"), [("best", "chosen_scores"), ("mixture", "weighed_scores")])
 @pytest.mark.parametrize(("options", "sets"), [({}, {2}), ({"chunk": 3}, {1}), ({"participation": 0.5}, {1})])
-def test_models_served_and_adapted_are_scored_together_where_everyone_trains_at_once(options, sets, monkeypatch):
-    found, chosen_scores = set(), fedfew.engines.Stacked.chosen_scores
+def test_models_served_and_adapted_are_scored_together_where_everyone_trains_at_once(options, sets, serve, scores, monkeypatch):
+    found, real = set(), getattr(fedfew.engines.Stacked, scores)
 
-    def counted(self, several, own, test):
+    def counted(self, several, *rest):
         found.add(len(several))
-        return chosen_scores(self, several, own, test)
+        return real(self, several, *rest)
 
-    monkeypatch.setattr(fedfew.engines.Stacked, "chosen_scores", counted)
-    train(FedFew(models=2), engine="stacked", **options)
+    monkeypatch.setattr(fedfew.engines.Stacked, scores, counted)
+    train(FedFew(models=2), engine="stacked", serve=serve, **options)
     assert found == sets
 
 

@@ -14,11 +14,11 @@ import fedfew
 from fedfew.config import LocalTraining, TrainConfig
 from fedfew.evaluation.metrics import evaluate
 from fedfew.federation import Federation
+from fedfew.local import mixture_weights
 from fedfew.methods import METHODS, FedAvg, FedFew, LocalOnly
 from fedfew.models.served import ServedModel
 from fedfew.training.label_prior import estimated_log_prior, log_frequencies, with_label_prior
 from fedfew.training.resolve import resolve
-from fedfew.training.scoring import mixture_weights
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
 from tests.methods.small import (
     CLASSES,

@@ -21,12 +21,12 @@ from torch.nn.utils.rnn import pad_sequence
 from fedfew import random_streams, tasks
 from fedfew.config import LocalTraining
 from fedfew.engines import dropout, mixup
-from fedfew.engines.evaluation import Evaluation, ModelScores
+from fedfew.engines.evaluation import Evaluation, MixtureScores, ModelScores
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.orders import Orders
 from fedfew.engines.precision import products
 from fedfew.federation import Samples
-from fedfew.local import LocalEpochs, best_model
+from fedfew.local import LocalEpochs, best_model, mixture_weights
 from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.layers import apart
 from fedfew.models.state import replica_state
@@ -163,6 +163,18 @@ class Engine(ABC):
             on_own, on_test = self.scores(params, [own, test])
             choice = best_model(on_own.loss)
             found.append((choice, ModelScores(*(t.gather(1, choice[:, None])[:, 0] for t in (on_test.loss, on_test.score)))))
+        return found
+
+    def weighed_scores(self, several: Sequence[Tree], own: Samples, test: Samples, temperature: float) -> list[MixtureScores]:
+        """Of each of several stacks ``[1 or C, S, …]``: the scores on the test samples of each client's mixture, whose weights
+        follow from the losses on its own samples."""
+        found = []
+        for params in several:
+            losses = self.losses(params, own)
+            choice, weights = best_model(losses), mixture_weights(losses, temperature)
+            mixed, single = self.score_mixture(params, test, weights)
+            of_mixture = ModelScores(mixed.loss[:, 0], mixed.score[:, 0])
+            found.append(MixtureScores(choice, weights, of_mixture, single.score.gather(1, choice[:, None])[:, 0]))
         return found
 
     def score_mixture(self, params: Tree, samples: Samples, weights: Tensor) -> tuple[ModelScores, ModelScores]:

@@ -29,6 +29,16 @@ class ModelScores:
     score: Tensor
 
 
+@dataclass(frozen=True)
+class MixtureScores:
+    """Of C clients: the test scores of each one's mixture of models, and what it is made of."""
+
+    choice: Tensor  # [C]: the model with the least loss on the client's own samples
+    weights: Tensor  # [C, S]
+    mixed: ModelScores  # [C]
+    single: Tensor  # [C]: the score of the chosen model alone
+
+
 def forward(module: nn.Module, weights: Tree, x: Tensor, through: Through | None = None) -> Tensor:
     """The module's output with these weights in place of its own."""
     if through is None:

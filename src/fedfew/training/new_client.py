@@ -16,7 +16,7 @@ from fedfew.data.labels import class_numbers
 from fedfew.data.table_preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import as_input
-from fedfew.local import best_model
+from fedfew.local import best_model, mixture_weights
 from fedfew.models.served import ServedModel
 from fedfew.targets import from_one_hot, stored
 from fedfew.tasks import TASKS, Criterion, chosen
@@ -25,7 +25,6 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
 from fedfew.training.prediction import Predictor, logits_of
 from fedfew.training.sample_format import SampleFormat, is_raw_table, samples_of
-from fedfew.training.scoring import mixture_weights
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedfew.config import TrainConfig
 from fedfew.engines import Engine
 from fedfew.engines.evaluation import ModelScores
 from fedfew.federation import Samples
-from fedfew.local import best_model
+from fedfew.local import best_model, mixture_weights
 from fedfew.stack import Tree, leaves
 
 
@@ -35,8 +35,8 @@ def score(
 ) -> ServedScores:
     """Scores of candidates ``[1 or C, S, …]``; own_data: the samples that a client chooses and weighs candidates by; learned: the
     weights ``[C, S]`` of a mixture, where the method learns them."""
-    if by_loss(candidates, config, learned):
-        return scores_by_loss(engine, [candidates], own_data, test)[0]
+    if by_loss(candidates, learned):
+        return scores_by_loss(engine, [candidates], own_data, test, config)[0]
     choice, mixture = choose(engine, candidates, own_data, config, learned)
     if mixture is None or mixture.shape[1] == 1:
         return _of_choice(choice, engine.score(candidates, test), mixture)
@@ -45,15 +45,22 @@ def score(
     return ServedScores(choice, mixed.score[:, 0].cpu(), mixed.loss[:, 0].cpu(), of_choice, mixture)
 
 
-def by_loss(candidates: Tree, config: TrainConfig, learned: Tensor | None) -> bool:
-    """Does a client choose one of these candidates, by their losses on its own data?"""
-    return leaves(candidates)[0].shape[1] > 1 and learned is None and config.serve != "mixture"
+def by_loss(candidates: Tree, learned: Tensor | None) -> bool:
+    """Does a client choose or weigh these candidates by their losses on its own data?"""
+    return leaves(candidates)[0].shape[1] > 1 and learned is None
 
 
-def scores_by_loss(engine: Engine, several: Sequence[Tree], own_data: Samples, test: Samples) -> list[ServedScores]:
-    """:func:`score` of several sets of candidates of the same clients, who choose :func:`by_loss`; in one pass where possible."""
-    found = engine.chosen_scores(several, own_data, test)
-    return [ServedScores(choice.cpu(), scores.score.cpu(), scores.loss.cpu()) for choice, scores in found]
+def scores_by_loss(
+    engine: Engine, several: Sequence[Tree], own_data: Samples, test: Samples, config: TrainConfig
+) -> list[ServedScores]:
+    """:func:`score` of several sets of candidates of the same clients, who go :func:`by_loss`; in one pass where possible."""
+    if config.serve != "mixture":
+        chosen = engine.chosen_scores(several, own_data, test)
+        return [ServedScores(choice.cpu(), scores.score.cpu(), scores.loss.cpu()) for choice, scores in chosen]
+    return [
+        ServedScores(of.choice.cpu(), of.mixed.score.cpu(), of.mixed.loss.cpu(), of.single.cpu(), of.weights.cpu())
+        for of in engine.weighed_scores(several, own_data, test, config.temperature)
+    ]
 
 
 def _of_choice(choice: Tensor, scores: ModelScores, mixture: Tensor | None) -> ServedScores:
@@ -74,10 +81,3 @@ def choose(
         return torch.zeros(clients, dtype=torch.int64), torch.ones(clients, 1) if config.serve == "mixture" else None
     losses = engine.losses(candidates, own_data).cpu()
     return best_model(losses), mixture_weights(losses, config.temperature) if config.serve == "mixture" else None
-
-
-def mixture_weights(losses: Tensor, temperature: float) -> Tensor:
-    """v[i, k] ∝ exp(−L[i, k] / T). A loss that is not finite weighs nothing; where all of a client's are not, all weigh alike."""
-    usable = losses.isfinite()
-    logits = torch.where(usable | ~usable.any(-1, keepdim=True), -losses.nan_to_num(0.0, 0.0, 0.0) / temperature, -torch.inf)
-    return logits.softmax(-1)

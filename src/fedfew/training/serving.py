@@ -82,13 +82,11 @@ class Serving:
     def _both(
         self, candidates: Tree, adapted: Adapted, clients: Tensor, on: Samples, learned: Tensor | None
     ) -> tuple[ServedScores, ServedScores]:
-        if not (by_loss(candidates, self.config, learned) and by_loss(adapted.models, self.config, adapted.mixture)):
+        if not (by_loss(candidates, learned) and by_loss(adapted.models, adapted.mixture)):
             return self.score(candidates, clients, on, learned), self.score(adapted.models, clients, on, adapted.mixture)
         several = [candidates, adapted.models]
-        served, after_training = (
-            without_attackers(scores, self.method, self.federation.ids[clients])
-            for scores in scores_by_loss(self.engine, several, self.own_data.take(clients), on.take(clients))
-        )
+        found = scores_by_loss(self.engine, several, self.own_data.take(clients), on.take(clients), self.config)
+        served, after_training = (without_attackers(scores, self.method, self.federation.ids[clients]) for scores in found)
         return served, after_training
 
     def choices(self, server: Tree, own: Tree) -> tuple[Tensor, Tensor | None]:

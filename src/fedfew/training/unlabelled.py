@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedfew.local import mixture_weights
 from fedfew.training.label_prior import estimated_log_prior
-from fedfew.training.scoring import mixture_weights
 
 TEMPERATURE = 0.1  # of the mixture by entropies, which differ less between models than losses do
 

@@ -24,12 +24,15 @@ def stacked(factory=mlp, **training):
     return Stacked(factory(), LocalTraining(**({"lr": 0.1, "batch_size": 8} | training)), 0)
 
 
-def by_hand(params, samples, prior, i, s):
-    """Mean loss and accuracy of client i under model s, with plain modules."""
+def outputs_by_hand(params, samples, prior, i, s):
     module = mlp().eval()
     module.load_state_dict(tree_map(lambda t: t[i if len(t) > 1 else 0, s], params))
-    x, y = samples.of(i)
-    logits = module(x) + (0 if prior is None else prior[i])
+    return (module(samples.of(i)[0]) + (0 if prior is None else prior[i])).detach()
+
+
+def by_hand(params, samples, prior, i, s):
+    """Mean loss and accuracy of client i under model s, with plain modules."""
+    logits, y = outputs_by_hand(params, samples, prior, i, s), samples.of(i)[1]
     return F.cross_entropy(logits, y).item(), (logits.argmax(1) == y).float().mean().item()
 
 
@@ -165,6 +168,32 @@ def test_models_that_clients_choose_are_scored_for_several_stacks_in_one_pass_wh
                 best = int(np.nanargmin([loss for loss, _ in losses]))
                 assert choice[i] == best
                 assert (scores.loss[i].item(), scores.score[i].item()) == pytest.approx(on_test[best], rel=1e-5)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("prior", [None, PRIOR], ids=["no prior", "prior"])
+def test_mixtures_by_losses_are_scored_for_several_stacks_in_one_pass_where_they_fit(prior, fits, monkeypatch):
+    train, test = splits = [replace(s, log_prior=prior) for s in (DATA.train, DATA.test)]
+    each = stacked().bytes_per_sample(DATA.train) * 3 * (DATA.train.longest + DATA.test.longest)
+    monkeypatch.setattr(one_pass, "SMALL", (8 if fits else 7) * each)  # of four clients, twice
+    engine = stacked()
+    for temperature in (0.5, 0.5, 2.0):
+        own = tree_map(torch.randn_like, replicas(mlp, models=3))
+        shared = tree_map(lambda t: -t[:1, :2], own)
+        found = engine.weighed_scores([own, shared], train, test, temperature)
+        for params, models, of in zip((own, shared), (3, 2), found, strict=True):
+            for i in range(4):
+                losses, on_test = (torch.tensor([by_hand(params, s, prior, i, k) for k in range(models)]) for s in splits)
+                weights = (-losses[:, 0] / temperature).exp()
+                torch.testing.assert_close(of.weights[i], weights / weights.sum(), rtol=1e-4, atol=1e-6)
+                logits = torch.stack([outputs_by_hand(params, test, prior, i, k) for k in range(models)])
+                mixed = (of.weights[i][:, None, None] * logits.softmax(-1)).sum(0)
+                y = test.of(i)[1]
+                assert of.mixed.loss[i].item() == pytest.approx(F.nll_loss(mixed.log(), y).item(), rel=1e-4)
+                assert of.mixed.score[i].item() == pytest.approx((mixed.argmax(1) == y).float().mean().item())
+                assert of.choice[i] == losses[:, 0].argmin()
+                assert of.single[i].item() == pytest.approx(on_test[of.choice[i], 1].item())
+    assert len(engine._one_pass._recordings._recordings) == 2 if fits else True  # one for each temperature
 
 
 def test_a_last_client_without_samples_kept_apart_is_scored():

@@ -20,7 +20,7 @@ from fedfew import random_streams
 from fedfew.config import LocalTraining
 from fedfew.engines.augment import black, moved, moves
 from fedfew.engines.base import REMEDY, Engine, Pass, UnsupportedModuleError
-from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores
+from fedfew.engines.evaluation import EVALUATION_BATCH, MixtureScores, ModelScores
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed, of_both
@@ -191,11 +191,21 @@ class Stacked(Engine):
         return self._one_pass.clients_at_once(params, splits, self._bytes_per_sample(splits[0]))
 
     def chosen_scores(self, several: Sequence[Tree], own: Samples, test: Samples) -> list[tuple[Tensor, ModelScores]]:
-        at_once = min(self.clients_at_once(params, [own, test]) for params in several)
-        if len(several) == 1 or at_once < len(several) * len(own.count):
+        if not self._at_once(several, own, test):
             return super().chosen_scores(several, own, test)
         with self._evaluating(own):
             return self._one_pass.chosen(several, own, test)
+
+    def weighed_scores(self, several: Sequence[Tree], own: Samples, test: Samples, temperature: float) -> list[MixtureScores]:
+        if not self._at_once(several, own, test):
+            return super().weighed_scores(several, own, test, temperature)
+        with self._evaluating(own):
+            return self._one_pass.weighed(several, own, test, temperature)
+
+    def _at_once(self, several: Sequence[Tree], own: Samples, test: Samples) -> bool:
+        """Are these stacks of several kinds, and small enough to be scored together?"""
+        at_once = min(self.clients_at_once(params, [own, test]) for params in several)
+        return len(several) > 1 and at_once >= len(several) * len(own.count)
 
     def _scores(self, params: Tree, splits: Sequence[Samples]) -> list[ModelScores]:
         clients, shared = len(splits[0].count), leaves(params)[0].shape[0] == 1

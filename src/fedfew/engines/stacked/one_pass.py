@@ -9,19 +9,19 @@ scored batch by batch: their time is arithmetic, and filling up would add to it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedfew.engines.evaluation import ModelScores, forward
+from fedfew.engines.evaluation import MixtureScores, ModelScores, forward
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
-from fedfew.local import best_model
+from fedfew.local import best_model, mixture_weights
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -97,22 +97,46 @@ class OnePass:
     def chosen(self, several: Sequence[Tree], own: Samples, test: Samples) -> list[tuple[Tensor, ModelScores]]:
         """Of each stack ``[1 or C, S, …]``: the model ``[C]`` with the least loss on each client's own samples, and its scores
         ``[C]`` on the test samples. It is recorded the first time: who is scored so comes again in the next round."""
+
+        def scored(models: Tree, losses: Tensor, test_data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            choice = best_model(losses)
+            ((loss, score),) = self._scored((test.longest,), _picked(models, choice), test_data)
+            return choice, loss[:, 0], score[:, 0]
+
+        found = self._by_losses(("chosen",), several, own, test, scored)
+        return [(choice, ModelScores(loss, score)) for choice, loss, score in found]
+
+    def weighed(self, several: Sequence[Tree], own: Samples, test: Samples, temperature: float) -> list[MixtureScores]:
+        """Of each stack: each client's mixture, with weights by the losses on its own samples, and its scores on the test
+        samples. Recorded as :meth:`chosen` is."""
+
+        def scored(models: Tree, losses: Tensor, test_data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            choice, weights = best_model(losses), mixture_weights(losses, temperature)
+            ((loss, score),) = self._scored((test.longest,), models, test_data, weights.log())
+            return choice, weights, loss[:, -1], score[:, -1], score.gather(1, choice[:, None])[:, 0]
+
+        found = self._by_losses(("weighed", temperature), several, own, test, scored)
+        return [MixtureScores(choice, weights, ModelScores(*mixed), single) for choice, weights, *mixed, single in found]
+
+    def _by_losses(
+        self, name: tuple[Hashable, ...], several: Sequence[Tree], own: Samples, test: Samples, scored: Callable[..., Any]
+    ) -> list[tuple[Tensor, ...]]:
+        """``scored(models, losses on own samples [C, S], test data)`` of each stack ``[1 or C, S, …]``, in one recording."""
         of_own, of_test, names = self._layout((own,)), self._layout((test,)), [_names(params) for params in several]
         given = len(of_own.tensors)
 
-        def function(*tensors: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        def function(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
             rest, found = iter(tensors[2 * given :]), []
             for of_stack in names:
                 models = from_named({path: next(rest) for path in of_stack})
                 (losses,), *_ = self._losses((own.longest,), models, tensors[:given])
-                choice = best_model(losses.float())
-                ((loss, score),) = self._scored((test.longest,), _picked(models, choice), tensors[given : 2 * given])
-                found.append((choice, loss[:, 0], score[:, 0]))
+                found.append(scored(models, losses.float(), tensors[given : 2 * given]))
             return found
 
-        name = ("chosen", own.longest, test.longest, tuple(names), given)
+        name = (*name, own.longest, test.longest, tuple(names), given)
         tensors = (*of_own.tensors, *of_test.tensors, *(t for params in several for t in leaves(params)))
-        return [(choice, ModelScores(*scores)) for choice, *scores in self._recordings(name, function, *tensors)]
+        found: list[tuple[Tensor, ...]] = self._recordings(name, function, *tensors)
+        return found
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
