@@ -23,9 +23,9 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(VENV)/installed
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	@touch $@
+	@touch $(VENV)/installed $@
 
 demo: $(VENV)/installed
 	$(BIN)/fedfew demo

@@ -126,7 +126,9 @@ def test_values_stay_together_and_amounts_are_even() -> None:
             lambda y, rng: partition.dirichlet(y, 20, 1e-4, rng, at_least=3),
             "dirichlet:0.0002.*take fewer clients",
         ),
-        (lambda y, rng: partition.dirichlet_published(y, 20, 1e-4, rng, at_least=5), "lower at_least"),
+        pytest.param(
+            lambda y, rng: partition.dirichlet_published(y, 20, 1e-4, rng, at_least=5), "lower at_least", marks=pytest.mark.slow
+        ),
         (lambda y, rng: partition.dirichlet_published(y, 3, 0.1, rng, 40), "too few for 3 clients with at least 40"),
         (lambda y, rng: partition.quantity(len(y), 30, 0.01, rng), "raise beta"),
         (lambda y, rng: partition.pathological(y, 3, 1, rng), "cannot hold all 5 classes: take at least 5 clients or 2 classes"),

@@ -1,8 +1,8 @@
 """Which tests a method goes through in ``make test``, and which in ``make test-all`` alone.
 
-One of each kind goes through all shared tests in ``make test``: few models, one model, a personal model, personal layers, a
-server that holds all clients' models, clusters. The others are built from the same parts: there they go through their own tests
-and the recorded outcomes, and through all the rest in ``make test-all``.
+One of each kind goes through all shared tests in ``make test``, with its default settings: few models, one model, a personal
+model, personal layers, a server that holds all clients' models, clusters. The others are built from the same parts: there they
+go through their own tests and the recorded outcomes, and through all the rest in ``make test-all``, as other settings do.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ BETWEEN_NODES = ["fedfew", "ditto", "fedrep", "scaffold", "fedpac", "knnper"]
 
 
 def tiered(cases: Iterable[Any] = METHODS) -> list[Any]:
-    """The cases of a parametrised test, each a method's name or a tuple that begins with it; slow ones are marked."""
-    return [case if _method(case) in FIRST else pytest.param(*_values(case), marks=pytest.mark.slow) for case in cases]
+    """The cases of a parametrised test, each a method's name or a tuple of it and what is set; slow ones are marked."""
+    return [case if _comes_first(case) else pytest.param(*_values(case), marks=pytest.mark.slow) for case in cases]
+
+
+def _comes_first(case: Any) -> bool:
+    _, *settings = _values(case)
+    return _method(case) in FIRST and not any(settings)
 
 
 def _values(case: Any) -> tuple[Any, ...]:
