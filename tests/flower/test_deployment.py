@@ -45,9 +45,10 @@ def test_sites_that_fail_die_or_come_late(here, tmp_path):
     assert answered[:, 1].tolist() == [False, True, True, True, True]
     assert answered[:, 2].tolist() == [True, True, True, False, True]
     about_2 = [event for event in run.state.events if "client 2" in event]
-    assert about_2 == [
+    late_or_gone = {"no reply within the deadline", "the node is gone"}  # Flower needs a minute to notice
+    assert about_2[1].removeprefix("round 4: client 2 is left out: ") in late_or_gone
+    assert [about_2[0], *about_2[2:]] == [
         "a second node joined as client 2: it waits until the first is gone",
-        "round 4: client 2 is left out: the node is gone",
         "client 2 is back as another node",
     ]
     others = [event for event in run.state.events if event not in about_2]
