@@ -4,11 +4,14 @@ import re
 
 import numpy as np
 import pytest
+from torch import nn
 
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import JOIN, SiteMessage
-from fedfew.flower.server_loop import TooFewError
+from fedfew.flower.server_loop import ServerLoop, TooFewError
 from fedfew.stack import named_leaves
 from tests.flower.support import (
+    SETTINGS,
     fake_network,
     same_as_simulated,
     server_loop,
@@ -108,8 +111,16 @@ def test_without_a_majority_sites_cannot_start_a_run(tmp_path):
         server_loop(tmp_path, fake_network(tmp_path, change=odd), method="fedavg").run()
 
 
+def five():
+    return nn.Linear(5, 5)
+
+
 def test_the_number_of_classes_can_be_set(tmp_path):
-    run = server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=1, classes=5).run()
+    network = fake_network(tmp_path)
+    for one in network.sites.values():
+        one.model = five
+    config = DeploymentConfig(**(SETTINGS | {"folder": str(tmp_path / "run"), "method": "fedavg", "rounds": 1, "classes": 5}))
+    run = ServerLoop(config, network, lambda data: five, network.clock).run()
     assert run.settings["federation"]["classes"] == 5
     refused = server_loop(tmp_path / "b", fake_network(tmp_path / "b"), method="fedavg", classes=2, attempts=1)
     with pytest.raises(TooFewError):
