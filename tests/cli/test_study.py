@@ -180,6 +180,7 @@ def test_a_study_that_calls_a_function(here, monkeypatch):
     assert "the module no_such_module cannot be found" in refused("run", "nomodule.yaml")
 
 
+@pytest.mark.slow
 def test_the_study_of_costs():
     out = call("run", "costs").stdout
     assert out.count("holds") == 5

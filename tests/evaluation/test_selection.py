@@ -186,6 +186,7 @@ def test_bytes_become_what_they_were_in_training() -> None:
     assert dark["symmetric"] != dark["unit"]
 
 
+@pytest.mark.slow
 def test_a_new_client_of_a_real_federation_gets_the_model_of_its_group() -> None:
     digits = fedfew.data.digits(20, seed=0)
     others = [i for i in range(20) if i != 7]

@@ -39,6 +39,7 @@ def trained(lora: LoRA | None = None, **settings: Any) -> fedfew.Run:
     return train(fedfew.FedFew(models=2), model=base, adapters=lora or LoRA(rank=2, alpha=2), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lora", [LoRA(rank=2), LoRA(rank=2, train_head=False), LoRA(rank=2, average="freeze-a")], ids=["head", "no head", "freeze-a"]
 )

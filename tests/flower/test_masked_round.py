@@ -64,6 +64,7 @@ def test_it_ends_as_a_plain_run_does(method, tmp_path):
     assert hidden.round == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SHARE_KEYS, MASK])
 def test_a_client_that_drops_out_between_the_phases_is_left_out_as_in_a_plain_run(kind, tmp_path):
     config = {"method": "fedfew:mu=0.1", "rounds": 2}

@@ -32,6 +32,7 @@ def farthest(run: fedfew.Run, other: fedfew.Run) -> float:
     return max(float((a - b).abs().max()) for (_, a), (_, b) in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["bf16", "int8"])
 def test_a_compressed_run_ends_as_the_compressed_one_in_the_simulator(tmp_path, way: str) -> None:
     run = server_loop(tmp_path, fake_network(tmp_path), method=METHOD, compression=way).run()

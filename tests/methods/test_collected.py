@@ -9,6 +9,7 @@ from fedfew.methods.collected import ROUND
 from tests.methods.small import assert_same, tensors, train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedMGDA(), PACFL(), FedGroup(), CLoVE()])
 def test_replies_may_come_in_parts_and_none_is_kept(method: Method) -> None:
     whole, parts = (train(method, rounds=2, chunk=chunk) for chunk in (None, 2))

@@ -137,6 +137,7 @@ def test_a_key_is_short_and_the_same_in_another_process():
     assert len(found) == key.LENGTH
 
 
+@pytest.mark.slow
 def test_fairness_shares_its_runs_with_tables_1_and_2():
     keys = {name: {cell.key for cell in cells(read(name))} for name in ("fairness", "table1", "table2")}
     assert keys["fairness"] < keys["table1"] | keys["table2"]

@@ -73,6 +73,7 @@ def by_integer_orders(noise: float, q: float, rounds: int, delta: float) -> floa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "q", "rounds"), [(1.0, 0.1, 100), (1.3, 250 / 60000, 3600), (0.8, 0.2, 50)])
 def test_with_sampling_it_is_that_of_an_independent_formula(noise: float, q: float, rounds: int):
     config = TrainConfig(dp_noise=noise, dp_delta=1e-5, participation=q)

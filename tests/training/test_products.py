@@ -81,6 +81,7 @@ def test_the_server_optimiser_and_the_average_over_rounds_are_of_products() -> N
     torch.testing.assert_close(tensor(first, B)[0], moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, FEATURES + 2])
 def test_a_round_gives_the_nearest_product_of_the_rank(rank: int) -> None:
     """Against numpy's decomposition of the mean of what the clients trained alone; with a high rank that is the mean itself."""
@@ -137,6 +138,7 @@ PRODUCT = LoRA(rank=2, alpha=2, average="product")
 LONGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("ifca", "fedrep", "fedem")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedfew", *LONGER])
 def test_engines_and_chunks_agree(name: str) -> None:
     method = METHODS[name](**({} if name == "fedrep" else {"models": 2}))

@@ -108,6 +108,7 @@ def test_every_method_trains_alike_with_the_recipe_on_every_engine(name):
         assert_same(tensors(runs[0]), tensors(other), 2e-4)
 
 
+@pytest.mark.slow
 def test_gradients_know_of_the_prior_on_every_engine():
     data = skewed()
     runs = [train(FedFew(models=2, send="gradient", server_step=0.5), data, engine=engine, **PRIOR) for engine in ENGINES]
@@ -123,6 +124,7 @@ def test_one_body_with_heads_takes_a_prior():
         assert_same(tensors(runs[0]), tensors(other), 2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_norm", ["average", "local", "batch"])
 def test_every_policy_of_batch_norm_takes_the_recipe(batch_norm):
     changes = {"model": normalised, "batch_norm": batch_norm, "batch_size": 9, "participation": 1.0}
@@ -293,6 +295,7 @@ def test_a_served_model_by_hand():
 # -- all of it -------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_a_resumed_run_with_the_recipe_is_the_same_to_the_last_bit(engine, tmp_path):
     data = skewed()

@@ -59,6 +59,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "changes"), CASES)
 def test_all_engines_end_alike(task: str, changes: dict[str, Any]) -> None:
     plain, *others = (train(task, engine=e, rounds=2, **changes) for e in ("sequential", "stacked", "threaded"))

@@ -90,6 +90,7 @@ def test_weights_of_every_round_are_those_of_what_counts():
     assert line == round_events.once(round_events.not_confirmed(parts[number - 1], number), [])[0]
 
 
+@pytest.mark.slow
 def test_a_spread_changes_the_weights_and_falls_with_the_smoothing():
     few, settings = FedFew(models=2, mu=0.2, weigh_samples=False, most_share=1.0), CHECKED | {"rounds": 8, "smoothing_end": 0.25}
     run = train(few, federation(LARGE), **settings, smoothing_spread=0.8)
@@ -101,6 +102,7 @@ def test_a_spread_changes_the_weights_and_falls_with_the_smoothing():
     assert differ(tensors(run), tensors(train(few, federation(LARGE), **settings)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.8])
 def test_what_is_confirmed_does_not_depend_on_the_fall_of_the_smoothing(spread, monkeypatch):
     """Differences far below μ are believed unchecked. By a smaller μ they would be checked in the midst of the fall, where they

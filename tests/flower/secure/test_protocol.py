@@ -22,6 +22,7 @@ def test_the_sum_is_the_plain_sum(clients: int) -> None:
     np.testing.assert_array_equal(Round(values).run(), plain_sum(values, list(values)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(clients=st.integers(4, 9), data=st.data())
 def test_the_sum_is_that_of_those_who_uploaded_whoever_drops_out_when(clients: int, data: st.DataObject) -> None:

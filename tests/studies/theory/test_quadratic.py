@@ -30,6 +30,7 @@ def test_simplex_gaps_by_hand() -> None:
         assert clients.gap(models) == pytest.approx(0.5 * (1 - K / 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_exact_search_finds_what_trying_every_assignment_finds(seed: int) -> None:
     clients = drawn(np.random.default_rng(seed), 5, 2)

@@ -38,6 +38,7 @@ def test_a_broken_bound_would_be_seen() -> None:
     assert smoothing.Case(clients=2, models=2, mu=1.0, size=1.0, difference=-0.8).margin < 0
 
 
+@pytest.mark.slow
 def test_checks() -> None:
     found = smoothing.bound(np.random.default_rng(1))
     assert found.holds
