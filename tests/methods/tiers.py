@@ -24,8 +24,8 @@ ON_A_NETWORK = [*sorted(OF_THE_PAPER), "scaffold", "fedem", "fedpac", "cfl", "kn
 """Methods that run in Flower's simulation: the ten of the paper, and one of each kind of message and state that later ones
 brought. All methods run on a network in memory (tests/flower/test_server_loop.py)."""
 
-BETWEEN_NODES = ["fedfew", "ditto", "scaffold", "fedpac"]
-"""Methods that run between real nodes, where each message starts a process: one of each kind of what a site keeps on disk."""
+BETWEEN_NODES = ["fedfew", "ditto"]
+"""Methods that run between real nodes, where each message starts a process: few models, and sites that keep one of their own."""
 
 
 def tiered(cases: Iterable[Any] = METHODS) -> list[Any]:
