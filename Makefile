@@ -9,7 +9,7 @@ export PIP_NO_COMPILE := 1
 
 help:
 	@echo "make demo   compare three methods of federated learning on rotated digits (under a minute after set-up)"
-	@echo "make test   lint, types and the quick tests (under five minutes on two cores)"
+	@echo "make test   lint, types and the quick tests (up to six minutes on two cores)"
 	@echo "make test-all     the same, then the slow tests: exhaustive grids, killing, fuzzing, browser"
 	@echo "make coverage     lines that the quick and the slow tests run: at least 95 % (takes two thirds longer than they do)"
 	@echo "make test-deploy  tests with real servers and sites on this machine (some minutes)"
