@@ -38,6 +38,10 @@ def rewritten(function: Callable[..., Any], *tensors: Tensor) -> tuple[Callable[
         (lambda a: (a @ a).T.exp(), ["mm", "permute", "exp_"]),
         (lambda a: (a @ a)[None].squeeze(0).exp(), ["mm", "unsqueeze", "squeeze", "exp"]),  # a view that is not known
         (lambda a: (a @ a)[None].exp(), ["mm", "unsqueeze", "exp_"]),
+        (
+            lambda a: (b := a.exp()).scatter_add(1, torch.zeros_like(b).long(), b),
+            ["exp", "zeros_like", "_to_copy", "scatter_add"],
+        ),
         (lambda a: a.exp().double() + a, ["exp", "_to_copy", "add"]),
     ],
 )

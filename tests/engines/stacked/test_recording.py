@@ -64,6 +64,17 @@ def test_tensors_from_elsewhere_are_constants():
     assert recording(torch.tensor([10.0, 10.0])).tolist() == [13.0, 23.0]
 
 
+def test_a_tensor_that_the_function_makes_and_changes_is_made_anew_in_every_replay():
+    def function(x):
+        factor = torch.tensor([1.0, 2.0])
+        factor *= 2
+        return x * factor
+
+    recording = replayed(function, torch.zeros(2))
+    for _ in range(2):
+        assert recording(torch.ones(2)).tolist() == [2.0, 4.0]
+
+
 def test_shapes_and_types_are_noted():
     graph, _ = record(lambda x: x.double().sum(0), (torch.zeros(2, 3),))
     *_, last, _ = graph.nodes

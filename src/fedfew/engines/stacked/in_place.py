@@ -42,12 +42,24 @@ def write_in_place(graph: Graph) -> None:
         if node.target is aten.add.Tensor:
             _scatter_into_other(node, place, writes)
     for node in place:
-        if node.target not in TWINS:
+        if node.target not in TWINS or _scatters_itself(node):
             continue
         if _free(node.args[0], node, place):
             node.target = TWINS[node.target]
         elif node.target in COMMUTE and not node.kwargs and _free(node.args[1], node, place):
             node.target, node.args = TWINS[node.target], node.args[::-1]
+
+
+def _scatters_itself(node: Node) -> bool:
+    """Elements are added to others of the same tensor, which must stay as it is until all are read."""
+    return node.target is aten.scatter_add.default and _memory(node.args[0]) is _memory(node.args[3])
+
+
+def _memory(value: Any) -> Any:
+    """The node that made what this is a view of."""
+    while isinstance(value, Node) and value.target in VIEWS:
+        value = value.args[0]
+    return value
 
 
 def _scatter_into_other(total: Node, place: dict[Node, int], writes: list[int]) -> None:

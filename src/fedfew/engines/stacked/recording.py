@@ -110,6 +110,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if any(tag in func.tags for tag in NEEDS_VALUES) and not _mask_free(func, args):
             raise NotRecordableError(f"a step must not depend on the values in a tensor (.item(), if tensor: …), as {func} does")
+        if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(…) in a model, which may then change it in place
+            func = torch.ops.aten.lift_fresh_copy.default
         result = _compiled(func, args, kwargs or {}) if func.namespace == "fedfew" else func(*args, **(kwargs or {}))
         node = self._graph.call_function(func, self._arguments(args), self._arguments(kwargs or {}))
         if isinstance(result, Tensor):
