@@ -191,6 +191,38 @@ def test_a_model_of_the_users_own_counts_by_its_file(tmp_path: Path, monkeypatch
     assert key._source("math:floor") is None  # has no file
 
 
+def test_a_loss_of_the_users_own_counts_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = replace(BASE, loss="lossfile_a:loss")
+    keys = []
+    for text in ("def loss(): ...\n", "def loss(): ...  # other\n"):
+        (tmp_path / "lossfile_a.py").write_text(text)
+        key._source.cache_clear()
+        keys.append(key.run_key(settings))
+    assert keys[0] != keys[1]
+
+
+def test_a_file_moved_to_another_folder_counts(tmp_path: Path):
+    for name in ("a/1.png", "a/2.png", "b/3.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    before = key._files(str(tmp_path), None)
+    (tmp_path / "a/2.png").rename(tmp_path / "b/2.png")
+    key._files.cache_clear()
+    assert [row[0] for row in key._files(str(tmp_path), None)] == ["a/1.png", "b/2.png", "b/3.png"]
+    assert [row[0] for row in before] == ["a/1.png", "a/2.png", "b/3.png"]
+
+
+def test_a_tokeniser_that_is_one_file_counts(tmp_path: Path):
+    hashes = []
+    for text in ("{}", "{ }"):
+        (tmp_path / "tokenizer.json").write_text(text)
+        key._tokenizer.cache_clear()
+        hashes.append(key._tokenizer(str(tmp_path / "tokenizer.json")))
+    assert None not in hashes
+    assert hashes[0] != hashes[1]
+
+
 # -- code --------------------------------------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ def identity(settings: Settings) -> dict[str, Any]:
         "precision": settings.precision if device == "cuda" else None,  # of no effect elsewhere
         "files": _files(settings.dataset, settings.data_dir),
         "factory": _source(settings.model),
+        **({"loss_source": _source(settings.loss)} if ":" in settings.loss else {}),
         **({"tokenizer_files": _tokenizer(settings.tokenizer)} if settings.tokenizer else {}),
     }
 
@@ -76,7 +77,8 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
     source = SOURCES.get(dataset)
     if source is None:
         listed = [own] if own.is_file() else sorted(p for p in own.rglob("*") if p.is_file()) if own.is_dir() else []
-        return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in listed] or None
+        root = own if own.is_dir() else own.parent  # folders are classes or clients
+        return [[p.relative_to(root).as_posix(), p.stat().st_size, p.stat().st_mtime_ns] for p in listed] or None
     try:
         folder = data_folder(data_dir)
     except ValueError:
@@ -90,11 +92,13 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
 
 @cache
 def _tokenizer(name: str) -> str | None:
-    """A hash of the files in a tokeniser's folder; None for a name on the hub."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
+    """A hash of a tokeniser's file, or of the files in its folder; None for a name on the hub."""
+    own = Path(name).expanduser()
+    if own.is_file():
+        return sha256_of(own)
+    if not own.is_dir():
         return None
-    return _hash({file.name: sha256_of(file) for file in sorted(folder.iterdir()) if file.is_file()})
+    return _hash({file.name: sha256_of(file) for file in sorted(own.iterdir()) if file.is_file()})
 
 
 def _own(settings: Settings) -> dict[str, Any]:
