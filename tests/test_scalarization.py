@@ -183,6 +183,11 @@ def test_bad_mu_is_named(function, mu):
         ((GOOD.float(), 1e-300), ValueError, "mu is 1e-300, which float32 cannot hold: give losses as float64"),
         ((GOOD.float(), 1e39), ValueError, r"mu is 1e\+39, which float32 cannot hold"),
         ((GOOD.half(), 1e39), ValueError, r"mu is 1e\+39, which float32 cannot hold"),
+        ((GOOD.half(), 1e6), ValueError, "the value is too large for torch.float16: give losses of a wider type"),  # was inf
+        ((torch.ones(100, 2), 1e38), ValueError, "the value is too large for torch.float32"),  # was inf
+        ((GOOD, "0.5"), TypeError, "mu must be one number, not '0.5'"),
+        ((GOOD, None), TypeError, "mu must be one number, not None"),
+        ((GOOD, torch.ones(3)), TypeError, "mu must be one number, not tensor"),
     ],
 )
 def test_bad_arguments_are_named(arguments, error, named):
@@ -208,6 +213,17 @@ def test_a_model_of_infinite_loss_is_as_if_it_were_not_there(seed, mu, preferred
     assert (w_wider[:, 2] == 0).all()
 
 
+def test_derivatives_by_all_arguments_where_a_model_has_infinite_loss():
+    def of(*shape):
+        return torch.rand(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+
+    def value(losses, lam, z, p):
+        cannot_use = torch.tensor([[False, True], [False, False], [True, False]])
+        return stch_set(losses.masked_fill(cannot_use, torch.inf), 0.3, lam, z, p)
+
+    assert torch.autograd.gradcheck(value, (of(3, 2), of(3), of(3), of(3)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("mu", [1e-4, 1.0, 1e5, 1e6])
 def test_half_precision_losses_have_the_weights_of_single_ones(dtype, mu):
@@ -215,7 +231,8 @@ def test_half_precision_losses_have_the_weights_of_single_ones(dtype, mu):
     for half, single in zip(weights(losses, mu), weights(losses.float(), mu), strict=True):
         assert half.dtype == dtype
         torch.testing.assert_close(half, single.to(dtype))
-    assert stch_set(losses, mu).dtype == dtype
+    if mu < 1e6:  # μ log(M / K) of 1e6 is beyond float16
+        assert stch_set(losses, mu).dtype == dtype
 
 
 def test_the_page_runs_and_its_figures_are_right(capsys):

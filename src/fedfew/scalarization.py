@@ -10,7 +10,7 @@ the sum over clients. The gradient of STCH-Set is ``∂g/∂L[i, k] = λ_i α_i 
 client, ``α`` for the client that is served worst.
 
 Everything is computed in log space after subtracting the row's or column's extreme value, *before* dividing by μ: no overflow,
-and no digits lost, for μ from 1e-6 to 1e6. Half-precision losses are computed with in float32.
+and no digits lost beyond those of max(|L|, μ), for μ from 1e-6 to 1e6. Half-precision losses are computed with in float32.
 
 A loss of +∞ means that the client cannot use the model: the pair takes no part in the sums, and its weight is 0.
 """
@@ -40,12 +40,12 @@ def stch_set(
     Default: 1. With weights that add up to one, μ does not depend on the number of clients.
     """
     soft_min = _soft_min(_objectives(losses, preference, ideal), _checked_mu(mu, losses))
-    return _soft_max(soft_min + mu * _log_client_weights(client_weights, losses), mu).to(losses.dtype)
+    return _as_given(_soft_max(soft_min + mu * _log_client_weights(client_weights, losses), mu), losses)
 
 
 def tch_set(losses: Tensor, preference: Tensor | float | None = None, ideal: Tensor | float | None = None) -> Tensor:
     """Tchebycheff set scalarization of ``losses[M, K]``: the worst client's loss under its best model."""
-    return _objectives(losses, preference, ideal).amin(1).amax(0).to(losses.dtype)
+    return _as_given(_objectives(losses, preference, ideal).amin(1).amax(0), losses)
 
 
 def weights(
@@ -120,7 +120,8 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
             raise ValueError("losses must be numbers, or +inf for a model that a client cannot use, but some are NaN or -inf")
         if not usable.any(1).all():
             raise ValueError(f"losses of client {int((~usable.any(1)).nonzero()[0])} are all infinite: it has no model to use")
-    objectives = losses = losses.to(_working_type(losses))
+    losses = losses.to(_working_type(losses))
+    objectives = losses = losses if usable is None else torch.where(usable, losses, 0)  # ∞ would make derivatives by λ NaN
     if ideal is not None:
         objectives = objectives - _per_client("ideal", ideal, losses)[0][:, None]
     if preference is not None:
@@ -128,11 +129,17 @@ def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor
         if least < 0:
             raise ValueError("preference must be ≥ 0 for every client")
         objectives = lam[:, None] * objectives
-        if usable is not None:
-            objectives = torch.where(usable, objectives, torch.inf)  # 0·∞ would be NaN
-    if objectives is not losses and not _finite(objectives) and not (objectives.isfinite() | (losses == torch.inf)).all():
+    if objectives is not losses and not _finite(objectives):
         raise ValueError(f"λ (losses − z*) is too large for {objectives.dtype}: give losses, preference or ideal of another size")
-    return objectives
+    return objectives if usable is None else torch.where(usable, objectives, torch.inf)
+
+
+def _as_given(value: Tensor, losses: Tensor) -> Tensor:
+    """In the type of the losses."""
+    given = value.to(losses.dtype)
+    if not _finite(given):
+        raise ValueError(f"the value is too large for {losses.dtype}: give losses of a wider type, or a smaller mu")
+    return given
 
 
 def _per_client(name: str, value: Tensor | float, losses: Tensor) -> tuple[Tensor, float, float]:
@@ -152,6 +159,8 @@ def _finite(values: Tensor) -> bool:
 
 
 def _checked_mu(mu: float, losses: Tensor) -> float:
+    if isinstance(mu, str) or not hasattr(mu, "__float__") or getattr(mu, "ndim", 0):
+        raise TypeError(f"mu must be one number, not {mu!r}")
     if not (mu > 0 and mu != float("inf")):
         raise ValueError(f"mu must be a finite number > 0, not {mu}")
     kind = torch.finfo(_working_type(losses))
