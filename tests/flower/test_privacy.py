@@ -70,3 +70,18 @@ def test_a_round_in_which_nobody_is_drawn_adds_noise(tmp_path, monkeypatch):
 def test_what_the_guarantee_does_not_cover_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         DeploymentConfig(**(SETTINGS | PRIVATE | changes))
+
+
+def test_a_round_is_written_before_its_models_are_sent_to_be_scored(tmp_path):
+    """A server killed while sites score them would otherwise repeat the round with other noise, which ε does not count."""
+    written = []
+
+    def note(node, message, reply):
+        if message.kind == "score":
+            written.append((tmp_path / "run" / f"round-{message.values['round']:06d}").is_dir())
+        return reply
+
+    settings = {"method": "fedavg", "dp_noise": 1.0, "refuse_ratio": 0.0, "checkpoint_every": 10, "rounds": 2}
+    server_loop(tmp_path, fake_network(tmp_path, change=note), **settings).run()
+    assert written
+    assert all(written)

@@ -193,3 +193,8 @@ def test_a_site_that_keeps_its_scores_to_itself(tmp_path):
     model.load_state_dict(load_file(folder / "model.safetensors"))
     for name, t in oracle.model_of(1).state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], t, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("quorum", "clients", "needed"), [(0.55, 20, 11), (0.28, 25, 7), (0.5, 5, 3), (1.0, 4, 4), (0.01, 4, 1)])
+def test_a_quorum_is_not_one_more_by_rounding(quorum, clients, needed, tmp_path):
+    assert server_loop(tmp_path, fake_network(tmp_path), quorum=quorum)._quorum(clients) == needed

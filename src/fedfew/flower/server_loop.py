@@ -12,6 +12,7 @@ that is running (where ``checkpoint-every`` is 1).
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -136,8 +137,10 @@ class ServerLoop:
         for event in aggregation.events(number):
             self._log_event(event)
         self._state.complete(number, step, len(sampled), aggregation.replies.answered.tolist())
-        if config.aggregation == "masked":
-            self._write()  # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice
+        if config.aggregation == "masked" or config.dp_noise:
+            # at once, whatever checkpoint-every is: sites do not reveal their shares of a round twice, and a round repeated with
+            # other noise after its models were sent to sites would be one that ε does not count
+            self._write()
         if scored:
             round_record.record(aggregation, state, self._exchanges.score(number), seconds)
         if number % config.checkpoint_every == 0 or number == config.rounds:
@@ -243,7 +246,7 @@ class ServerLoop:
 
     def _quorum(self, clients: int) -> int:
         """How many of so many clients are a quorum."""
-        return max(1, -int(-self.config.quorum * clients // 1))
+        return max(1, math.ceil(round(self.config.quorum * clients, 9)))  # 0.55 · 20 is a little more than 11 in floating point
 
     def _missing(self, present: list[int]) -> str:
         missing = [i for i in range(self.config.clients) if i not in present]
