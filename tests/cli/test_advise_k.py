@@ -68,6 +68,8 @@ def test_the_default_range_of_k_ends_at_the_number_of_clients() -> None:
     ("words", "said"),
     [
         (["--models", "3"], "--models cannot be given"),
+        (["--method", "fedavg"], "advise-k chooses the number of models of fedfew"),
+        (["--hold-out", "0"], "hold_out must lie between 0 and 1, not 0.0"),
         (["--ks", "1-9"], "ks goes up to 9, but there are 4 clients"),
         (["--hold-out", "1.5"], "hold_out must lie between 0 and 1, not 1.5"),
         (["-o", "plot.doc"], "must end in .png"),

@@ -88,6 +88,17 @@ def test_specs_of_methods() -> None:
         (["--methods", "locl"], "did you mean 'local'?"),
         (["--methods", "fedfew:modles=3"], "did you mean 'models'?"),
         (["--methods", "fedfew:models=x"], "models of fedfew must be a whole number"),
+        (
+            ["--methods", "fedfew:model=3"],
+            "model is a setting of the whole run, not of fedfew: --model, or outside of method in a file. Or did",
+        ),
+        (["--methods", "fedfew:lr=0.1"], "lr is a setting of the whole run, not of fedfew: --lr"),
+        (
+            ["--methods", "fedfew", "--mu", "0.1"],
+            "there is no flag --mu; a hyperparameter follows its method: --methods fedfew:mu=…",
+        ),
+        (["--methods", "local,", "fedavg"], "'fedavg' is not expected here: methods are one list without spaces"),
+        (["--wholly-different"], "'fedfew compare --help' lists them"),
         (["--seeds", "0"], "--seeds"),
         (["--methds", "local"], "--methods"),
         (["-o", "plot.doc"], "must end in .png"),

@@ -71,6 +71,14 @@ def test_plain_lines_are_few_and_events_are_shown(capsys: pytest.CaptureFixture[
     assert lines[-1] == "x: round 1000/1000  loss 0.500"
 
 
+def test_an_event_that_several_runs_share_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.display(Console(), runs=2) as display:
+        for label in ("one", "two"):
+            display.run(label)(told(1, 1, events=["engine: stacked", f"only {label}"]))
+    shown = capsys.readouterr().out
+    assert [shown.count(text) for text in ("engine: stacked", "only one", "only two")] == [1, 1, 1]
+
+
 def test_bars_show_events(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.display(Console(force_terminal=True)) as display:
         on_round = display.run("x")

@@ -37,7 +37,7 @@ GROUPS = {
     "study": "The paper's tables and figures, and your own, at one command each.",
 }
 METHODS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}  # hyperparameters of the method are flags, too
-TAKE_METHODS_FLAGS = ("run", "advise-k")
+TAKE_METHODS_FLAGS = ("run", "advise-k", "compare")  # compare: to say where they are given
 
 
 def _print_version(wanted: bool) -> None:

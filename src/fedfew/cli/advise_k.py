@@ -67,7 +67,8 @@ def advise_k(
     file = runfolder.configuration(folder, "advise-k", resume, config, given)
     own = {name: file.pop(name, None) for name in OWN}
     tried = parse(ks or str(own["ks"] or DEFAULT_KS))
-    count, share = seeds or int(own["seeds"] or DEFAULT_SEEDS), hold_out or float(own["hold_out"] or DEFAULT_HOLD_OUT)
+    count = seeds or int(own["seeds"] or DEFAULT_SEEDS)
+    share = float(own["hold_out"] or DEFAULT_HOLD_OUT) if hold_out is None else hold_out
     settings = _settings(flags.given(given), flags.of_the_method(context.args), file)
     place = folder or runfolder.fresh(f"advise-{settings.dataset}")
     check_writable(place, folder=True)
@@ -81,7 +82,7 @@ def advise_k(
         raise ValueError(f"ks goes up to {max(tried)}, but there are {counted(len(federation), 'client')}: K can be at most that")
     _keep(place, settings, tried, count, share, resume)
     console.print(
-        f"K = {', '.join(map(str, tried))} × {counted(count, 'seed')} on {federation.name}, kept in [bold]{place}[/bold]",
+        f"K = {', '.join(map(str, tried))} × {counted(count, 'seed')} on {federation.name}, saved in [bold]{place}[/bold]",
         soft_wrap=True,
     )
     with runfolder.discarded_if_unused(place):
@@ -117,6 +118,8 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
         raise ValueError(
             "--models cannot be given, since advise-k looks for the best number of models: name those to try with --ks 1-6"
         )
+    if "method" in method_flags:
+        raise ValueError("--method cannot be given: advise-k chooses the number of models of fedfew")
     method = file.pop("method", {})
     hyperparameters = {name: value for name, value in method.items() if name != "models"} if isinstance(method, dict) else {}
     settings = resolve(given, method_flags, file | {"method": hyperparameters | {"name": "fedfew"}})

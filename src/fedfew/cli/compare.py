@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ DEFAULT_METHODS, DEFAULT_SEEDS = "local,fedavg,fedfew", 1
 @flags.takes_settings("method", defaults={"recipe": recipe.DEFAULT})
 @errors.readable
 def compare(
+    context: typer.Context,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -71,6 +73,7 @@ def compare(
     from fedfew.training.distributed import only_alone
 
     only_alone("compare")
+    _refuse(context)
     tracking.open(*(track or []), folder=Path())  # a missing package is reported now
     plots.check_output(output)
     file = runfolder.configuration(folder, "compare", resume, config, given)
@@ -88,7 +91,7 @@ def compare(
     costs = {label: _cost(label, settings, federation, console) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
     console.print(
-        f"{counted(len(contenders), 'method')} × {counted(count, 'seed')} on {federation.name}, kept in [bold]{place}[/bold]",
+        f"{counted(len(contenders), 'method')} × {counted(count, 'seed')} on {federation.name}, saved in [bold]{place}[/bold]",
         soft_wrap=True,
     )
     if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
@@ -107,6 +110,27 @@ def compare(
         tables.comparison(runs, title), tables.costs({label: counted for label, counted in costs.items() if counted is not None})
     )
     console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+
+
+def _refuse(context: typer.Context) -> None:
+    """Refuse words and flags that are none of compare's, with where a method or its hyperparameter is given."""
+    from fedfew.methods import METHODS
+    from fedfew.methods.hyperparameters import hyper_parameters
+
+    if not context.args:
+        return
+    word = context.args[0].partition("=")[0]
+    if not word.startswith("-"):
+        raise ValueError(f"{word!r} is not expected here: methods are one list without spaces, --methods local,fedavg,fedfew")
+    owners = [name for name in METHODS if word in {hyperparameter.flag for hyperparameter in hyper_parameters(name)}]
+    if owners:
+        after = word[2:].replace("-", "_")
+        raise ValueError(f"there is no flag {word}; a hyperparameter follows its method: --methods {owners[0]}:{after}=…")
+    known = [flag for parameter in context.command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+    meant = difflib.get_close_matches(word, known, n=1)
+    raise ValueError(
+        f"there is no flag {word}; " + (f"did you mean {meant[0]}?" if meant else "'fedfew compare --help' lists them")
+    )
 
 
 def _specs(given: str | None, kept: str, folder: Path | None, resume: bool) -> str:

@@ -60,7 +60,8 @@ def of_the_method(arguments: list[str]) -> dict[str, str | None]:
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         if not flag.startswith("--"):
-            raise ValueError(f"{flag!r} is not expected here: settings are flags, --name value")
+            hint = f" (a file of settings: --config {flag})" if flag.endswith((".yaml", ".yml")) else ""
+            raise ValueError(f"{flag!r} is not expected here: settings are flags, --name value{hint}")
         if not equals and rest and not rest[0].startswith("--"):
             value, equals = rest.pop(0), "="
         values[flag[2:].replace("-", "_")] = value if equals else None

@@ -80,7 +80,7 @@ def run(
         tracker = tracking.open(*tools, folder=place, warn=lambda text: note(console, text))  # a missing package, too
         federation = load_data(settings, console)
         settings = fitted(settings, federation, console)
-        heading = f"{settings.method} on {federation.name}, kept in [bold]{place}[/bold]" + (f"\n{about}" if about else "")
+        heading = f"{settings.method} on {federation.name}, saved in [bold]{place}[/bold]" + (f"\n{about}" if about else "")
         with tracker, progress.display(console) as display:
             finished = train_in(
                 place,
@@ -220,6 +220,8 @@ def _settings(
         )
     if config is not None:
         files.append(read_file(config))
+    if str(flags_given.get("model")).isdigit():
+        raise ValueError(f"--model names the network, as mlp, not {flags_given['model']}; the number of models is --models")
     starts = [Path(file.pop("start")) for file in files if file.get("start")]
     given = flags.given(flags_given)
     set_by_user, about = recipe.explicit(given, *files), None

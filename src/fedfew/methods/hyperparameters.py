@@ -6,7 +6,7 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from itertools import pairwise
@@ -54,11 +54,16 @@ def hyper_parameters(method: str) -> list[Hyperparameter]:
     return [*hyperparameters, PUBLISHED]
 
 
-def wrong_setting(name: str, method: str, run_settings: Iterable[str], as_flags: bool) -> ValueError:
+def wrong_setting(name: str, method: str, run_settings: Collection[str], as_flags: bool) -> ValueError:
     """An error for a name that is no setting of a run nor of its method, with the one that was probably meant."""
-    known = [*run_settings, *(hyperparameter.name for hyperparameter in hyper_parameters(method))]
-    meant = difflib.get_close_matches(name, known, n=1)
+    own = [hyperparameter.name for hyperparameter in hyper_parameters(method)]
+    meant = difflib.get_close_matches(name, own if name in run_settings else [*run_settings, *own], n=1)
     owners = [m for m, cls in methods.METHODS.items() if name in {f.name for f in fields(cls)}]
+    if name in run_settings and not as_flags:
+        of_the_run = (
+            f"{name} is a setting of the whole run, not of {method}: --{name.replace('_', '-')}, or outside of method in a file"
+        )
+        return ValueError(of_the_run + (f". Or did you mean {meant[0]!r}?" if meant else ""))
     if owners:
         hint = f"it belongs to {', '.join(owners)}, but the method is {method}"
     elif meant:

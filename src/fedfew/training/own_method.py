@@ -22,6 +22,12 @@ def import_method(name: str) -> type[Method]:
     """Import the class that ``module:Class`` names and register it, under this name and under its own."""
     from fedfew.methods import METHODS, Method
 
+    base, _, given = name.partition(":")
+    if base in METHODS and not given.isidentifier():
+        raise ValueError(
+            f"method is {name!r}, but hyperparameters do not follow the name here: give flags (--method {base} --mu 0.1), or in "
+            f"a file method: {{name: {base}, mu: 0.1}}"
+        )
     found: Any = find_function(name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ValueError(f"method is {name!r}, which must be a subclass of fedfew.methods.Method (docs/write-your-own-method.md)")

@@ -75,10 +75,11 @@ class _Lines:
     def __init__(self, console: Console, lines_per_run: int) -> None:
         self.console = console
         self.lines = lines_per_run
+        self.told: set[str] = set()  # runs of one display share many of their events: each is shown once
 
     def run(self, label: str) -> Callable[[Progress], None]:
         def on_round(state: Progress) -> None:
-            for event in state.events:
+            for event in _new(state.events, self.told):
                 self.console.print(event, style="yellow", markup=False, highlight=False, soft_wrap=True)
             if state.round * self.lines // state.rounds > (state.round - 1) * self.lines // state.rounds:
                 self.console.print(
@@ -93,6 +94,7 @@ class _Bars:
         self.bar = bar
         self.runs = runs
         self.begun = 0
+        self.told: set[str] = set()
 
     def run(self, label: str) -> Callable[[Progress], None]:
         self.begun += 1
@@ -102,7 +104,7 @@ class _Bars:
 
         def on_round(state: Progress) -> None:
             first[:] = first or [state.round - 1]
-            for event in state.events:
+            for event in _new(state.events, self.told):
                 self.bar.console.print(event, style="yellow", markup=False, highlight=False)
             left = state.seconds / (state.round - first[0]) * (state.rounds - state.round)
             numbers = f"{_numbers(state)}  {_duration(left)} left"
@@ -114,6 +116,13 @@ class _Bars:
                 self.bar.console.print(line, highlight=False)
 
         return on_round
+
+
+def _new(events: Sequence[str], told: set[str]) -> list[str]:
+    """Those of the events that were not told before, and what happened in a round: that is of one run."""
+    new = [event for event in dict.fromkeys(events) if event not in told or event.startswith("round ")]
+    told.update(new)
+    return new
 
 
 def _numbers(state: Progress) -> str:

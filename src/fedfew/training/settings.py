@@ -64,7 +64,8 @@ class Settings(Texts, TrainConfig):
     model: str = setting("mlp", "A model's name, or module:factory for a module of your own (found from here).", panel=TASK)
     recipe: Recipe = train_setting(
         "plain",
-        "strong: label prior, server momentum, averaged server models, a mixture and, for colour images, augmentation.",
+        "strong: label prior, server momentum, averaged server models, a mixture, smoothing-end and check-share for FedFew and, "
+        "for colour images, augmentation (docs/recipe.md).",
         allowed=Recipe,
         outcome=False,  # the settings it stands for count themselves
     )
@@ -81,9 +82,11 @@ class Settings(Texts, TrainConfig):
 
 
 TYPES: dict[str, Any] = {name: hint for name, hint in get_type_hints(Settings).items() if name != "method_settings"}
-FIELDS = sorted(
-    fields(Settings), key=lambda f: f.name in Texts.__annotations__
-)  # in the order of --help: dataset before tokenizer
+_PANELS = (TASK, DATA)  # first in --help; the others follow
+FIELDS = sorted(  # in the order of --help: dataset before tokenizer
+    fields(Settings),
+    key=lambda f: (_PANELS.index(panel) if (panel := f.metadata.get("panel")) in _PANELS else 2, f.name in Texts.__annotations__),
+)
 OF_THE_DATA = tuple(f.name for f in FIELDS if f.metadata.get("panel") == DATA)
 """The settings that decide which federation is loaded."""
 
