@@ -159,7 +159,7 @@ def _finite(values: Tensor) -> bool:
 
 
 def _checked_mu(mu: float, losses: Tensor) -> float:
-    if isinstance(mu, str) or not hasattr(mu, "__float__") or getattr(mu, "ndim", 0):
+    if isinstance(mu, str) or not hasattr(mu, "__float__") or int(getattr(mu, "ndim", 0)):
         raise TypeError(f"mu must be one number, not {mu!r}")
     if not (mu > 0 and mu != float("inf")):
         raise ValueError(f"mu must be a finite number > 0, not {mu}")
