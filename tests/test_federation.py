@@ -52,6 +52,7 @@ def test_torch_tensors_and_lists_are_taken():
     [
         ([client()], None, r"test must be a list of pairs .*, not None \(fedfew.data.load makes a test split\)"),
         (zip([1], [2], strict=True), [client()], r"train must be a list of pairs \(x, y\), one per client, not zip"),
+        ([range(5)], [client()], r"a pair \(x, y\), not range \(fedfew.data.load takes data sets\)"),
         ({"Basel": client()}, [client()], r"not a dict: give its values, and client_names=list\(train\)"),
         ([client(), client()], [client(), None], r"client 1: test must be a pair \(x, y\), not None"),
         ([(*client(), 1)], [client()], r"client 0: train must be a pair \(x, y\), not tuple"),
@@ -186,8 +187,10 @@ def test_labels_in_words_are_numbered_and_named():
     ordered = Federation.from_arrays(train, train, class_names=["owl", "dog", "cat", "ant"])
     assert ordered.train.y.tolist() == [0, 2, 2, 1]
     assert ordered.classes == 4
-    with pytest.raises(ValueError, match="client 1: train labels contain words that are not in class_names"):
+    with pytest.raises(ValueError, match="client 1: train labels contain gaps, or words that are not in class_names"):
         Federation.from_arrays(train, train, class_names=["cat", "owl"])
+    with pytest.raises(ValueError, match="client 0: train labels contain gaps"):
+        Federation.from_arrays([(x, ["owl", float("nan")])], train[:1])
 
 
 def test_labels_that_are_not_numbered_from_0_are_noticed():

@@ -25,7 +25,8 @@ def check_pairs(split: str, given: Any) -> None:
         raise TypeError(f"{split} must be a list of pairs (x, y), one per client, not {instead}")
     for i, pair in enumerate(given):
         if not hasattr(pair, "__len__") or isinstance(pair, Mapping | str) or len(pair) != 2:
-            raise TypeError(f"client {i}: {split} must be a pair (x, y), not {None if pair is None else type(pair).__name__}")
+            given_as = None if pair is None else type(pair).__name__
+            raise TypeError(f"client {i}: {split} must be a pair (x, y), not {given_as} (fedfew.data.load takes data sets)")
 
 
 def checked(split: str, inputs: Sequence[Any], ys: Sequence[Any], task: TaskName) -> Pairs:

@@ -113,7 +113,8 @@ def _tokens(where: str, y: Tensor, samples: int) -> Tensor:
 
 
 def as_array(y: Any) -> Array:
-    return y.numpy(force=True) if isinstance(y, Tensor) else np.asarray(y)
+    array = y.numpy(force=True) if isinstance(y, Tensor) else np.asarray(y)
+    return np.array(y, dtype=object) if array.dtype.kind == "U" and isinstance(y, list | tuple) else array  # NaN is no word
 
 
 def numbered(labels: list[Array], class_names: Sequence[str] | None, clients: int) -> tuple[list[Array], Sequence[str] | None]:
@@ -125,13 +126,13 @@ def numbered(labels: list[Array], class_names: Sequence[str] | None, clients: in
         if y.dtype.kind in "biuf" and not class_names:
             where = f"client {i % clients}: {'train' if i < clients else 'test'}"
             raise ValueError(f"{where} labels are numbers, but those of others are words: give words to all, or numbers to all")
-    words = [[str(word) for word in y.reshape(-1).tolist()] for y in labels]
-    class_names = class_names or sorted({word for client in words for word in client})
+    words = [["" if word is None or word != word else str(word) for word in y.reshape(-1).tolist()] for y in labels]
+    class_names = class_names or sorted({word for client in words for word in client if word})
     number = {name: i for i, name in enumerate(class_names)}
     for i, client in enumerate(words):
         if not all(word in number for word in client):
             where = f"client {i % clients}: {'train' if i < clients else 'test'}"
-            raise ValueError(f"{where} labels contain words that are not in class_names ({', '.join(class_names)})")
+            raise ValueError(f"{where} labels contain gaps, or words that are not in class_names ({', '.join(class_names)})")
     return [np.array([number[word] for word in client], dtype=np.int64) for client in words], class_names
 
 

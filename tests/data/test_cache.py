@@ -59,6 +59,12 @@ def test_a_changed_source_is_read_again(source: Path, own_cache: Path) -> None:
     assert len(kept(own_cache)) == 2
 
 
+def test_other_label_columns_are_other_data(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,a,b,c\n" + "".join(f"{i}.5,{i % 2},{i % 3 // 2},{i % 4 // 3}\n" for i in range(30)))
+    for labels in (["a", "b"], ["a", "c"]):
+        assert load(tmp_path / "a.csv", label=labels, clients=2, partition="iid").class_names == tuple(labels)
+
+
 def test_texts_and_columns_come_back(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "text,label,site\n" + "".join(f"it is number {i}!,{'ab'[i % 2]},{i % 3 or ''}\n" for i in range(30))

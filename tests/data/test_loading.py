@@ -149,6 +149,8 @@ def test_further_partitions_by_name() -> None:
     published = load("digits", clients=8, partition="dirichlet-published:0.3")
     assert int((published.train.count + published.test.count).min()) >= 40
     skewed = load("digits", clients=8, partition="quantity:0.7", at_least=20)
+    with pytest.raises(ValueError, match="partition iid: at_least is 300, but a client has 224 samples"):
+        load("digits", clients=8, partition="iid", at_least=300)
     assert int((skewed.train.count + skewed.test.count).min()) >= 20
     assert everything(published) == everything(skewed) == 1797
 

@@ -32,7 +32,7 @@ def test_a_column_of_texts_or_of_image_files(tmp_path: Path) -> None:
 
 
 def test_archives(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.zeros((2, 5)), y=np.array([[0, 1], [1, 0]]), site=np.array([7, 8]), other=np.zeros(9))
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 5)), y=np.array([[0, 1], [1, 0]]), site=np.array([7.0, 8.0]), other=np.zeros(9))
     found = read(tmp_path / "a.npz", None)
     assert found.labels.tolist() == [[0, 1], [1, 0]]  # one-hot, or several labels: that is for the task to say
     assert found.columns == {"site": ["7", "8"]}

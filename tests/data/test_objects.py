@@ -107,7 +107,14 @@ def test_arrays_one_pair_per_client() -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [np.array(["cat", "dog"] * 4), ["cat", "dog"] * 4, np.eye(2)[[0, 1] * 4], np.array([[0], [1]] * 4), [False, True] * 4],
+    [
+        np.array(["cat", "dog"] * 4),
+        list(np.array(["cat", "dog"] * 4)),
+        ["cat", "dog"] * 4,
+        np.eye(2)[[0, 1] * 4],
+        np.array([[0], [1]] * 4),
+        [False, True] * 4,
+    ],
 )
 def test_labels_of_all_kinds(labels: Any) -> None:
     federation = load([arrays(0, labels=labels), arrays(1, labels=labels)])
@@ -132,8 +139,10 @@ def test_features_of_all_kinds() -> None:
 class Pictures(Dataset[Any]):
     """As torchvision's data sets: images of Pillow, class names, a transform."""
 
-    classes = ("cat", "dog", "owl")
     transform = None
+
+    def __init__(self, classes: tuple[str, ...] = ("cat", "dog", "owl")) -> None:
+        self.classes = classes
 
     def __len__(self) -> int:
         return 12
@@ -215,11 +224,20 @@ def test_a_given_split_of_arrays_is_kept() -> None:
     [
         (3, "int cannot be loaded: a name, a path, a pandas or polars data frame"),
         ([], "the data is empty"),
+        (
+            iter([np.zeros((4, 2))]),
+            "item 0 of the list_iterator .* nor a dict: give a list of data sets, one per client",
+        ),
         ([arrays(0), (np.zeros((8, 5), np.float32), np.arange(8) % 2)], r"client 1 has samples of shape \[5\], the first \[4\]"),
         ([(np.zeros((8, 5)), np.arange(7) % 2)], "client 0 has 8 samples but 7 labels"),
         ([(np.array([["a", "b"]] * 4), np.arange(4) % 2)], "the samples are no numbers"),
         ((np.zeros((4, 2)), np.zeros((4, 3, 2))), r"labels of shape \[4, 3, 2\] cannot be used"),
         ([[1, 2, 3]], "int cannot be loaded"),
+        ((np.zeros((4, 2)), ["a", float("nan"), "b", "a"]), "sample 2: the label is missing"),
+        ([arrays(0), arrays(1, np.uint8)], r"client 1 has bytes \(pixels\), the first numbers"),
+        ({"train": arrays(0), "test": arrays(1), "more": arrays(2)}, "either clients or splits, not 'train' beside 'more'"),
+        ([Pictures(("cat", "dog")), Pictures(("dog", "cat"))], r"number their classes differently \(\('cat', 'dog'\) and"),
+        ((np.full((4, 2), 1e300), [0, 1] * 2), "sample 1: a value is missing or not finite"),
     ],
 )
 def test_what_cannot_be_loaded_is_explained(data: Any, words: str) -> None:
@@ -248,3 +266,5 @@ def test_tables_and_arrays_do_not_mix() -> None:
         load([arrays(0), pa.table(COLUMNS)])
     with pytest.raises(TypeError, match="Series cannot be loaded: a name, a path"):
         load(pd.Series([1, 2, 3]))
+    with pytest.raises(DataError, match="sample 2: the label is missing"):
+        load((np.zeros((4, 2)), pd.Series(["a", pd.NA, "b", "a"])))

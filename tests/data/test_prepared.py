@@ -107,7 +107,7 @@ def test_what_is_no_prepared_federation(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize("setting", [{"clients": 4}, {"partition": "iid"}, {"sample": 5}, {"label": "y"}])
+@pytest.mark.parametrize("setting", [{"clients": 4}, {"sample": 5}, {"label": "y"}, {"val_share": 0.1}, {"pixels": "unit"}])
 def test_a_prepared_federation_is_not_dealt_again(tmp_path: Path, setting: dict[str, object]) -> None:
     path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
     with pytest.raises(ValueError, match="partitioned and split already"):

@@ -63,8 +63,8 @@ def test_a_table_of_words_alone(scale: str) -> None:
 
 
 def test_a_constant_column_is_not_divided_by_zero() -> None:
-    one = Features(np.full((3, 1), 4.0), ("a",), (), ())
-    assert Statistics.of(one, np.arange(3), "client").width == (1.0,)
+    one = Features(np.array([[4.0, 0.1]] * 3), ("a", "b"), (), ())  # 0.1 + 0.1 + 0.1 is not 3 · 0.1
+    assert Statistics.of(one, np.arange(3), "client").width == (1.0, 1.0)
 
 
 def table(tmp_path: Path, rows: int = 60) -> Path:

@@ -129,6 +129,18 @@ def test_a_patient_on_both_sides_of_a_given_split_is_reported(tmp_path: Path) ->
     assert "6 values of patient are in the data's training and test split: test_share=… splits all rows again" in notes
 
 
+def test_validation_rows_beside_a_given_split_are_drawn_by_group_or_class(tmp_path: Path) -> None:
+    lines = [f"{i}.5,{int(i % 10 == 0)},p{i // 4},{'test' if i > 79 else 'train'}" for i in range(100)]
+    (tmp_path / "a.csv").write_text("x,label,patient,split\n" + "\n".join(lines) + "\n")
+    wanted = {"clients": 1, "partition": "iid", "val_share": 0.25, "input": ["x"], "scale": "none"}
+    by_patient, by_class = load(tmp_path / "a.csv", group="patient", **wanted), load(tmp_path / "a.csv", stratify=True, **wanted)
+    assert by_patient.val is not None
+    assert by_class.val is not None
+    patients = [set((samples.x.flatten() // 4).tolist()) for samples in (by_patient.train, by_patient.val)]
+    assert not patients[0] & patients[1]
+    assert (int(by_class.val.y.sum()), len(by_class.val.y)) == (2, 20)
+
+
 def test_classes_that_only_test_data_have_are_noted() -> None:
     x = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
     train, test = (x[:8], np.array(["a", "b"] * 4)), (x[8:], np.array(["a", "c", "c", "d"]))

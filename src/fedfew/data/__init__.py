@@ -1,6 +1,4 @@
-"""Data sets as federations: by name, from files or from the hub, partitioned among clients.
-
-Imports :mod:`fedfew.federation` and :mod:`fedfew.util` only."""
+"""Data sets as federations, partitioned among clients: by name, from files, from the hub or from objects in memory."""
 
 from fedfew.data.digits import digits
 from fedfew.data.errors import DataError, SkippedWarning

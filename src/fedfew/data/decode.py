@@ -99,14 +99,15 @@ def _features(raw: RawData, rows: Ints, bad: BadRows) -> tuple[Features, Ints]:
 def _array(raw: RawData, rows: Ints, bad: BadRows) -> tuple[NDArray[Any], Ints]:
     assert raw.array is not None
     x = raw.array
-    if x.dtype.kind in "bui" and x.dtype != np.uint8:
+    if x.dtype.kind in "ui" and x.dtype != np.uint8:
         x = x.astype(np.int64)
-    elif x.dtype.kind == "f":
+    elif x.dtype.kind in "bf":
+        with np.errstate(over="ignore"):  # reported below
+            x = x.astype(np.float32)
         finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
         for row in rows[~finite[rows]].tolist():
             bad.add(row, f"{raw.where(row)}: a value is missing or not finite")
         rows = rows[finite[rows]]
-        x = x.astype(np.float32)
     elif x.dtype != np.uint8:
         raise DataError(f"samples of type {x.dtype} cannot be used: numbers are needed")
     return x[rows], rows

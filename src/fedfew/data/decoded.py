@@ -15,8 +15,12 @@ MISSING = "(missing)"  # the value of a column in rows that have none
 
 
 def value_text(value: Any) -> str:
-    """A value of an array as clients and groups are named after it; None and NaN are gaps."""
-    return MISSING if value is None or value != value else str(value)
+    """A value of an array as clients and groups are named after it, as in tables: 1.0 is 1; None and NaN are gaps."""
+    if value is None or value != value:
+        return MISSING
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @dataclass(frozen=True)

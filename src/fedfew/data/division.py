@@ -12,6 +12,7 @@ from fedfew.data.decoded import DecodedData
 from fedfew.data.errors import DataError, OnBad
 from fedfew.data.partition import Indices
 from fedfew.data.partition_spec import PartitionSpec
+from fedfew.util.spelling import counted
 
 TEST_SHARE = 0.25
 
@@ -66,6 +67,11 @@ def divide(
     rng = np.random.default_rng(wanted.seed)
     fewest = 3 if wanted.val_share else 2
     parts = chosen.partition(data, clients, rng, at_least=wanted.at_least, fewest=fewest, units=units)
+    if (least := min(map(len, parts))) < (wanted.at_least or 0):
+        raise ValueError(
+            f"partition {chosen}: at_least is {wanted.at_least}, but a client has {counted(least, 'sample')}: "
+            "lower it, or take fewer clients"
+        )
     splits = data.splits if wanted.test_share is None and defaults.keep_split else None
     labels = data.y if wanted.stratify else None
     cutter = split.Cutter(wanted.share, wanted.val_share, labels, units, group or "", splits)

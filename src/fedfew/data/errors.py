@@ -19,8 +19,6 @@ class BadRows:
     """Collects the rows that cannot be used, or raises at the first one."""
 
     def __init__(self, on_bad: OnBad) -> None:
-        if on_bad not in ("raise", "skip"):
-            raise ValueError(f'on_bad must be "raise" or "skip", not {on_bad!r}')
         self.on_bad = on_bad
         self.found: dict[int, str] = {}
 

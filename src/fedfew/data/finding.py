@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedfew.data import cache, hub
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT, ColumnChoice, RawData
-from fedfew.data.readers import arrow_tables, csv_file, idx, image_folder, json_lines, npz, parquet, saved_dataset
+from fedfew.data.readers import arrow_tables, idx, image_folder, npz, parquet, saved_dataset, table_file
 from fedfew.data.sources import SOURCES, Source, names
 from fedfew.util.spelling import unknown
 
@@ -57,7 +58,7 @@ def find(name_or_path: str | Path, data_dir: str | Path | None, choice: ColumnCh
 
 
 def _named(source: Source, folder: Path | None, choice: ColumnChoice, settings: dict[str, object]) -> Found:
-    chosen = ColumnChoice(choice.input or source.input, choice.label or source.label, choice.excluded, choice.labels)
+    chosen = replace(choice, input=choice.input or source.input, label=choice.label or source.label)
     if folder is not None:
         own = [folder] if folder.name in source.folder_names else []
         for place in [*(folder / name for name in source.folder_names), *own]:
@@ -86,7 +87,7 @@ def _on_hub(
             raise nowhere(source, folder, str(error)) from error
         return arrow_tables.from_tables(tables, choice)
 
-    key = cache.hash_of({"format": cache.FORMAT, "hub": hub_id, "columns": _listed(choice), "settings": settings})
+    key = cache.hash_of({"format": cache.FORMAT, "hub": hub_id, "columns": asdict(choice), "settings": settings})
     return Found(source.name if source else hub_id, key, read, source, from_hub=True)
 
 
@@ -103,27 +104,32 @@ def nowhere(source: Source, folder: Path | None, reason: str) -> DataError:
 
 def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object], source: Source | None = None) -> Found:
     """The data at a path: a file by its ending, a folder by its contents."""
-    client = None
-    if not path.is_dir():
+    client, images = None, tuple[str, ...]()
+    read: Callable[[], RawData]
+    if path.suffix.lower() in table_file.TEXT_SUFFIXES and path.is_file():
+        table, notes = table_file.read_table(path)
+        rows = arrow_tables.from_tables([arrow_tables.TablePart(path.name, table, path.parent)], choice, notes)
+        files, images, read = [path], rows.image_files, lambda: rows  # images that have changed are read again
+    elif not path.is_dir():
         files, read = [path], _file_reader(path, choice)
     elif files := _parquet_files(path):
-        read = lambda: parquet.read(files, choice)  # noqa: E731 (one of several, chosen here)
+        read = partial(arrow_tables.from_files, files, parquet.read_table, choice)
     elif files := saved_dataset.files(path):
-        read = lambda: saved_dataset.read(files, choice)  # noqa: E731
+        read = partial(arrow_tables.from_files, files, saved_dataset.read_table, choice)
     elif files := idx.image_files(path):
-        read = lambda: idx.read(files)  # noqa: E731
+        read = partial(idx.read, files)
     elif files := image_folder.image_files(path):
         own = choice if source is None else ColumnChoice(label=("outer",))  # named sets have one folder per class
-        listed = image_folder.read(path, files, own)  # names only; the images are read later
-        client = CLIENT if CLIENT in listed.columns else None
-        read = lambda: listed  # noqa: E731
+        read = partial(image_folder.read, path, files, own)
+        client = CLIENT if CLIENT in read().columns else None  # names only; the images are read later
     else:
         raise DataError(
             f"the folder {path} holds neither parquet files, nor what save_to_disk of Hugging Face's datasets writes, nor idx "
             "files, nor images in class folders"
         )
     root = path if path.is_dir() else path.parent
-    key = cache.source_key([(str(file.relative_to(root)), file) for file in files], {"columns": _listed(choice), **settings})
+    named = [(str(file.relative_to(root)), file) for file in files] + [(name, root / name) for name in images]
+    key = cache.source_key([(name, file) for name, file in named if file.is_file()], {"columns": asdict(choice), **settings})
     cached = path.suffix.lower() != ".npz" and not idx.is_idx(files[0])
     return Found(name, key, read, source, cached, client=client)
 
@@ -131,15 +137,11 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
 def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return lambda: parquet.read([path], choice)
-    if suffix in (".csv", ".tsv"):
-        return lambda: csv_file.read(path, choice)
-    if suffix in json_lines.SUFFIXES:
-        return lambda: json_lines.read(path, choice)
+        return partial(arrow_tables.from_files, [path], parquet.read_table, choice)
     if suffix == ".npz":
-        return lambda: npz.read(path, choice)
+        return partial(npz.read, path, choice)
     if idx.is_idx(path):
-        return lambda: idx.read([path])
+        return partial(idx.read, [path])
     raise DataError(
         f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .jsonl, .npz, .fed, idx "
         "files (MNIST) and folders can"
@@ -149,7 +151,3 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
 def _parquet_files(folder: Path) -> list[Path]:
     files = [p for p in folder.rglob("*.parquet") if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
     return arrow_tables.split_order(files)
-
-
-def _listed(choice: ColumnChoice) -> list[object]:
-    return [choice.input, choice.label, sorted(choice.excluded), *(["unlabelled"] if choice.unlabelled else [])]

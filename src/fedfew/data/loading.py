@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,8 @@ from fedfew.federation import Federation, Pixels
 from fedfew.imaging.decoding import Size
 from fedfew.targets import check_task, check_task_of_files
 from fedfew.tasks import TaskName
+
+log = logging.getLogger("fedfew.data")  # the commands print notes themselves
 
 
 def load(
@@ -82,13 +85,11 @@ def load(
         become its token ids, padded to the right and truncated to max_length (200). Padding is hidden from the model, see
         docs/adapters.md.
     """
+    given = dict(locals())
     wanted = DivisionSettings(clients, seed, test_share, val_share, stratify, group, at_least, on_bad)
     _check_encoding(vocabulary_from, scale)
     check_task(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
-        given: dict[str, object] = {"clients": clients, "partition": partition, "sample": sample, "group": group}
-        given |= {"label": label, "input": input, "client": client, "size": size, "test_share": test_share}
-        given |= {"tokenizer": tokenizer, "max_length": max_length}
         return _load_prepared(data, task, given)
     tokens = _tokens(tokenizer, max_length)
     language = tokens is not None and task == "language-modelling"
@@ -105,6 +106,8 @@ def load(
     _warn_of_skipped(defaults.name, [*read.skipped, *division.skipped])
     about = _about(read, division, defaults, wanted, tokens, sample, vocabulary_from, scale)
     about["notes"] = notes.of(read, division, defaults, tokens, scale, partition_given=spec is not None)
+    for note in about["notes"]:
+        log.warning(note)
     name = f"{defaults.name}-{str(division.spec).replace(':', '-')}"
     federation = assemble(read, division, name, seed, pixels or defaults.pixels, scale, vocabulary_from, about, tokens)
     return federation if tokens is None or not language else for_language_modelling(federation, tokens)
@@ -162,7 +165,9 @@ def column_choice(
 def _partition_spec(partition: str | None, client: str | None) -> PartitionSpec | None:
     if client is None:
         return None if partition is None else PartitionSpec.parse(partition)
-    spec = PartitionSpec.parse(f"by:{client}" if partition is None else partition)
+    if partition is None:
+        return PartitionSpec("by", client)
+    spec = PartitionSpec.parse(partition)
     if spec.column is None and spec.kind == "iid" and spec.shift:  # a shift alone joins the natural partition
         return PartitionSpec("by", client, spec.shift, spec.groups)
     if spec.column != client:
@@ -186,8 +191,9 @@ def _tokens(tokenizer: Any, max_length: int | None) -> Tokens | None:
 
 
 def _load_prepared(path: str | Path, task: TaskName | None, given: Mapping[str, object]) -> Federation:
-    for setting, value in given.items():
-        if value is not None:
+    defaults = load.__kwdefaults__ or {}
+    for setting in defaults.keys() - {"task", "seed", "data_dir", "on_bad"}:
+        if (value := given[setting]) != defaults[setting]:
             raise ValueError(f"{setting}={value!r}: {path} is a prepared federation, partitioned and split already")
     federation = prepared.read(path)
     if task not in (None, federation.task):

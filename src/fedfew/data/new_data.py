@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fedfew.data.decoded import value_text
 from fedfew.data.errors import DataError
 from fedfew.data.raw import CLIENT
-from fedfew.data.readers import csv_file, json_lines, npz, parquet, table_columns
+from fedfew.data.readers import npz, table_columns, table_file
 from fedfew.data.readers.image_folder import IMAGE_SUFFIXES, image_files, inside
 
-TABLES = (".csv", ".tsv", ".parquet", *json_lines.SUFFIXES)
+TABLES = (*table_file.TEXT_SUFFIXES, ".parquet")
 FILES = {
     "table": "a table (.csv, .tsv, .parquet or .jsonl)",
     "text": "a table (.csv, .tsv, .parquet or .jsonl) with a column of texts",
@@ -74,13 +74,7 @@ def _archive(path: Path) -> NewData:
 
 
 def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> NewData:
-    notes: tuple[str, ...] = ()
-    if path.suffix.lower() == ".parquet":
-        table = parquet.read_table(path)
-    elif path.suffix.lower() in json_lines.SUFFIXES:
-        table = json_lines.read_table(path)
-    else:
-        table, notes = csv_file.read_table(path)
+    table, notes = table_file.read_table(path)
     labels = None if label is None or label not in table.column_names else np.array(table[label].to_pylist(), dtype=object)
     if labels is not None and any(value is None for value in labels):
         raise DataError(f"{path.name}, row {[v is None for v in labels].index(True) + 1}: the label is missing")

@@ -58,7 +58,11 @@ def _leaves(data: Any, client: str | None = None, split: str | None = None) -> I
     if _is_bunch(data):
         yield Leaf((data["data"], data["target"]), client, split)
     elif isinstance(data, Mapping):
-        by_split = all(str(key).lower() in SPLITS for key in data)
+        splits = [str(key) for key in data if str(key).lower() in SPLITS]
+        by_split = len(splits) == len(data)
+        if splits and not by_split:
+            other = next(str(key) for key in data if str(key) not in splits)
+            raise DataError(f"the keys of a dict are either clients or splits, not {splits[0]!r} beside {other!r}")
         order = sorted(data, key=lambda key: SPLITS.index(str(key).lower())) if by_split else list(data)
         for key in order:
             yield from _leaves(data[key], client if by_split else str(key), str(key).lower() if by_split else split)
@@ -175,15 +179,18 @@ def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> R
         where = "the data" if leaf.client is None else f"client {leaf.client}"
         if len(samples.x) != len(samples.y):
             raise DataError(f"{where} has {len(samples.x)} samples but {len(samples.y)} labels")
-        if isinstance(samples.x, list) != isinstance(first.x, list):
-            raise DataError(f"{where} has samples of another kind than the first")
+        if _kind(samples) != _kind(first):
+            raise DataError(f"{where} has {_kind(samples)}, the first {_kind(first)}")
         if isinstance(samples.x, np.ndarray) and isinstance(first.x, np.ndarray) and samples.x.shape[1:] != first.x.shape[1:]:
             raise DataError(f"{where} has samples of shape {list(samples.x.shape[1:])}, the first {list(first.x.shape[1:])}")
+    numbered = list(dict.fromkeys(samples.class_names for samples in found if samples.class_names))
+    if len(numbered) > 1:
+        raise DataError(f"the data sets number their classes differently ({numbered[0]} and {numbered[1]}): number them alike")
     clients = [leaf.client for leaf, samples in zip(leaves, found, strict=True) for _ in samples.y]
     common: dict[str, Any] = {
         "labels": [label for samples in found for label in samples.y],
         "where": lambda row: f"sample {row + 1}" if clients[row] is None else f"client {clients[row]}, sample {row + 1} of all",
-        "label_names": first.class_names,
+        "label_names": next(iter(numbered), None),
         "columns": {CLIENT: Column.of(clients)} if leaves[0].client is not None else {},
         "splits": split_codes([leaf.split for leaf, samples in zip(leaves, found, strict=True) for _ in samples.y]),
         "notes": tuple(dict.fromkeys(note for samples in found for note in samples.notes)),
@@ -196,6 +203,12 @@ def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> R
     if isinstance(values[0], str):
         return RawData("text", texts=values, **common)
     return RawData("image", image=lambda row: encoded_image(values[row]), **common)
+
+
+def _kind(samples: Samples) -> str:
+    if isinstance(samples.x, np.ndarray):
+        return "bytes (pixels)" if samples.x.dtype == np.uint8 else "numbers"
+    return "texts" if isinstance(samples.x[0], str) else "images"
 
 
 def encoded_image(image: Any) -> bytes:

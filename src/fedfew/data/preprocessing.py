@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from fedfew.data.table_preprocessing import Statistics, TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
 from fedfew.imaging.decoding import decode_alone
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class RawData:
     labels: list[Any]
     where: Callable[[int], str]  # names a row in messages
     image: Callable[[int], bytes] | None = None  # the encoded image of a row; OSError or DataError if there is none
+    image_files: tuple[str, ...] = ()  # the files that a column names
     texts: list[str | None] | None = None
     array: NDArray[Any] | None = None
     features: Features | None = None

@@ -214,6 +214,6 @@ def _draw_bubbles(axes: Any, counted: NDArray[np.int64], classes: list[str], cli
     axes.set_axisbelow(True)
 
 
-def _ticks(number: int, names: list[str], most: int = 40) -> tuple[list[int], list[str]]:
-    step = -(-number // most)
+def _ticks(number: int, names: list[str]) -> tuple[list[int], list[str]]:
+    step = -(-number // 40)  # at most 40 names
     return list(range(0, number, step)), names[::step]

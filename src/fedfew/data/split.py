@@ -109,12 +109,9 @@ def grouped(
 
 
 def given(part: Indices, splits: NDArray[np.int8], val_share: float, who: str) -> Cut:
-    """The split that the source has; without validation rows there, ``val_share`` of the training rows."""
+    """The split that the source has; there may be no validation rows if ``val_share`` is to be drawn from the training rows."""
     train, val, test = (part[splits[part] == side] for side in (raw.TRAIN, raw.VAL, raw.TEST))
-    if val_share and not len(val) and len(train) > 1:
-        number = min(max(1, round(len(train) * val_share)), len(train) - 1)
-        val, train = train[:number], train[number:]
-    needed = {"training": train, "test": test} | ({"validation": val} if val_share or raw.VAL in splits else {})
+    needed = {"training": train, "test": test} | ({"validation": val} if raw.VAL in splits and not val_share else {})
     empty = [name for name, rows in needed.items() if not len(rows)]
     if empty:
         raise DataError(
@@ -137,13 +134,20 @@ class Cutter:
     sides: dict[int, int] = field(default_factory=dict)
 
     def cut(self, part: Indices, who: str) -> Cut:
-        if self.splits is not None:
-            return given(part, self.splits, self.val_share, who)
+        if self.splits is None:
+            return self._drawn(part, self.test_share, self.val_share, who)
+        cut = given(part, self.splits, self.val_share, who)
+        if not self.val_share or len(cut.val):
+            return cut
+        drawn = self._drawn(cut.train, self.val_share, 0.0, who)
+        return Cut(train=drawn.train, val=drawn.test, test=cut.test)
+
+    def _drawn(self, part: Indices, test_share: float, val_share: float, who: str) -> Cut:
         if self.units is not None:
-            return grouped(part, self.units, self.group, self.test_share, self.val_share, who, self.sides)
+            return grouped(part, self.units, self.group, test_share, val_share, who, self.sides)
         if self.labels is not None:
-            return stratified(part, self.labels, self.test_share, self.val_share, who)
-        return plain(part, self.test_share, self.val_share, who)
+            return stratified(part, self.labels, test_share, val_share, who)
+        return plain(part, test_share, val_share, who)
 
 
 def cut_clients(

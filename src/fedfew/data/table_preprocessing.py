@@ -38,7 +38,8 @@ class Statistics:
         fill = np.where(count > 0, mean, 0.0 if fallback is None else fallback.fill)
         shift = np.where(plain, 0.0, np.where(count > 0, mean, 0.0 if fallback is None else fallback.shift))
         spread = np.sqrt(variance)
-        width = np.where(plain | (spread == 0), 1.0, spread)
+        constant = spread <= count * np.finfo(np.float64).eps * np.abs(mean)  # equal values, whose mean is rounded
+        width = np.where(plain | constant, 1.0, spread)
         if fallback is not None:
             width = np.where(count > 0, width, fallback.width)
         return cls(tuple(fill.tolist()), tuple(shift.tolist()), tuple(width.tolist()))
@@ -67,13 +68,13 @@ class TablePreprocessing:
         """train: the training rows of each client."""
         rows = np.concatenate(train)
         overall = Statistics.of(features, rows, scale)
-        own = scale == "client"
-        clients = [(name, Statistics.of(features, part, scale, overall)) for name, part in zip(names, train, strict=True)]
+        each = zip(names, train, strict=True) if scale == "client" else ()
+        clients = tuple((name, Statistics.of(features, part, scale, overall)) for name, part in each)
         categories = []
         for name, column in zip(features.category_names, features.categories, strict=True):
             seen = sorted(column.values[code] for code in np.unique(column.codes[rows]))
             categories.append((name, tuple(seen)))
-        return cls(features.number_names, features.boolean, tuple(categories), scale, overall, tuple(clients) if own else ())
+        return cls(features.number_names, features.boolean, tuple(categories), scale, overall, clients)
 
     @property
     def width(self) -> int:
@@ -130,7 +131,7 @@ class TablePreprocessing:
 
         for name in self.numbers:
             try:
-                table[name].cast(pa.float64())
+                table[name].cast(pa.float64(), safe=False)
             except pa.ArrowException:  # its message quotes a value
                 raise DataError(f"the column {name!r} must hold numbers, as in the training") from None
         names = tuple(name for name, _ in self.categories)

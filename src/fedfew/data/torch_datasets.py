@@ -52,7 +52,8 @@ def _from_dataset(dataset: Any, items: Iterable[Any], choice: ColumnChoice) -> S
         elif isinstance(item, (tuple, list)) and len(item) >= 2:
             x, y = item[0], item[1]
         else:
-            raise DataError(f"item {number} of the {type(dataset).__name__} is neither a pair (x, y) nor a dict")
+            several = ": give a list of data sets, one per client" if hasattr(item, "__getitem__") else ""
+            raise DataError(f"item {number} of the {type(dataset).__name__} is neither a pair (x, y) nor a dict{several}")
         xs.append(x)
         ys.append(y)
     if not xs:
@@ -89,14 +90,17 @@ def _array(value: Any) -> NDArray[Any]:
     array = value.numpy(force=True) if hasattr(value, "numpy") and hasattr(value, "detach") else np.asarray(value)
     if array.dtype == object or array.dtype.kind in "UST":
         raise DataError("the samples are no numbers: give features as numbers, texts and categories in a table")
-    return array.astype(np.float32) if array.dtype == bool else array
+    return array
 
 
 def labels_of(labels: Any) -> list[Any]:
     """Labels as a list of Python values; rows of several values (one-hot or not) as lists."""
-    if isinstance(labels, list) and labels and hasattr(labels[0], "tolist"):
-        labels = np.stack([_array(label) for label in labels])
-    array = labels.numpy(force=True) if hasattr(labels, "detach") else np.asarray(labels)
+    if isinstance(labels, (list, tuple)):  # as objects: in an array of words a missing value (NaN) would be the word "nan"
+        array = np.array([label.tolist() if hasattr(label, "tolist") else label for label in labels], dtype=object)
+    elif type(labels).__module__.partition(".")[0] == "pandas":
+        array = labels.to_numpy(dtype=object, na_value=None)
+    else:
+        array = labels.numpy(force=True) if hasattr(labels, "detach") else np.asarray(labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim not in (1, 2):

@@ -115,7 +115,8 @@ class DataRecord:
         texts, positions = column_texts(column), not any(map(_is_number, self.client_names))
         numbers = {}
         for text, plain in dict(zip(texts, map(str, column), strict=True)).items():
-            spelled = (text, plain, *(("nan",) if text == MISSING else ()))  # an array's column by str(), its gaps once as nan
+            earlier = ("nan",) if text == MISSING else (f"{text}.0", text.capitalize())  # an array's column once by str()
+            spelled = (text, plain, *earlier)
             name = next((one for one in spelled if one in self.client_names), text)
             if name not in self.client_names and not positions:
                 raise UnknownClientError(self._unknown(f"'{printable(name)}'", clients))

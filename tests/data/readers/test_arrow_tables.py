@@ -46,6 +46,9 @@ def test_csv_of_image_paths(tmp_path: Path) -> None:
     federation = load(tmp_path / "a.csv", clients=2, partition="iid", group="patient")
     assert federation.shape == (3, 16, 16)
     assert everything(federation) == 12
+    (tmp_path / "pictures/kind0/0.jpg").write_bytes(layouts.picture(9, (16, 16), "RGB"))
+    again = load(tmp_path / "a.csv", clients=2, partition="iid", group="patient")
+    assert again.fingerprint() != federation.fingerprint()  # not from the cache
 
 
 def test_parquet_with_images_beside_it(tmp_path: Path) -> None:
@@ -72,6 +75,24 @@ def test_splits_are_merged_in_order(tmp_path: Path) -> None:
         "test-0.parquet",
         "x.parquet",
     ]
+
+
+def test_a_folder_that_all_files_are_in_is_no_split(tmp_path: Path) -> None:
+    folder = tmp_path / "test"
+    for name in ("train-0", "more"):
+        layouts.write(folder / f"{name}.parquet", {"x": [0.5, 1.5, 2.5, 3.5], "label": [0, 1, 0, 1]})
+    assert two(folder).about["test_share"] == 0.25
+
+
+def test_files_that_differ(tmp_path: Path) -> None:
+    layouts.write(tmp_path / "train.parquet", {"x": [0.5, 1.5, 2.5] * 2, "label": [0, 1] * 3}, {"label": ["no", "yes"]})
+    layouts.write(tmp_path / "test.parquet", {"x": [0.5] * 4, "label": [0, 1] * 2, "age": [1] * 4})
+    assert two(tmp_path).about["notes"][0] == "columns left out, because train.parquet does not have them: age"
+    layouts.write(tmp_path / "test.parquet", {"x": [0.5] * 4, "label": [0, 1] * 2}, {"label": ["yes", "no"]})
+    with pytest.raises(
+        DataError, match=r"train\.parquet and test\.parquet have different class names for the numbers in 'label'"
+    ):
+        two(tmp_path)
 
 
 def test_missing_values_and_texts(tmp_path: Path) -> None:
@@ -101,6 +122,12 @@ def test_columns_that_are_not_there(
     layouts.write(tmp_path / "a.parquet", {name: values * 9 for name, values in columns.items()})
     with pytest.raises(DataError, match=words):
         two(tmp_path / "a.parquet", **settings)
+
+
+def test_a_nested_column_is_no_image_and_is_left_out_with_a_logged_note(caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"x": [i % 5 + 0.5 for i in range(40)], "label": [0, 1] * 20, "address": [{"city": "Chur"}] * 40}
+    assert load(pa.table(rows), partition="iid", clients=2).shape == (1,)
+    assert any("columns left out: address (neither numbers nor words (struct<" in line for line in caplog.messages)
 
 
 def test_missing_image_files(tmp_path: Path) -> None:

@@ -35,13 +35,22 @@ def test_npz(tmp_path: Path) -> None:
     assert "whole numbers are read as token ids" in two(tmp_path / "d.npz").about["notes"][0]
     features = two(tmp_path / "d.npz", input="features")
     assert (features.train.x.dtype, features.about["notes"]) == (torch.float32, [])
+    np.savez(
+        tmp_path / "e.npz", x=rng.random((20, 3)) > 0.5, y=np.array([b"no", b"yes"] * 10), site=np.array([b"a"] * 9 + [b"b"] * 11)
+    )
+    flags = load(tmp_path / "e.npz", client="site")
+    assert (flags.train.x.dtype, flags.class_names, flags.client_names) == (torch.float32, ("no", "yes"), ("a", "b"))
+    np.savez(tmp_path / "f.npz", x_train=pixels, y_train=np.arange(40) % 2, x_test=pixels / 255, y_test=np.arange(40) % 2)
+    with pytest.raises(DataError, match=r"the samples of one split are bytes \(pixels\)"):
+        two(tmp_path / "f.npz")
 
 
 def read_for_select(path: Path, about: dict[str, Any], *class_names: str) -> tuple[np.ndarray, np.ndarray]:
     from fedfew.cli.selection import Source, read
+    from fedfew.tasks import criterion
     from fedfew.training.data_record import DataRecord
 
-    x, y, *_ = read(path, Source([], about, {}, {}, DataRecord(class_names=class_names), None), None, None)
+    x, y, *_ = read(path, Source([], about, {}, {}, DataRecord(class_names=class_names), criterion("auto"), None), None, None)
     return x, y
 
 
@@ -116,3 +125,13 @@ def test_a_single_array_is_no_archive(tmp_path: Path) -> None:
         read_arrays(tmp_path / "a.npz")
     with pytest.raises(DataError, match="there is no file"):
         read_arrays(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.5, 3.0], [True, False, True], [7, 8, 9]], ids=["numbers", "truth", "whole"])
+def test_columns_are_named_as_those_of_a_table(values: list[Any], tmp_path: Path) -> None:
+    x, y, site = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2, np.repeat(values, 10)
+    np.savez(tmp_path / "a.npz", x=x, y=y, site=site)
+    lines = ["a,b,y,site", *(f"{a},{b},{c},{d}" for (a, b), c, d in zip(x, y, site.tolist(), strict=True))]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    table = load(tmp_path / "a.csv", label="y", client="site")
+    assert load(tmp_path / "a.npz", client="site").client_names == table.client_names

@@ -110,12 +110,13 @@ def test_named_columns_are_used_whatever_they_are_called(tmp_path: Path) -> None
 
 
 def test_all_kinds_of_columns_as_one(tmp_path: Path) -> None:
-    """Categoricals, decimals and large strings are what they hold."""
+    """Categoricals, decimals, large strings and integers beyond 2⁵³ are what they hold."""
     from decimal import Decimal
 
     table = {
         "grade": pa.array(["low", "high"] * 20).dictionary_encode(),
         "cost": pa.array([Decimal(i % 9) for i in range(N)]),
+        "device": pa.array([2**60 + i % 2 for i in range(N)]),
         "place": pa.array(["x", "y", None, "x"] * 10, pa.large_string()),
         "label": pa.array(["no", "yes"] * 20).dictionary_encode(),
     }
@@ -123,7 +124,7 @@ def test_all_kinds_of_columns_as_one(tmp_path: Path) -> None:
     federation = load(tmp_path / "a.parquet", clients=2, partition="iid", scale="none")
     assert federation.class_names == ("no", "yes")
     preprocessing = federation.preprocessing
-    assert preprocessing.feature_names == ("cost", "grade=high", "grade=low", "place=(missing)", "place=x", "place=y")  # type: ignore[union-attr]
+    assert preprocessing.feature_names == ("cost", "device", "grade=high", "grade=low", "place=(missing)", "place=x", "place=y")  # type: ignore[union-attr]
     x = np.concatenate([federation.train.x.numpy(), federation.test.x.numpy()])
-    assert x[:, 1:3].sum(axis=1).tolist() == [1] * N
-    assert x[:, 3:].sum(axis=0).tolist() == [10, 20, 10]
+    assert x[:, 2:4].sum(axis=1).tolist() == [1] * N
+    assert x[:, 4:].sum(axis=0).tolist() == [10, 20, 10]

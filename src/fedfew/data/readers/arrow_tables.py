@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from fedfew.data.errors import DataError
 from fedfew.data.raw import SPLITS, ColumnChoice, RawData, split_codes
 from fedfew.data.readers import table_columns
-from fedfew.data.readers.image_columns import IMAGE_NAMES, image_reader, is_text
+from fedfew.data.readers.image_columns import IMAGE_NAMES, holds_images, image_reader, is_text
 from fedfew.data.readers.table_columns import FeatureColumns
 from fedfew.util.spelling import unknown
 
@@ -37,21 +38,33 @@ class TablePart:
     split: str | None = None
 
 
-def split_of(path: Path) -> str | None:
-    """The split that a file belongs to, by its name (train-0.parquet) or by a folder above it."""
-    words = [path.stem.lower().replace("_", "-").split("-")[0], *(p.name.lower() for p in path.parents)]
-    return next((word for word in words if word in SPLITS), None)
+def splits_of(files: Sequence[Path]) -> list[str | None]:
+    """The split that each file belongs to, by its name (train-0.parquet) or by a folder above it that not all files share."""
+    if len(files) < 2:
+        return [None] * len(files)
+    shared = len(Path(os.path.commonpath(files)).parts)
+    words = [[p.stem.lower().replace("_", "-").split("-")[0], *map(str.lower, p.parts[shared:-1])] for p in files]
+    return [next((word for word in of_file if word in SPLITS), None) for of_file in words]
 
 
 def split_order(files: Sequence[Path]) -> list[Path]:
     """Training files first, then validation, then test, then others, each by name."""
-    split = {path: split_of(path) for path in files}
+    split = dict(zip(files, splits_of(files), strict=True))
     return sorted(files, key=lambda path: (SPLITS.index(split[path] or "") if split[path] else len(SPLITS), str(path)))
+
+
+def from_files(files: Sequence[Path], read_table: Callable[[Path], pa.Table], choice: ColumnChoice) -> RawData:
+    """The rows of all files; their names tell the splits."""
+    named = zip(files, splits_of(files), strict=True)
+    return from_tables([TablePart(path.name, read_table(path), path.parent, split) for path, split in named], choice)
 
 
 def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[str, ...] = ()) -> RawData:
     """The rows of all parts: images, texts, or features."""
     table, file = _concatenated(parts), parts[0].name
+    further = sorted({name for part in parts for name in part.table.column_names} - set(table.column_names))
+    if further:
+        notes += (f"columns left out, because {file} does not have them: {', '.join(further)}",)
     starts = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
 
     def part_of(row: int) -> TablePart:
@@ -79,7 +92,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         "labels": _rows(table, targets),
         "target_names": targets,
         "where": where,
-        "label_names": hub_features(parts[0].table).get(targets[0]) if targets else None,
+        "label_names": _class_names(parts, targets[0]) if targets else None,
         "columns": {name: table_columns.coded(table[name]) for name in others},
         "used": used,
         "left_out": left_out,
@@ -92,7 +105,8 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
     image = image_reader(table[single], single, lambda row: part_of(row).folder)
     if image is None:
         return RawData("text", texts=table[single].to_pylist(), **common)
-    return RawData("image", image=image, **common)
+    files = tuple(filter(None, table[single].to_pylist())) if is_text(table[single].type) else ()
+    return RawData("image", image=image, image_files=files, **common)
 
 
 def _concatenated(parts: Sequence[TablePart]) -> pa.Table:
@@ -146,6 +160,16 @@ def hub_features(table: pa.Table) -> dict[str, tuple[str, ...]]:
     return {name: tuple(map(str, f["names"])) for name, f in features.items() if isinstance(f, dict) and "names" in f}
 
 
+def _class_names(parts: Sequence[TablePart], label: str) -> tuple[str, ...] | None:
+    named = {names: part.name for part in parts if (names := hub_features(part.table).get(label))}
+    if len(named) > 1:
+        raise DataError(
+            f"{' and '.join(list(named.values())[:2])} have different class names for the numbers in {label!r}: give them the "
+            "same, or labels in words"
+        )
+    return next(iter(named), None)
+
+
 def _rows(table: pa.Table, targets: tuple[str, ...]) -> list[Any]:
     """The labels: one value per row, or with several columns a list of them; 0 without any."""
     if not targets:
@@ -173,8 +197,6 @@ def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[s
 
 def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[str, ...], file: str) -> str | None:
     """The column of images or texts; None if features are numbers and categories."""
-    import pyarrow.types as types
-
     there = table.column_names
     if choice.input is not None:
         for name in [choice.input] if isinstance(choice.input, str) else choice.input:
@@ -185,7 +207,7 @@ def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[
     rest = [name for name in there if name not in targets and name not in choice.excluded]
     candidates = rest if choice.input is None else [choice.input]
     kind = {name: table.schema.field(name).type for name in candidates}
-    pictures = [n for n in candidates if types.is_struct(kind[n]) or types.is_binary(kind[n]) or types.is_large_binary(kind[n])]
+    pictures = [n for n in candidates if holds_images(kind[n])]
     named = [n for known in (IMAGE_NAMES, TEXT_NAMES) for k in known for n in candidates if n.lower() == k and is_text(kind[n])]
     if choice.input is not None and is_text(kind[choice.input]):
         named = [choice.input]

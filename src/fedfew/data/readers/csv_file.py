@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfew.data.errors import DataError
-from fedfew.data.raw import ColumnChoice, RawData
-from fedfew.data.readers.arrow_tables import TablePart, from_tables
 from fedfew.data.readers.size_limit import check_size
 
 if TYPE_CHECKING:
@@ -18,11 +16,6 @@ MISSING_WORDS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
 DELIMITERS = ",;\t|"
 _WRONG_WIDTH = re.compile(r"(Row #\d+: )?Expected \d+ columns, got \d+")  # the part of Arrow's message that quotes no row
 _DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
-
-
-def read(path: Path, choice: ColumnChoice) -> RawData:
-    table, notes = read_table(path)
-    return from_tables([TablePart(path.name, table, path.parent)], choice, notes)
 
 
 def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:

@@ -36,6 +36,15 @@ def image_reader(column: pa.ChunkedArray, name: str, folder: Callable[[int], Pat
     return lambda row: _there(values[row])
 
 
+def holds_images(kind: pa.DataType) -> bool:
+    """Bytes, or the hub's pair of bytes and path; other nested columns are no images."""
+    import pyarrow.types as types
+
+    if types.is_struct(kind):
+        return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
 def _field(values: pa.ChunkedArray, name: str) -> list[Any] | None:
     import pyarrow.compute as pc
 

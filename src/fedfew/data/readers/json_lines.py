@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfew.data.errors import DataError
-from fedfew.data.raw import ColumnChoice, RawData
-from fedfew.data.readers.arrow_tables import TablePart, from_tables
 from fedfew.data.readers.size_limit import check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIXES = (".jsonl", ".ndjson")
-
-
-def read(path: Path, choice: ColumnChoice) -> RawData:
-    return from_tables([TablePart(path.name, read_table(path), path.parent)], choice)
 
 
 def read_table(path: Path) -> pa.Table:

@@ -43,7 +43,8 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:  # a single array (.npy) is none
             check_size(path, sum(_announced(archive, member) for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
+            return {name: np.char.decode(a, "utf-8") if a.dtype.kind == "S" else a for name, a in arrays.items()}
     except DataError:
         raise
     except Exception as error:  # numpy's header is a Python literal: parsing one may raise nearly anything, also RecursionError
@@ -102,6 +103,8 @@ def _class_names(path: Path, names: NDArray[Any]) -> tuple[str, ...]:
 def read(path: Path, choice: ColumnChoice) -> RawData:
     """All splits concatenated; further arrays of that length are columns. Whole numbers are token ids unless chosen otherwise."""
     found = read_arrays(path)
+    if len({x.dtype == np.uint8 for x, _ in found.splits.values()}) > 1:
+        raise DataError(f"{path}: the samples of one split are bytes (pixels), those of another are not")
     try:
         x = np.concatenate([x for x, _ in found.splits.values()])
     except ValueError as error:

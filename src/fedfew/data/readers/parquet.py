@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfew.data.errors import DataError
-from fedfew.data.raw import ColumnChoice, RawData
-from fedfew.data.readers.arrow_tables import TablePart, from_tables, split_of
 from fedfew.data.readers.size_limit import check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-def read(files: Sequence[Path], choice: ColumnChoice) -> RawData:
-    parts = [TablePart(path.name, read_table(path), path.parent, split_of(path) if len(files) > 1 else None) for path in files]
-    return from_tables(parts, choice)
 
 
 def read_table(path: Path) -> pa.Table:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedfew.data.errors import DataError
-from fedfew.data.raw import ColumnChoice, RawData
-from fedfew.data.readers.arrow_tables import TablePart, from_tables, split_of, split_order
+from fedfew.data.readers.arrow_tables import split_order
 from fedfew.data.readers.size_limit import check_size
 
 if TYPE_CHECKING:
@@ -17,12 +15,6 @@ if TYPE_CHECKING:
 
 def files(folder: Path) -> list[Path]:
     return split_order(list(folder.rglob("data-*-of-*.arrow")))
-
-
-def read(files: Sequence[Path], choice: ColumnChoice) -> RawData:
-    splits = [split_of(path) if len(files) > 1 else None for path in files]
-    parts = [TablePart(path.name, read_table(path), path.parent, split) for path, split in zip(files, splits, strict=True)]
-    return from_tables(parts, choice)
 
 
 def read_table(path: Path) -> pa.Table:

@@ -67,7 +67,7 @@ def features(table: pa.Table, chosen: FeatureColumns) -> Features:
     import pyarrow as pa
     import pyarrow.types as types
 
-    columns = [table[name].cast(pa.float64()).to_numpy() for name in chosen.numbers]
+    columns = [table[name].cast(pa.float64(), safe=False).to_numpy() for name in chosen.numbers]  # large integers are rounded
     numbers = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
     boolean = tuple(name for name in chosen.numbers if types.is_boolean(table.schema.field(name).type))
     return Features(numbers, chosen.numbers, tuple(coded(table[name]) for name in chosen.categories), chosen.categories, boolean)
