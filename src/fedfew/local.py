@@ -1,7 +1,6 @@
 """What a method sees of its clients: :class:`Local`, a stack of clients in one round, and the words for objectives.
 
-Imports :mod:`fedfew.stack` and :mod:`fedfew.federation` alone. Methods are written against this module; engines implement
-:class:`Trainer`.
+Methods are written against this module; engines implement :class:`Trainer`.
 """
 
 from __future__ import annotations

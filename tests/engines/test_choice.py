@@ -181,6 +181,16 @@ def test_a_module_that_vmap_cannot_take_is_not():
     assert choice._sure_stack(Branching(), LocalTraining(lr=0.1, batch_size=8), 0, FEDERATION.train, 2) is None
 
 
+def test_auto_takes_another_engine_where_a_stack_cannot_even_be_made(monkeypatch):
+    monkeypatch.setattr(choice, "_least_of_two", lambda *_, **__: 0.001)  # however busy this machine is
+    monkeypatch.setattr(choice, "_fastest", {})
+    module, training = nn.Sequential(nn.Linear(5, 3), nn.SyncBatchNorm(3)), LocalTraining(lr=0.1, batch_size=8)
+    engine = make("auto", module, training, 0, FEDERATION.train, 2)
+    assert engine.name != "stacked"
+    assert "the stacked engine cannot take SyncBatchNorm (1), only nn.BatchNorm1d" in engine.why
+    assert choice._sure_stack(module, training, 0, FEDERATION.train, 2) is None
+
+
 def test_what_starting_takes_is_the_least_of_some_measurements_by_operations_and_gradients(monkeypatch):
     clock = iter([0.0, 5.0, 10.0, 12.0, 20.0, 29.0, 30.0, 36.0, 40.0, 47.0])
     monkeypatch.setattr(choice.time, "perf_counter", lambda: next(clock))

@@ -80,3 +80,21 @@ def test_linear_layers_are_moved_without_their_gradient():
     called = [str(node.target) for node in recording.graph.nodes]
     assert called.count("aten.addmm_.default") == 2
     assert "aten.mm.default" in called, "the gradient of the hidden layer's output"
+
+
+class Added(nn.Module):
+    """Two parameters that are added to a batch; of one sample their gradients are the same tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.zeros(1, 72, dtype=torch.float64)) for _ in range(2))
+        self.out = nn.Linear(72, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x.flatten(1).double() + self.first + self.second)
+
+
+def test_gradients_that_are_one_tensor_are_clipped_once():
+    (_, (plain, _)), (_, (found, _)) = (train(cls, Added, batch_size=1, clip_gradient=0.1) for cls in (Sequential, Threaded))
+    for mine, want in zip(leaves(found), leaves(plain), strict=True):
+        torch.testing.assert_close(mine, want, **EXACT)

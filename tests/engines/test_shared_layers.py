@@ -9,7 +9,7 @@ from fedfew.engines import Sequential
 from fedfew.engines.dropout import CountedDropout, keyed, make_counted, one_pass
 from fedfew.engines.stacked.batch_norm import MaskedBatchNorm, make_masked
 from fedfew.models.layers import apart, replace_layers
-from tests.engines.small import ENGINES, assert_close, images
+from tests.engines.small import ENGINES, assert_close, images, trained
 
 DATA = images(sizes=(13, 22, 7, 27), shape=(1, 4))  # in batches of 5, all but one of whose last ones are partial
 
@@ -106,3 +106,27 @@ def test_every_pass_of_a_step_drops_the_same_units():
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
     assert not torch.equal(*found[0])
+
+
+class Listed(nn.Module):
+    """Layers of every kind that engines have their own for, called by another way than by their names, and with hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm, self.drop, self.out = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.Linear(6, 3)
+        self.each = [self.into, self.norm, self.drop, self.out]
+        self.double()
+        for layer in self.each:
+            layer.register_forward_hook(lambda layer, inputs, output: 0.5 * output)
+
+    def forward(self, x):
+        x = x.flatten(1).double()
+        for layer in self.each:
+            x = layer(x)
+        return x
+
+
+def test_engines_agree_where_layers_are_in_a_list_and_have_hooks():
+    *others, one = (trained(cls, Listed, DATA)[1] for cls in ENGINES)
+    for other in others:
+        assert_close(other, one, 1e-10)

@@ -249,6 +249,8 @@ def test_one_test_sample_has_no_statistics():
     with pytest.raises(ValueError, match="batch_norm is 'batch', but client 0 has a single test sample"):
         train(policy="batch", data=data)
     train(policy="average", data=data, rounds=1)
+    with pytest.raises(ValueError, match="client 0 keeps a single training sample apart"):
+        train("fedfew", policy="batch", check_share=0.05, batch_size=100)
 
 
 def test_whole_numbers_are_averaged_and_stay_whole():

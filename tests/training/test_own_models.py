@@ -217,3 +217,13 @@ def test_sparse_embeddings_train_as_dense_ones_do(engine: str, settings: dict[st
 
     sparse, dense = (train(fedfew.FedAvg(), data, lambda of=of: embedded(of), engine=engine, **settings) for of in (True, False))
     assert_same(tensors(sparse), tensors(dense))
+
+
+def test_a_softmax_at_the_end_is_reported():
+    def events_of(model: Callable[[], nn.Module]) -> str:
+        events: list[str] = []
+        fedfew.train(federation(), model, "fedavg", rounds=1, on_round=lambda progress: events.extend(progress.events))
+        return " ".join(events)
+
+    assert "Sequential gives probabilities, but the loss" in events_of(lambda: nn.Sequential(mlp(), nn.Softmax(1)))
+    assert "probabilities" not in events_of(mlp)

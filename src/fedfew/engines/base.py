@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
@@ -86,6 +86,10 @@ class Engine(ABC):
     def clock(self) -> float:
         """Seconds that the run has taken since some moment; in a pack, its share of what the runs did together."""
         return time.perf_counter()
+
+    def memory_kept(self) -> AbstractContextManager[None]:
+        """For the rounds of a run: what one frees is there for the next."""
+        return nullcontext()
 
     def steps(self, count: Tensor, epochs: int) -> Tensor:
         """Step s of τ moves by Σ_{j ≤ τ − s} ρ^j of its gradient; the sum over s is (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ)."""

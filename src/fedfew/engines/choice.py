@@ -80,25 +80,27 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
         one_client = _least_of_two(plain, samples, models)
     few = min(len(samples.count), max(2, int(TRIAL_SECONDS / one_client)))
     tried: dict[str, Engine] = {}
-    if not (on_cpu and arithmetic):
-        tried["stacked"] = Stacked(module, training, seed)
+    names = [] if on_cpu and arithmetic else ["stacked"]
     of_no_use = torch.get_num_threads() == 1 and samples.x.ndim != 4  # [N, channels, height, width]
     if on_cpu and not (arithmetic and of_no_use):  # the number of cores does not matter to a GPU
-        tried["threaded"] = Threaded(module, training, seed)
-    if not tried:
+        names.append("threaded")
+    if not names:
         return "sequential", f"two steps of a client take {_time(one_client)}, and on one core other engines cannot shorten them"
     seconds = {"sequential": few * one_client} if one_client > TRIAL_SECONDS else {}
-    refused = "" if "stacked" in tried else "; a stack, which cannot shorten steps this long, was not tried"
-    for name, engine in list(tried.items()):
+    refused = "" if "stacked" in names else "; a stack, which cannot shorten steps this long, was not tried"
+    for name in names:
         try:
+            engine = ENGINES[name](module, training, seed)
             took = _seconds(engine, samples, models, few)  # the first time it records, or starts its threads
+            if isinstance(engine, Stacked):
+                engine.rows.check(samples)  # of all clients
         except UnsupportedModuleError as error:
             refused = f"; {str(error).removesuffix(REMEDY)}"
-            del tried[name]
             continue
         if took > FAR_BEHIND * seconds.get("sequential", math.inf):
             seconds[name] = took
-            del tried[name]
+        else:
+            tried[name] = engine
     if "sequential" not in seconds:
         tried["sequential"] = plain
     spent = 0.0
@@ -118,14 +120,15 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
 def _sure_stack(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> Stacked | None:
     """The stacked engine, if it must be the fastest on a GPU: it takes less time than one replica after another would take to
     start its operations. Then no other is tried, and cuDNN, which only others need, is not loaded."""
-    stack = Stacked(module, training, seed)
-    clients = min(MOST_TRIED, clients_that_fit(stack, samples, 4 * models))  # little memory, should others be tried as well
     batch = training.batch_size
-    steps = sum(-(-min(count, 2 * batch) // batch) for count in samples.count[:clients].tolist())
     try:
+        stack = Stacked(module, training, seed)
+        clients = min(MOST_TRIED, clients_that_fit(stack, samples, 4 * models))  # little memory, should others be tried as well
         least = min(_seconds(stack, samples, models, clients) for _ in range(3))  # the first two may record and capture
+        stack.rows.check(samples)  # of all clients
     except UnsupportedModuleError:
         return None
+    steps = sum(-(-min(count, 2 * batch) // batch) for count in samples.count[:clients].tolist())
     starting = steps * models * stack.differentiation.operations * _starting(samples.y.device)
     stack.why = (
         f"which takes {_time(least)} for the first steps of {clients} clients: less than the {_time(starting)} or more that one "

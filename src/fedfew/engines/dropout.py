@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew import random_streams
-from fedfew.models.layers import replace_layers
+from fedfew.models.layers import become
 
 BITS = 16  # a unit's lot
 SATURATION = -1.7580993408473766  # what SELU gives for −∞: alpha dropout puts it in the place of what is dropped
@@ -117,6 +117,14 @@ class CountedDropout(nn.Module):
         self.layer = layer
         self.kind = kind
 
+    @classmethod
+    def of(cls, layer: nn.Module, number: int) -> CountedDropout:
+        """The layer itself, made a counted one."""
+        kind = KINDS[type(layer)]
+        counted = become(layer, cls)
+        counted.layer, counted.kind = number, kind
+        return counted
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or _running.key is None:
             return x
@@ -154,8 +162,7 @@ class CountedAttention(nn.MultiheadAttention):
     @classmethod
     def of(cls, layer: nn.MultiheadAttention, number: int) -> CountedAttention:
         """The layer itself, made a counted one."""
-        counted: CountedAttention = layer  # type: ignore[assignment]  # from the next line on
-        counted.__class__ = cls
+        counted = become(layer, cls)
         counted.counted, counted.dropout = CountedDropout(layer.dropout, number), 0.0
         return counted
 
@@ -197,12 +204,9 @@ def make_counted(module: nn.Module) -> nn.Module:
     """A copy of the module in which all dropout of PyTorch's layers is counted, but for that of recurrent ones; names of
     parameters and buffers stay the same."""
     module = copy.deepcopy(module)
-    number = {name: layer for layer, (name, _) in enumerate(module.named_modules())}
-
-    def counted(name: str, layer: nn.Module) -> nn.Module | None:
+    for number, layer in enumerate(list(module.modules())):
         if type(layer) is nn.MultiheadAttention and layer.dropout:
-            return CountedAttention.of(layer, number[name])
-        kind = KINDS.get(type(layer))
-        return None if kind is None else CountedDropout(layer.p, number[name], kind)  # type: ignore[arg-type]  # a number
-
-    return replace_layers(module, counted)
+            CountedAttention.of(layer, number)
+        elif type(layer) in KINDS:
+            CountedDropout.of(layer, number)
+    return module

@@ -59,7 +59,8 @@ def mixed(x: Tensor, y: Tensor, weight: Tensor, share: Tensor) -> tuple[Tensor, 
     weight: 0 for padding, which is never mixed with a sample; share: [R].
     """
     by = share.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-    two = torch.stack([share, 1 - share], -1).to(weight.dtype)
+    share = share.to(weight.dtype)
+    two = torch.stack([share, 1 - share], -1)
     return x * by + _of_partners(x, weight) * (1 - by), of_both(y, weight), weight[..., None] * two[:, None]
 
 

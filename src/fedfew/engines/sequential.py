@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -56,12 +55,12 @@ class Descent:
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Move the parameters by their gradients, ``.grad``."""
-        if self._training.clip_gradient:
-            clip_grad_norm_(self._parameters, self._training.clip_gradient)
         moved = [(i, parameter, parameter.grad) for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not moved:
             return
         parameters, gradients = [parameter for _, parameter, _ in moved], [gradient for _, _, gradient in moved]
+        if self._training.clip_gradient:
+            gradients = _clipped(gradients, self._training.clip_gradient)
         states = [self._states[i] for i, _, _ in moved]
         foreach = parameters[0].is_cuda  # as the classes do
         after = (self._sgd if self._training.optimizer == "sgd" else self._adam)(lr, parameters, gradients, states, foreach)
@@ -112,6 +111,13 @@ class Descent:
             maximize=False,
         )
         return list(begun)
+
+
+def _clipped(gradients: list[Tensor], most: float) -> list[Tensor]:
+    """What ``clip_grad_norm_`` makes of them, which writes into them: two may be views of one tensor, as those of parameters that
+    are added to a batch of one sample."""
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return list(torch._foreach_mul(gradients, (most / (norm + 1e-6)).clamp_max(1.0)))
 
 
 class Sequential(Engine):
@@ -219,14 +225,15 @@ class Sequential(Engine):
             of = self._mean_loss(shifted(outputs, log_prior), terms)
             if share is None:
                 return of(labels, importance)
-            rolled = None if importance is None else importance.roll(-1)
-            return share * of(labels, importance) + (1 - share) * of(labels.roll(-1, 0), rolled)
+            rolled, own = None if importance is None else importance.roll(-1), share.to(outputs.dtype)
+            return own * of(labels, importance) + (1 - own) * of(labels.roll(-1, 0), rolled)
 
         each = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64, device=labels.device)
         if share is None:
             return BatchLoss(outputs, loss, labels, each, terms.log_prior)
         both = torch.stack([labels, labels.roll(-1, 0)], 1)
-        return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([share, 1 - share]), terms.log_prior)
+        exact = share.to(each.dtype)
+        return BatchLoss(outputs, loss, both, each[:, None] * torch.stack([exact, 1 - exact]), terms.log_prior)
 
     def _mean_loss(self, outputs: Tensor, terms: ClientTerms) -> Callable[[Tensor, Tensor | None], Tensor]:
         """The mean loss of these outputs as a function of the targets and of what each sample's loss is multiplied by."""

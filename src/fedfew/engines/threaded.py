@@ -8,6 +8,7 @@ is many times faster. A replica's arithmetic happens on one core whatever their 
 from __future__ import annotations
 
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.config import LocalTraining
-from fedfew.engines.freed_memory import keep_freed
+from fedfew.engines.freed_memory import keep_freed, kept_in_a_run
 from fedfew.engines.recorded_steps import RecordedSteps
 from fedfew.engines.sequential import Sequential, Step, Work, together
 from fedfew.federation import Samples
@@ -83,6 +84,9 @@ class Threaded(_ChannelsLast):
         cores = torch.get_num_threads()
         self._workers = [_Worker(module, training, seed) for _ in range(cores)]
         self._pool = ThreadPoolExecutor(cores, "fedfew", initializer=torch.set_num_threads, initargs=(1,))
+
+    def memory_kept(self) -> AbstractContextManager[None]:
+        return kept_in_a_run()
 
     def _for_each_replica(self, work: Work, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]

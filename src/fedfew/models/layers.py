@@ -1,12 +1,15 @@
-"""Layers of a module replaced by others that compute the same."""
+"""Layers of a module replaced by others, or made others that compute the same."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from itertools import chain
+from typing import TypeVar, cast
 
 from torch import nn
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def replace_layers(module: nn.Module, twin: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:
@@ -21,6 +24,17 @@ def replace_layers(module: nn.Module, twin: Callable[[str, nn.Module], nn.Module
             if child in twins:
                 setattr(parent, name, twins[child])
     return twins.get(module, module)
+
+
+def become(layer: nn.Module, kind: type[Layer]) -> Layer:
+    """The layer itself as one of another kind: its hooks stay, and whoever refers to it has the new one, as a list of layers."""
+    layer.__class__ = kind
+    return cast(Layer, layer)
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Does anything happen before or after its forward, or to gradients that flow through it?"""
+    return bool(layer._forward_pre_hooks or layer._forward_hooks or layer._backward_pre_hooks or layer._backward_hooks)
 
 
 def apart(module: nn.Module) -> nn.Module:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils import _pytree as pytree
 
 from fedfew.models.attention_mask import add_attention_mask
 
@@ -69,8 +70,8 @@ def _check_copyable(module: nn.Module) -> None:
                 raise ValueError(f"model: {name} {_OLD.format('weight_norm')}")
             if isinstance(hook, SpectralNorm):
                 raise ValueError(f"model: {name} {_OLD.format('spectral_norm')}, with engine='sequential', 'threaded' or 'auto'")
-        for attribute, value in {**layer.__dict__, **layer._buffers}.items():
-            if isinstance(value, Tensor) and not value.is_leaf:
+        for attribute, value in {**layer._buffers, **layer.__dict__}.items():
+            if any(isinstance(part, Tensor) and not part.is_leaf for part in pytree.tree_leaves(value)):
                 raise ValueError(
                     f"model: {type(layer).__name__}.{attribute} is computed from parameters, so copies of {name} would "
                     f"not have it: compute it in forward, or keep a value that is not trained, {attribute}.detach()"

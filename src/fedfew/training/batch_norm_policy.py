@@ -34,8 +34,15 @@ def with_policy(policy: str, factory: Callable[[], nn.Module], method: Method) -
 
 def check(policy: str, module: nn.Module, method: Method, federation: Federation, batch_size: int) -> None:
     """Refuse, naming the setting, what BatchNorm cannot do here; ``module`` as its factory makes it."""
-    layers = batch_norms(module)
-    if not layers:
+    check_model(policy, module, method)
+    problem = _lone_sample(policy, federation, batch_size) if batch_norms(module) else None
+    if problem is not None and needs_two(module, federation.train.inputs(federation.train.rows(0)[:1])):
+        raise ValueError(f"{problem}; this model's BatchNorm needs two samples for a variance")
+
+
+def check_model(policy: str, module: nn.Module, method: Method) -> None:
+    """Refuse what does not depend on the samples."""
+    if not batch_norms(module):
         if policy != "average":
             why = "has no BatchNorm layer"
             if has_frozen_batch_norm(module):
@@ -47,9 +54,6 @@ def check(policy: str, module: nn.Module, method: Method, federation: Federation
             f"{method.name}: send is 'gradient', but BatchNorm's running statistics have none and would never reach the server; "
             "use send='update', or batch_norm 'local' or 'batch'"
         )
-    problem = _lone_sample(policy, federation, batch_size)
-    if problem is not None and needs_two(module, federation.train.inputs(federation.train.rows(0)[:1])):
-        raise ValueError(f"{problem}; this model's BatchNorm needs two samples for a variance")
 
 
 def _lone_sample(policy: str, federation: Federation, batch_size: int) -> str | None:
@@ -64,9 +68,14 @@ def _lone_sample(policy: str, federation: Federation, batch_size: int) -> str | 
             f"batch_size is {batch_size}{better}, which leaves client {client}, who has {int(counts[client])} training samples, "
             "with a batch of one"
         )
-    for split, samples in (("test", federation.test), ("validation", federation.val)):
+    splits = (
+        ("has a single test sample", federation.test),
+        ("has a single validation sample", federation.val),
+        ("keeps a single training sample apart (check_share; 0: none)", federation.train.not_seen()),
+    )
+    for what, samples in splits:
         if policy == "batch" and samples is not None and bool((samples.count == 1).any()):
-            return f"batch_norm is 'batch', but client {int((samples.count == 1).nonzero()[0])} has a single {split} sample"
+            return f"batch_norm is 'batch', but client {int((samples.count == 1).nonzero()[0])} {what}"
     return None
 
 

@@ -15,6 +15,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.attention_mask import check_padding
 from fedfew.models.state import replica_state
+from fedfew.training.replicable import check_replicable
 
 Model = str | ModelFactory | nn.Module
 
@@ -34,8 +35,8 @@ def fitting(model: Model, federation: Federation) -> tuple[Model, list[str]]:
     return model, notes
 
 
-def check_outputs(module: nn.Module, federation: Federation) -> None:
-    """Refuse a module that fails on samples as they are, or whose outputs do not fit the targets."""
+def check_outputs(module: nn.Module, federation: Federation) -> list[str]:
+    """Refuse a module that fails on samples as they are, or whose outputs do not fit the targets; lines to report about them."""
     name = type(module).__name__
     slashed = next((path for path in module.state_dict() if "/" in path), None)
     if slashed is not None:
@@ -50,9 +51,10 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
         raise ValueError(_failure(module, x, error)) from error
     _check_buffers(module, x)
     _check_not_recomputed(module, x)
+    check_replicable(module, x)
     if federation.task == "language-modelling":
         _check_tokens(name, outputs, x, federation.classes)
-        return
+        return []
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(x):
         found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(
@@ -64,6 +66,10 @@ def check_outputs(module: nn.Module, federation: Federation) -> None:
             f"model: {name} gives {outputs.shape[1]} outputs per sample, but the data have {federation.what}: its last layer "
             f"must have {federation.classes} outputs, one per {_one_of(federation)}"
         )
+    probabilities = bool((outputs >= 0).all()) and torch.allclose(outputs.sum(1), outputs.new_ones(len(x)), atol=1e-4)
+    if federation.task != "classification" or not probabilities:
+        return []
+    return [f"model: {name} gives probabilities, but the loss and label priors expect logits: leave out the softmax at its end"]
 
 
 def check_head(module: nn.Module, federation: Federation, method: Method) -> None:

@@ -19,7 +19,12 @@ from fedfew.federation import Samples
 def note(module: nn.Module, samples: Samples) -> list[str]:
     """A line where the module, on the CPU and in training, draws from the global generators of PyTorch, numpy or Python."""
     rows = torch.arange(min(2, len(samples.y)), device=samples.y.device)
-    layer = _drawing_layer(make_counted(module).train(), samples.inputs(rows).cpu())
+    return note_on(module, samples.inputs(rows).cpu())
+
+
+def note_on(module: nn.Module, x: Tensor) -> list[str]:
+    """The same where it is given these inputs."""
+    layer = _drawing_layer(make_counted(module).train(), x)
     if layer is None:
         return []
     return [
@@ -47,7 +52,7 @@ def _drawing_layer(module: nn.Module, x: Tensor) -> str | None:
         layer.register_forward_pre_hook(before)
         layer.register_forward_hook(after)
     refused = suppress(RuntimeError, ValueError)  # of two samples, which are too few for some
-    with torch.no_grad(), _generators_restored(), keyed(torch.tensor(0)), one_pass(), refused:
+    with torch.no_grad(), generators_restored(), keyed(torch.tensor(0)), one_pass(), refused:
         module(x)
     return found[0] if found else None
 
@@ -57,7 +62,7 @@ def _states() -> tuple[Any, ...]:
 
 
 @contextmanager
-def _generators_restored() -> Iterator[None]:
+def generators_restored() -> Iterator[None]:
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):

@@ -19,7 +19,7 @@ DATA = images()
 
 def test_by_hand():
     """1 and 3 count, 100 does not: mean 2, variance 1, unbiased 2."""
-    layer = MaskedBatchNorm.like(nn.BatchNorm1d(1, eps=0.0))
+    layer = make_masked(nn.BatchNorm1d(1, eps=0.0))
     with weighted_rows(torch.tensor([0.5, 0.5, 0.0])):
         y = layer(torch.tensor([[1.0], [3.0], [100.0]]))
     assert y[:2].tolist() == [[-1.0], [1.0]]

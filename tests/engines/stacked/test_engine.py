@@ -1,15 +1,18 @@
 """What only the stacked engine does."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import fedfew
-from fedfew.engines import LocalTraining, Stacked
+from fedfew import random_streams
+from fedfew.engines import LocalTraining, Sequential, Stacked
 from fedfew.engines.stacked import batches
 from fedfew.engines.stacked.batch_scores import BatchScores
 from fedfew.stack import leaves, tree_map
-from tests.engines.small import FEDERATION, mlp
+from tests.engines.small import FEDERATION, assert_close, mlp, run
 
 
 def test_samples_gathered_at_once_or_batch_by_batch_are_the_same(monkeypatch):
@@ -57,3 +60,42 @@ def test_scores_and_gradients_are_the_same_however_few_clients_fit_in_memory(mod
         assert torch.allclose(x, y, atol=1e-6)
     for x, y in zip(leaves(together[1][0]), leaves(apart[1][0]), strict=True):
         assert torch.allclose(x, y, atol=1e-6)
+
+
+class Double(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return super().forward(x.double())
+
+
+@pytest.mark.parametrize(
+    "training", [{}, {"mixup": 0.4}, {"schedule": "cosine", "rounds": 7}, {"schedule": "cosine", "rounds": 7, "momentum": 0.5}]
+)
+def test_in_double_precision_nothing_is_rounded_to_single(training):
+    """Neither a sample's weight, nor a share of mixup, nor the learning rate: single precision is 1e-8 off."""
+    samples = replace(FEDERATION.train, class_weights=torch.rand(len(FEDERATION), 3))
+    data = replace(FEDERATION, train=samples)
+    (found, losses), (plain, plain_losses) = (run(cls, Double, epochs=2, data=data, **training) for cls in (Stacked, Sequential))
+    assert_close(found, plain, 1e-13)
+    torch.testing.assert_close(losses, plain_losses, rtol=1e-13, atol=1e-13)
+    gradients = [
+        cls(Double(), LocalTraining(lr=0.1, batch_size=8), 0).gradient(plain, FEDERATION.train) for cls in (Stacked, Sequential)
+    ]
+    assert_close(*(gradient for gradient, _ in gradients), 1e-13)
+    torch.testing.assert_close(*(loss for _, loss in gradients), rtol=1e-13, atol=1e-13)
+
+
+def test_what_fills_up_a_batch_is_a_sample_of_that_batch():
+    """The loss of another may be infinite, and 0 · ∞ is no number."""
+    samples = FEDERATION.train
+    rank, sizes = samples.largest_first
+    order = random_streams.permutations(torch.arange(len(sizes))[:, None], samples.count, samples.longest)[rank]
+    filled = 0
+    for batch in batches.batches_of(samples, rank, sizes, order, 8, {"weight": torch.zeros(1)}):
+        for x, weight in zip(batch.x[:, 0], batch.weight[:, 0], strict=True):
+            own, fills = x[weight > 0].tolist(), x[weight == 0].tolist()
+            assert all(sample in own for sample in fills)
+            filled += len(fills)
+    assert filled == 3  # of 8 − 7 places of three clients

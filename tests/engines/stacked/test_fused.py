@@ -133,11 +133,19 @@ def test_other_pooling_is_left_to_pytorch(pool):
 
 def test_a_single_convolution_and_group_norm():
     assert isinstance(make_fused(nn.Conv2d(2, 4, 3), "fp32"), FusedConvolution)
-    plain = nn.GroupNorm(2, 4)
-    twin = ContiguousGroupNorm.like(plain)
+    fused, plain = make_fused(nn.Sequential(nn.GroupNorm(2, 4)), "fp32"), nn.GroupNorm(2, 4)
+    assert isinstance(fused[0], ContiguousGroupNorm)
     x = torch.randn(3, 5, 5, 4).permute(0, 3, 1, 2)
-    assert torch.equal(twin(x), plain(x.contiguous()))
-    assert twin.weight is plain.weight
+    assert torch.equal(fused(x), plain(x.contiguous()))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_layers_with_hooks_are_left_alone(at):
+    layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
+    layers[at].register_forward_hook(lambda layer, inputs, output: 2 * output)
+    fused = make_fused(layers, "fp32")
+    assert [type(layer) for layer in fused][1:] == [nn.ReLU, nn.MaxPool2d]
+    assert isinstance(fused[0], FusedConvolution) == (at != 0)
 
 
 def test_a_layer_that_comes_a_second_time_is_not_passed_over():

@@ -11,7 +11,7 @@ from fedfew.engines.stacked.linear import StackedLinear, make_linear
 X, W, B = torch.randn(6, 4, 5, dtype=torch.float64), torch.randn(6, 3, 5, dtype=torch.float64), torch.randn(6, 3).double()
 
 
-LAYERS = {bias: StackedLinear.like(nn.Linear(5, 3, bias=bias)) for bias in (True, False)}
+LAYERS = {bias: make_linear(nn.Linear(5, 3, bias=bias)) for bias in (True, False)}
 
 
 def stacked(x, w, b):

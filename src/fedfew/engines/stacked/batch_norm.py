@@ -7,7 +7,6 @@ move as PyTorch moves them. The layers keep the names of parameters and buffers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from fedfew.engines.base import UnsupportedModuleError
-from fedfew.models.batch_norm import batch_norms
-from fedfew.models.layers import replace_layers
+from fedfew.engines.base import REMEDY, UnsupportedModuleError
+from fedfew.models.layers import become
 
 _weight: Tensor | None = None
 
@@ -36,14 +34,6 @@ def weighted_rows(weight: Tensor) -> Iterator[None]:
 
 class MaskedBatchNorm(_BatchNorm):
     """BatchNorm over the samples of a batch that weigh something."""
-
-    @classmethod
-    def like(cls, layer: _BatchNorm) -> MaskedBatchNorm:
-        """The masked twin of a plain layer, with the same parameters and buffers."""
-        masked = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
-        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training"):
-            setattr(masked, name, getattr(layer, name))
-        return masked
 
     def forward(self, x: Tensor) -> Tensor:
         if self.running_mean is not None and self.running_var is not None and not self.training:
@@ -82,13 +72,6 @@ class MaskedBatchNorm(_BatchNorm):
 class MaskedInstanceNorm(_InstanceNorm):
     """InstanceNorm whose running statistics are those of the samples that weigh something."""
 
-    @classmethod
-    def like(cls, layer: _InstanceNorm) -> MaskedInstanceNorm:
-        """The masked twin of a plain layer, with the same parameters and buffers."""
-        masked: MaskedInstanceNorm = copy.copy(layer)  # type: ignore[assignment]
-        masked.__class__ = cls
-        return masked
-
     def forward(self, x: Tensor) -> Tensor:
         assert self.running_mean is not None
         assert self.running_var is not None
@@ -113,34 +96,35 @@ class MaskedInstanceNorm(_InstanceNorm):
             running.copy_((1 - share) * running + share * ((found * keep).sum(0) / keep.sum()))
 
 
+MASKED: dict[type[nn.Module], type[nn.Module]] = {
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), MaskedBatchNorm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), MaskedInstanceNorm),
+}
+
+
 def _that_count(x: Tensor, layer: str) -> Tensor:
     """For each row of x: 1, or 0 where it only fills the batch up."""
     counts = torch.ones(len(x), device=x.device) if _weight is None else _weight > 0
     if len(counts) != len(x):
         raise UnsupportedModuleError(
             f"the stacked engine cannot take a layer of {layer} that sees {len(x)} rows of a batch of {len(counts)} samples: "
-            "it cannot tell which of them only fill the batch up; use engine='sequential'"
+            f"it cannot tell which of them only fill the batch up{REMEDY}"
         )
     return counts.to(x.dtype)
 
 
 def make_masked(module: nn.Module) -> nn.Module:
-    """The module itself, every plain layer in it whose statistics are of several samples replaced by its masked twin."""
-    norms = batch_norms(module)
-
-    def masked(name: str, layer: nn.Module) -> nn.Module | None:
-        if isinstance(layer, _InstanceNorm):
-            return MaskedInstanceNorm.like(layer) if layer.running_mean is not None else None
-        if name not in norms:
-            return None
-        if type(layer) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+    """The module itself, every plain layer in it whose statistics are of several samples made a masked one."""
+    for name, layer in module.named_modules():
+        if not isinstance(layer, _BatchNorm) and not (isinstance(layer, _InstanceNorm) and layer.running_mean is not None):
+            continue
+        if type(layer) not in MASKED:
             raise UnsupportedModuleError(
-                f"the stacked engine cannot take {type(layer).__name__} ({name}), only nn.BatchNorm1d, 2d and 3d; "
-                "use engine='sequential'"
+                f"the stacked engine cannot take {type(layer).__name__} ({name}), only nn.BatchNorm1d, 2d and 3d, and "
+                f"nn.InstanceNorm1d, 2d and 3d{REMEDY}"
             )
-        return MaskedBatchNorm.like(norms[name])
-
-    return replace_layers(module, masked)
+        become(layer, MASKED[type(layer)])
+    return module
 
 
 def _along_channels(statistic: Tensor, x: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class BatchScores:
         prior = None if samples.log_prior is None else samples.log_prior[rank][:, None]  # [C, 1, classes]
         mixing = None if log_weights is None else log_weights[rank].T[..., None, None]  # [S, C, 1, 1]
         total = totals(self.engine.criterion, samples.y, clients, columns)
-        for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, join_last=True):
+        for batch in batches_of(samples, rank, sizes, in_order(samples, 1), EVALUATION_BATCH, params, join_last=True):
             a = batch.clients
             outputs = self._outputs(tree_map(lambda t, a=a: t[:a], ranked), batch.x[:, 0], batch.weight[:, 0])  # [a, S, B, d]
             terms = self._terms(

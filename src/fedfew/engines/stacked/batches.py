@@ -14,6 +14,7 @@ from fedfew.engines.augment import black, moved
 from fedfew.engines.stacked import kernels
 from fedfew.engines.stacked.kernels.row_gather import pictures
 from fedfew.federation import Samples
+from fedfew.stack import Tree, leaves
 
 PLAIN = (1, torch.float32)  # layout of images
 AT_ONCE = 2**22  # numbers of an epoch's samples that are gathered in one go rather than batch by batch
@@ -32,6 +33,18 @@ class Batch:
 
 def unranked(ranked: Tensor, rank: Tensor) -> Tensor:
     return ranked.index_select(0, rank.argsort())
+
+
+def filler(order: Tensor, count: Tensor, batch_size: int) -> Tensor:
+    """The sample ``[C, K, 1]`` that fills up the last batch of each client of ``count[C]``: one that is in it. Another's loss
+    may be infinite, and that times a weight of 0 is not a number."""
+    last = (count - 1).clamp_min(0) // batch_size * batch_size
+    return order.gather(2, last[:, None, None].expand(-1, order.shape[1], 1))
+
+
+def precision(params: Tree) -> torch.dtype:
+    """Of what multiplies these models' losses."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in leaves(params)) else torch.float32
 
 
 def in_order(samples: Samples, models: int) -> Tensor:
@@ -67,7 +80,9 @@ class _Steps:
 
     @classmethod
     @lru_cache(maxsize=32)
-    def of(cls, sizes: tuple[int, ...], models: int, batch_size: int, join_last: bool, device: torch.device) -> _Steps:
+    def of(
+        cls, sizes: tuple[int, ...], models: int, batch_size: int, join_last: bool, dtype: torch.dtype, device: torch.device
+    ) -> _Steps:
         alone = [join_last and size > batch_size and size % batch_size == 1 for size in sizes]
         each = []
         for begin in range(0, sizes[0], batch_size):
@@ -78,8 +93,8 @@ class _Steps:
             ends = [min(size, begin + batch_size + more) for size, more in zip(sizes, joined, strict=False)]
             window = slice(begin, min(sizes[0], begin + batch_size + any(alone[:active])))
             end = torch.tensor(ends, device=device)[:, None]
-            weight = (torch.arange(window.start, window.stop, device=device) < end) / (end - begin)
-            share = (end[:, 0] - begin) / torch.tensor(sizes[:active], device=device)
+            weight = (torch.arange(window.start, window.stop, device=device) < end).to(dtype) / (end - begin)
+            share = (end[:, 0] - begin).to(dtype) / torch.tensor(sizes[:active], device=device)
             each.append(_Step(active, window, weight[:, None].expand(-1, models, -1).contiguous(), share))
         return cls(each, (len(sizes), models, sizes[0]))
 
@@ -96,16 +111,24 @@ class _Steps:
 
 
 def batches_of(
-    samples: Samples, rank: Tensor, sizes: list[int], order: Tensor, batch_size: int, join_last: bool = False
+    samples: Samples,
+    rank: Tensor,
+    sizes: list[int],
+    order: Tensor,
+    batch_size: int,
+    params: Tree,
+    join_last: bool = False,
 ) -> Iterator[Batch]:
     """Steps of one pass; ``order[C, K, longest]``, like the sizes, is sorted by rank.
 
+    params: of the models whose losses the samples weigh in.
     join_last: a client's last sample joins the batch before where it would be a batch by itself.
     """
     models, shape = order.shape[1], samples.x.shape[1:]
-    steps = _Steps.of(tuple(sizes), models, batch_size, join_last, rank.device)
+    steps = _Steps.of(tuple(sizes), models, batch_size, join_last, precision(params), rank.device)
     position = torch.arange(samples.longest, device=rank.device)
-    order = order.where(position < samples.count[rank][:, None, None], 0)
+    count = samples.count[rank]
+    order = order.where(position < count[:, None, None], filler(order, count, batch_size))
     rows = samples.start[rank][:, None, None] + order
     few = rows.numel() * shape.numel() <= AT_ONCE and samples.x.device == rows.device
     if few:

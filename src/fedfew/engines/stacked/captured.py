@@ -21,7 +21,7 @@ from fedfew.engines.augment import moves
 from fedfew.engines.base import Pass
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import optimizer
-from fedfew.engines.stacked.batches import PLAIN, inputs
+from fedfew.engines.stacked.batches import PLAIN, filler, inputs, precision
 from fedfew.engines.stacked.fused import image_layout
 from fedfew.engines.stacked.kernels.compiling import compiled_only, finish_compiling
 from fedfew.engines.stacked.space import Space, Work
@@ -112,7 +112,7 @@ class CapturedTraining:
         return space
 
     def _new_space(self, params: Tree, context: Tree, samples: Samples, clients: int, models: int, steps: int) -> Space:
-        device = samples.y.device
+        device, dtype = samples.y.device, precision(params)
 
         def like(t: Tensor) -> Tensor:
             """For filters in the layout that the kernels read: channels last."""
@@ -129,10 +129,10 @@ class CapturedTraining:
             weights,
             tree_map(like, context),
             optimizer.fresh_state(self.engine.training, self.engine.trained(weights)),
-            torch.zeros((), device=device),
+            torch.zeros((), dtype=dtype, device=device),
             torch.zeros(clients, models, steps * self.batch_size, dtype=torch.int64, device=device),
-            torch.zeros(clients, steps * self.batch_size, device=device),
-            torch.zeros(clients, steps, device=device),
+            torch.zeros(clients, steps * self.batch_size, dtype=dtype, device=device),
+            torch.zeros(clients, steps, dtype=dtype, device=device),
             torch.zeros(clients, models, dtype=torch.int64, device=device),
             torch.zeros(clients, models, steps * self.batch_size, 3, dtype=torch.int32, device=device),
             torch.zeros(clients, models, steps, device=device),
@@ -147,10 +147,11 @@ class CapturedTraining:
         count = samples.count[rank][:, None]
         position = torch.arange(space.steps * self.batch_size, device=rank.device)
         b = (count - position // self.batch_size * self.batch_size).clamp(0, self.batch_size)
-        space.rows[:clients, :, :longest] = samples.start[rank][:, None, None] + one_pass.order
-        space.rows[:clients] = space.rows[:clients].where((position < count)[:, None], samples.start[rank][:, None, None])
-        space.weight[:clients] = (position < count) / b.clamp_min(1)
-        space.share[:clients] = b[:, :: self.batch_size] / count
+        start, fills = samples.start[rank][:, None, None], filler(one_pass.order, count[:, 0], self.batch_size)
+        space.rows[:clients, :, :longest] = start + one_pass.order
+        space.rows[:clients] = space.rows[:clients].where((position < count)[:, None], start + fills)
+        space.weight[:clients] = (position < count).to(space.weight.dtype) / b.clamp_min(1)
+        space.share[:clients] = b[:, :: self.batch_size].to(space.share.dtype) / count
         if one_pass.dropout is not None:
             space.dropout[:clients] = one_pass.dropout
         if one_pass.augment is not None:

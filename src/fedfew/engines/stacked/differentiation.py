@@ -18,6 +18,7 @@ from fedfew.engines.loss import BatchLoss, client_terms, shifted, stacked_loss
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.batch_norm import weighted_rows
 from fedfew.engines.stacked.descent import descending
+from fedfew.engines.stacked.functions import SameUnderVmap
 from fedfew.engines.stacked.kernels import cross_entropy, usable
 from fedfew.engines.stacked.traced import Traced
 from fedfew.local import Objective, Projection, Through
@@ -166,7 +167,8 @@ class Differentiation:
             own, terms = client_terms(fixed)
 
             def outputs(candidate: Tree, through: Through | None) -> Tensor:
-                return forward(self.engine.module, candidate, x, through)
+                with SameUnderVmap():
+                    return forward(self.engine.module, candidate, x, through)
 
             def of(outputs: Tensor, log_prior: Tensor | None) -> Tensor:
                 given = (y, weight, terms.class_weights, smoothing, importance)

@@ -27,14 +27,13 @@ from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.batch_norm import make_masked
 from fedfew.engines.stacked.batch_scores import BatchScores
-from fedfew.engines.stacked.batches import Batch, batches_of, in_order, unranked
+from fedfew.engines.stacked.batches import Batch, batches_of, in_order, precision, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.engines.stacked.differentiation import Differentiation, Front
-from fedfew.engines.stacked.embedding import make_padded
 from fedfew.engines.stacked.epoch import RecordedEpochs
 from fedfew.engines.stacked.fused import make_fused
 from fedfew.engines.stacked.linear import make_linear
-from fedfew.engines.stacked.mixing import check_rows
+from fedfew.engines.stacked.mixing import Rows
 from fedfew.engines.stacked.one_pass import OnePass
 from fedfew.engines.stacked.recording import without_kernels
 from fedfew.federation import Samples
@@ -49,15 +48,14 @@ class Stacked(Engine):
 
     def __init__(self, module: nn.Module, training: LocalTraining, seed: int) -> None:
         super().__init__(module, training, seed)
-        self.module = make_linear(make_padded(make_masked(self.module)))
+        self.module = make_linear(make_masked(self.module))
         self.differentiation = Differentiation(self)
         self._captured: CapturedTraining | None = None
         self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-        self._unchecked: nn.Module | None = self.module  # by check_rows; of a GPU a copy, for which no kernel is compiled
-        if device.type != "cpu":
-            self._unchecked = copy.deepcopy(self.module).cpu()
+        on_cpu = self.module if device.type == "cpu" else copy.deepcopy(self.module).cpu()  # for which no kernel is compiled
+        self.rows = Rows(on_cpu, training.batch_size)
         if kernels.usable(device):
             self.module = make_fused(self.module, training.precision)
         if device.type == "cuda":
@@ -65,9 +63,7 @@ class Stacked(Engine):
 
     def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         trained = self._trained(work, passes)
-        if self._unchecked is not None:  # after the first steps, in which vmap says what it cannot take
-            check_rows(self._unchecked, work.samples)
-            self._unchecked = None
+        self.rows.check(work.samples)  # after the first steps, in which vmap says what it cannot take
         return trained
 
     def _trained(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
@@ -83,7 +79,9 @@ class Stacked(Engine):
         mean_loss = torch.zeros(())
         for one_pass in passes:
             ranked = one_pass.take(rank)
-            lr = torch.tensor(one_pass.lr, device=rank.device) if self.training.scheduled else one_pass.lr
+            lr: float | Tensor = one_pass.lr
+            if self.training.scheduled:
+                lr = torch.tensor(lr, dtype=precision(weights), device=rank.device)
             epoch = partial(self._epoch, sizes, objective, state, project)
             plain = project is None and optimizer.is_plain(self.training)
             if plain and self._epochs.fit(samples, ranked, self.training.batch_size):
@@ -114,7 +112,7 @@ class Stacked(Engine):
         mean_loss = torch.zeros(())
         models = ranked.order.shape[1]
         key = None if ranked.dropout is None else ranked.dropout.flatten()
-        batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size)
+        batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size, weights)
         for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
             front = fronts.get(batch.clients)
             if front is None:
@@ -174,8 +172,8 @@ class Stacked(Engine):
         weights = tree_map(lambda t: t[rank].flatten(0, 1), params)
         context = tree_map(lambda t: t[rank].flatten(0, 1), with_client_terms({}, replace(samples, class_weights=None), models))
         total = tree_map(torch.zeros_like, weights)
-        mean_loss = torch.zeros(clients, models, device=rank.device)
-        for batch in batches_of(samples, rank, sizes, in_order(samples, models), EVALUATION_BATCH, join_last=True):
+        mean_loss = torch.zeros(clients, models, dtype=precision(params), device=rank.device)
+        for batch in batches_of(samples, rank, sizes, in_order(samples, models), EVALUATION_BATCH, params, join_last=True):
             replicas = batch.clients * models
             x, y, weight = (t.flatten(0, 1) for t in (batch.x, batch.y, batch.weight * batch.share[:, None, None]))
             part, fixed = (tree_map(lambda t, r=replicas: t[:r], tree) for tree in (weights, context))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.config import Precision
+from fedfew.models.layers import become, has_hooks
 
 
 class FusedConvolution(nn.Module):
@@ -44,12 +45,6 @@ class FusedConvolution(nn.Module):
 class ContiguousGroupNorm(nn.GroupNorm):
     """``nn.GroupNorm`` for images laid out channels last, which PyTorch's own takes wrongly or not at all under vmap."""
 
-    @classmethod
-    def like(cls, plain: nn.GroupNorm) -> ContiguousGroupNorm:
-        twin = cls(plain.num_groups, plain.num_channels, plain.eps, plain.affine)
-        twin.weight, twin.bias = plain.weight, plain.bias
-        return twin
-
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.contiguous())
 
@@ -76,7 +71,7 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
         pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
         for name, child in _children(parent):
             if type(child) is nn.GroupNorm:
-                setattr(parent, name, ContiguousGroupNorm.like(child))
+                become(child, ContiguousGroupNorm)
             if _is_plain(child):
                 after = _after(parent, name)
                 taken = 2 if name in pooled else 0  # layers that are done with the convolution
@@ -88,8 +83,8 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Is it a convolution that the kernels know: one group, no dilation, padding by zeros, one stride?"""
-    if not isinstance(layer, nn.Conv1d | nn.Conv2d) or type(layer) not in (nn.Conv1d, nn.Conv2d):
+    """Is it a convolution that the kernels know: one group, no dilation, padding by zeros, one stride, no hooks?"""
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d) or type(layer) not in (nn.Conv1d, nn.Conv2d) or has_hooks(layer):
         return False
     simple = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros" and len(set(layer.stride)) == 1
     flat_stride = type(layer) is nn.Conv2d or layer.stride == (1,)
@@ -105,6 +100,7 @@ def _pooled(sequence: nn.Sequential) -> set[str]:
         if _is_plain(layer)
         and type(layer) is nn.Conv2d
         and any(_halves(a) and type(b) is nn.ReLU for a, b in _both(second, third))
+        and not (has_hooks(second) or has_hooks(third))
     }
 
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew.engines.precision import not_rounded
-from fedfew.models.layers import replace_layers
+from fedfew.models.layers import become
 
 FEW = 4  # outputs so many times fewer than rows: on a CPU W·xᵀ is twice as fast as x·Wᵀ then
 
@@ -84,18 +84,14 @@ def _one_stack(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 class StackedLinear(nn.Linear):
     """``nn.Linear`` for a stack of replicas."""
 
-    @classmethod
-    def like(cls, layer: nn.Linear) -> StackedLinear:
-        """The twin of a plain layer, with the same parameters."""
-        twin = cls(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
-        twin.weight, twin.bias, twin.training = layer.weight, layer.bias, layer.training
-        return twin
-
     def forward(self, x: Tensor) -> Tensor:
         answer: Tensor = _Linear.apply(x, self.weight, self.bias)
         return answer
 
 
 def make_linear(module: nn.Module) -> nn.Module:
-    """The module itself, every plain linear layer in it replaced by its twin; names of parameters stay the same."""
-    return replace_layers(module, lambda name, layer: StackedLinear.like(layer) if type(layer) is nn.Linear else None)
+    """The module itself, every plain linear layer in it made a stacked one."""
+    for layer in module.modules():
+        if type(layer) is nn.Linear:
+            become(layer, StackedLinear)
+    return module

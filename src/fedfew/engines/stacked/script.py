@@ -32,6 +32,7 @@ DTYPES = {
     torch.bfloat16: 15,
 }  # as the interpreter numbers them
 FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
+NUMBERS = {"number": "Scalar", "Optional[number": "Scalar?"}  # names of types in signatures and in programs
 WITH_NUMBERS = {"aten::add", "aten::sub", "aten::mul", "aten::div"}  # operations whose second tensor may be a number
 
 
@@ -142,7 +143,7 @@ class _Writer:
         if isinstance(value, list | tuple):
             element = kind.removeprefix("Optional[").removeprefix("List[").rstrip("]")
             members = [self._value(part, element) for part in value]
-            of = "Tensor?" if "Optional[Tensor" in kind else {"number": "Scalar"}.get(element, element)
+            of = "Tensor?" if "Optional[Tensor" in kind else NUMBERS.get(element, element)
             fixed = not any(isinstance(part, Node) for part in value)
             return self._defined(f"{of}[] = prim::ListConstruct({', '.join(members)})", fixed)
         return self._defined(_literal(value))
@@ -177,6 +178,8 @@ def _literal(value: Any) -> str:
         return f"int = prim::Constant[value={value}]()"
     if isinstance(value, float) and math.isfinite(value):
         return f"float = prim::Constant[value={value!r}]()"
+    if isinstance(value, str) and (value.isidentifier() or not value):
+        return f'str = prim::Constant[value="{value}"]()'
     if isinstance(value, torch.dtype) and value in DTYPES:
         return f"int = prim::Constant[value={DTYPES[value]}]()"
     if isinstance(value, torch.memory_format) and value in FORMATS:
