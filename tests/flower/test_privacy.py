@@ -25,6 +25,7 @@ def test_noise_is_not_that_of_the_seed(tmp_path):
     assert not torch.allclose(*(state(run) for run in runs))
     expected = privacy.epsilon(DeploymentConfig(**(SETTINGS | PRIVATE)), 1)
     assert runs[0].history.epsilon.tolist() == pytest.approx([expected])
+    assert privacy.guarantee(runs[0])["epsilon"] == pytest.approx(expected)  # which an export has on its card
 
 
 @pytest.mark.parametrize("lost", [None, losing((2, 1))], ids=["all reply", "one reply lost"])

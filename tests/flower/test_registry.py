@@ -99,7 +99,8 @@ def joining(changes):
 def test_one_site_with_absurd_data_does_not_end_the_run(client, changes, reason, tmp_path):
     """It is rejected, whether it is the first site or another; the others train a model of the right size."""
     run = server_loop(tmp_path, fake_network(tmp_path, change=joining({client: changes})), method="fedavg", rounds=1).run()
-    (event,) = run.state.events
+    event, absent = run.state.events
+    assert absent == f"round 1: not there to choose and save a model: client {client}"
     assert re.fullmatch(f"node {100 + client} cannot take part: {reason}", event)
     assert np.isnan(run.history.losses[0]).any(1).tolist() == [i == client for i in range(4)]
     assert dict(named_leaves(run.state.server))["2.bias"].shape == (1, 3)

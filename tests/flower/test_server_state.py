@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fedfew
@@ -13,6 +14,7 @@ from fedfew.cli import app
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import JOIN, SiteMessage
 from fedfew.flower.server_loop import ServerLoop
+from fedfew.stack import leaves
 from tests.flower.support import (
     FEDERATION,
     SETTINGS,
@@ -67,6 +69,59 @@ def test_a_folder_with_another_or_a_finished_run_is_refused(tmp_path):
         server_loop(tmp_path, fake_network(tmp_path), method="fedavg", lr=0.2, rounds=9).run()
 
 
+@pytest.mark.parametrize("changes", [{"clients": 3}, {"clients": 5}, {"classes": 7}])
+def test_a_run_is_continued_with_the_clients_and_classes_that_it_has(changes, tmp_path):
+    server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=1).run()
+    ((name, given),) = changes.items()
+    has = {"clients": 4, "classes": 3}[name]
+    with pytest.raises(ValueError, match=rf"{name} is {given}, but the run in .* has {has}: keep that, or set another folder"):
+        server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=2, **changes).run()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"aggregation": "masked"}, {"dp_noise": 1.0, "refuse_ratio": 0.0}], ids=["masked", "private"]
+)
+def test_sites_get_their_models_also_if_the_server_is_killed_while_they_score_the_last_round(settings, tmp_path):
+    """Such runs are written before they are scored; nothing of the round is repeated."""
+
+    def cut(node, message, reply):
+        if message.kind == "score" and message.values["round"] == 2:
+            raise PowerCutError
+        return reply
+
+    settings = settings | {"method": "fedavg", "rounds": 2}
+    with pytest.raises(PowerCutError):
+        server_loop(tmp_path, fake_network(tmp_path, change=cut), **settings).run()
+    before = fedfew.load(tmp_path / "run", tiny)
+    network = fake_network(tmp_path)
+    run = server_loop(tmp_path, network, **settings).run()
+    assert [kind for kind, _ in network.exchanges] == ["join", "score"]
+    assert all(map(torch.equal, leaves(run.state.server), leaves(before.state.server)))
+    assert len(list(tmp_path.glob("sites/client-*/*/model.safetensors"))) == 4
+    assert run.state.events == [
+        "resumed after round 2",
+        "round 2 is not in the history: the server was stopped before it was scored",
+    ]
+
+
+def test_the_file_about_the_data_is_whole_or_the_one_before(tmp_path, monkeypatch):
+    """A server that is killed while it writes it leaves no half of one."""
+    server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=1).run()
+    before = (tmp_path / "run" / "federation.json").read_text()
+
+    def killed(fd):
+        raise PowerCutError
+
+    loop = server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=2)
+    loop.begin()
+    loop.server_state.sites["samples"][0] = 10**9
+    monkeypatch.setattr("fedfew.training.checkpoint.write", lambda *_: None)
+    monkeypatch.setattr("os.fsync", killed)
+    with pytest.raises(PowerCutError):
+        loop.server_state.write([])
+    assert (tmp_path / "run" / "federation.json").read_text() == before
+
+
 def test_a_site_that_changed_its_data_is_rejected_when_the_run_continues(tmp_path):
     server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=2).run()
 
@@ -74,7 +129,11 @@ def test_a_site_that_changed_its_data_is_rejected_when_the_run_continues(tmp_pat
         return SiteMessage(JOIN, reply.values | {"classes": 9}) if message.kind == JOIN and node == 101 else reply
 
     run = server_loop(tmp_path, fake_network(tmp_path, change=wider), method="fedavg", rounds=3).run()
-    assert run.state.events == ["node 101 cannot take part: it has 9 classes, the run 3", "resumed after round 2"]
+    assert run.state.events == [
+        "node 101 cannot take part: it has 9 classes, the run 3",
+        "resumed after round 2",
+        "round 3: not there to choose and save a model: client 1",
+    ]
     assert np.isnan(run.history.losses[-1]).any(1).tolist() == [False, True, False, False]
 
 

@@ -16,6 +16,7 @@ from fedfew.flower import site_data
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import JOIN, RefusedError, SiteMessage
 from fedfew.flower.registry import Registry, common_data
+from fedfew.flower.server import FedFewStrategy
 from fedfew.flower.server_loop import ServerLoop
 from fedfew.flower.site import Site
 from fedfew.flower.site_data import SiteConfig
@@ -57,6 +58,12 @@ def test_language_models_of_texts_at_sites(tmp_path: Path) -> None:
     again = fedfew.load(tmp_path / "run", texts.bigram)
     assert again.data.preprocessing is not None
     assert again.data.preprocessing.apply(["one six"]).tolist() == [[2, 7, 1, 1, 1, 1]]
+
+
+def test_the_server_refuses_a_model_that_takes_no_token_ids() -> None:
+    data = {"shape": [6], "classes": 3, "vocabulary": 10, "padding": 1}
+    with pytest.raises(ValueError, match=r"model is 'mlp', which takes numbers, .* token ids: set model='textcnn'"):
+        FedFewStrategy(DeploymentConfig())._factory(data)
 
 
 def test_a_site_with_another_tokeniser_is_refused(tmp_path: Path) -> None:

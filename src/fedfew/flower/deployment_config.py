@@ -10,10 +10,12 @@ from typing import Any, get_type_hints
 from fedfew import methods
 from fedfew.adapters import TrainedPart
 from fedfew.config import Texts, TrainConfig
+from fedfew.flower.messages import MAX_LIST
 from fedfew.flower.secure.fixed_point import MIN_CLIENTS
 from fedfew.flower.secure.weighting import check_method
 from fedfew.methods import Method
 from fedfew.methods.compression import WAYS, Way
+from fedfew.random_streams import round_half_up
 from fedfew.training import privacy, products
 from fedfew.training.resolve import resolve
 from fedfew.util.conversion import convert
@@ -110,8 +112,11 @@ class DeploymentConfig(Texts, TrainConfig):
             )
         if self.compression != "none":
             raise ValueError(f"compression must be none where aggregation is masked, not {self.compression!r}")
-        if self.clients < MIN_CLIENTS:
-            raise ValueError(f"clients must be ≥ {MIN_CLIENTS} where aggregation is masked, not {self.clients}")
+        if not MIN_CLIENTS <= self.clients_per_round <= MAX_LIST:
+            raise ValueError(
+                f"a round must have {MIN_CLIENTS} to {MAX_LIST} clients where aggregation is masked, not "
+                f"{self.clients_per_round}: change participation (it is {self.participation:g}) or clients ({self.clients})"
+            )
 
     @classmethod
     def names(cls) -> list[str]:
@@ -145,10 +150,24 @@ class DeploymentConfig(Texts, TrainConfig):
         """What adapters and freeze leave to train."""
         return TrainedPart.named(self.adapters, self.freeze)
 
+    @property
+    def clients_per_round(self) -> int:
+        """How many clients a round asks, if they are there; with differential privacy about as many."""
+        return max(1, round_half_up(self.participation * self.clients))
+
+    def scores(self, round: int) -> bool:
+        """Are all clients scored in this round?"""
+        return round % self.score_every == 0 or round == self.rounds
+
     def without_effect(self) -> list[str]:
-        unused = self.changed("max_length") and not self.tokenizer
-        line = f"max-length is {self.max_length}, but there is no tokenizer: it has no effect"
-        return [*super().without_effect(), *([line] if unused else [])]
+        found = super().without_effect()
+        if self.changed("max_length") and not self.tokenizer:
+            found.append(f"max-length is {self.max_length}, but there is no tokenizer: it has no effect")
+        if self.changed("mask_clip") and self.aggregation == "plain":
+            found.append(f"mask-clip is {self.mask_clip:g}, but aggregation is plain: it has no effect")
+        if self.changed("refuse_ratio") and self.refuse_ratio and self.aggregation == "masked":
+            found.append(f"refuse-ratio is {self.refuse_ratio:g}, but masks hide the lengths of updates: it has no effect")
+        return found
 
     def outcome(self) -> dict[str, Any]:
         texts = {"tokenizer": self.tokenizer, "max_length": self.max_length} if self.tokenizer else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from fedfew._version import __version__
 from fedfew.flower.messages import JOIN, RefusedError, SiteMessage, Specs
 from fedfew.flower.registry import Member, Registry
 
@@ -128,6 +129,9 @@ class Dispatcher:
             names = self.network.registered_names() if self.registry.site_names else {}
             member = self.registry.read(reply, names.get(node, ""))
             self._admit(member)
+            if member.version != __version__:
+                versions = f"fedfew {member.version}, the server {__version__}"
+                self._log_event(f"client {member.client} has {versions}: all sites need the server's version")
             if not self.registry.register(node, member):
                 self._log_event(f"a second node joined as client {member.client}: it waits until the first is gone")
         except RefusedError as reason:

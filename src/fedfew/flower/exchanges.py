@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import ServerState
 from fedfew.stack import tree_map
 from fedfew.training import unseen
-from fedfew.training.per_client import PerClient
+from fedfew.training.per_client import PerClient, some
 from fedfew.training.scoring import ServedScores
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class Exchanges:
         final = number == self.config.rounds
         for client, tree in self.state.dispatched(torch.tensor(list(nodes), dtype=torch.int64), served=True).items():
             messages[nodes[client]] = SiteMessage(SCORE, self.state.values(client, number) | {"final": final}, tree)
+        if final and len(nodes) < self.config.clients:
+            self._log_event(f"round {number}: not there to choose and save a model: {missing(self.config.clients, nodes)}")
         received = self.dispatcher.exchange(messages, {})
         for client, node in nodes.items():
             message = received[node]
@@ -106,6 +108,12 @@ class Exchanges:
                 self._log_event(f"round {number}: client {client} is not scored: {reason}")
         scores.assign(self.state.method.assigned(self.state.state.served))
         return scores
+
+
+def missing(clients: int, present: Container[int]) -> str:
+    """Which of the clients are not among those present."""
+    found = [i for i in range(clients) if i not in present]
+    return f"clients {some(found)}" if len(found) > 1 else f"client {some(found)}"
 
 
 def put_score(scores: PerClient, client: int, score: tuple[int, float, float] | None) -> None:

@@ -17,6 +17,7 @@ Value: TypeAlias = bool | int | float | str | list[int] | list[float]
 
 JOIN, TRAIN, SCORE = "join", "train", "score"
 SHARE_KEYS, MASK, REVEAL = "share-keys", "mask", "reveal"  # the further steps of a round with masked aggregation
+MAX_LIST = 1000  # values of one name
 FAILED = "failed"  # a site's reply where it could not do what was asked
 
 

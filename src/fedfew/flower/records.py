@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedfew.flower.messages import FAILED, RefusedError, SiteMessage, Specs, check_names, check_tree
+from fedfew.flower.messages import FAILED, MAX_LIST, RefusedError, SiteMessage, Specs, check_names, check_tree
 from fedfew.stack import from_named, named_leaves
 
 ARRAYS, NUMBERS, TEXTS = "arrays", "numbers", "texts"
 MAX_HEADER = 4096  # bytes that numpy's format may take besides the numbers
-MAX_LIST = 1000  # values of one name
 NOT_OURS = "it is not one of fedfew's messages"
 
 

@@ -29,6 +29,7 @@ class Member:
     task: str = "classification"
     tokenizer: str = ""  # a hash of it, where texts were encoded by one
     padding: int | None = None  # its token of padding
+    version: str = ""  # of fedfew there
 
 
 class Registry:
@@ -87,7 +88,7 @@ class Registry:
         if self.site_names and registered_name != self.site_names[client]:
             who = f"registered as {registered_name!r}" if registered_name else "not registered under a name"
             raise RefusedError(f"it claims to be client {client}, which is {self.site_names[client]!r}, but is {who}")
-        pixels, name = message.text("pixels"), "".join(filter(str.isprintable, message.text("name")))[:80]
+        pixels, name = message.text("pixels"), _printable(message.text("name"))
         if pixels not in ("symmetric", "unit"):
             raise RefusedError("pixels is neither symmetric nor unit")
         task = message.text("task") if "task" in message.values else "classification"  # sites of earlier versions do not send it
@@ -108,6 +109,7 @@ class Registry:
             task=task,
             tokenizer=tokenizer,
             padding=message.integer("padding", 0, 2**31) if "padding" in message.values else None,
+            version=_printable(message.text("version")) if "version" in message.values else "of unknown version",
         )
 
 
@@ -145,6 +147,10 @@ def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
         "tokenizer": first.tokenizer or None,
         "padding": first.padding,
     }
+
+
+def _printable(text: str) -> str:
+    return "".join(filter(str.isprintable, text))[:80]
 
 
 def _kind(member: Member) -> tuple[Any, ...]:

@@ -38,6 +38,10 @@ class FedFewStrategy:
         found = self.model or find_model(self.config.model)
         if not isinstance(found, str):
             return found
+        if data["vocabulary"] and models.for_tokens(found) != found:
+            raise ValueError(
+                f"model is {found!r}, which takes numbers, but the sites' samples are token ids: set model='textcnn'"
+            )
         shape, classes = tuple(data["shape"]), data["classes"]
         return models.factory(found, shape, classes, data["vocabulary"], data["padding"])
 

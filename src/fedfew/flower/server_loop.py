@@ -24,7 +24,7 @@ from fedfew import random_streams
 from fedfew.flower.checks import CheckedReply, Request
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.dispatcher import Dispatcher, Network
-from fedfew.flower.exchanges import Exchanges, put_score
+from fedfew.flower.exchanges import Exchanges, missing, put_score
 from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import MakeFactory, ServerState
@@ -32,8 +32,6 @@ from fedfew.stack import count_bytes
 from fedfew.training import privacy, round_record
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.errors import DivergedError
-from fedfew.training.notes import about_losses, of_method, server_without_effect
-from fedfew.training.per_client import some
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
 from fedfew.util.spelling import counted
@@ -73,17 +71,15 @@ class ServerLoop:
 
     def begin(self) -> None:
         """Wait for the sites, then initialise the state or read the newest checkpoint."""
-        self._wait_for_sites()
-        members = [self.registry.members[node] for node in self.dispatcher.present().values()]
+        members = [self.registry.members[node] for node in self._wait_for_sites().values()]
         state = ServerState(self.config, members, self._make_factory)
         self.server_state = state
         state.state.events += self._early_events
         self.dispatcher.admit_only(state.check_fits)
-        method = self.config.make_method()
-        notes = [*self.config.without_effect(), *about_losses(self.config, method, self.config.part)]
-        notes += of_method(self.config, method, self.config.clients, state.factory())
-        for event in [*state.events, *notes, *server_without_effect(self.config, method)]:
+        for event in state.events:
             self._log_event(event)
+        for note in state.notes:  # a server that resumes prints them again, but the run has them once
+            log.warning(note) if note in state.state.events else self._log_event(note)
         if not self.config.sites and self.dispatcher.network.registered_names():
             log.warning("sites is not set: any registered site can take the place of any client (sites='north,south' binds them)")
         if self.config.aggregation == "masked":
@@ -91,6 +87,9 @@ class ServerLoop:
 
     def train(self) -> Run:
         """Run the remaining rounds."""
+        if self._state.state.round == self.config.rounds:  # a server that was stopped while sites scored the last round
+            self._exchanges.score(self.config.rounds)
+            self._write()
         try:
             while self._state.state.round < self.config.rounds:
                 self._round(self._state.state.round + 1)
@@ -99,8 +98,8 @@ class ServerLoop:
             raise
         return self._state.result()
 
-    def _wait_for_sites(self) -> None:
-        """Wait for all sites; after ``gather`` seconds a quorum is enough."""
+    def _wait_for_sites(self) -> dict[int, int]:
+        """Wait for all sites; after ``gather`` seconds a quorum is enough. Returns node by client."""
         begin = self._clock()
         needed = self._quorum(self.config.clients)
         while len(present := self.dispatcher.present()) < self.config.clients:
@@ -110,17 +109,18 @@ class ServerLoop:
             if waited >= self.config.gather + self.config.deadline:
                 raise TooFewError(
                     f"{len(present)} of {self.config.clients} clients have joined in {waited:.0f} seconds, but the quorum is "
-                    f"{needed} (quorum is {self.config.quorum:g}): missing {self._missing(list(present))}"
+                    f"{needed} (quorum is {self.config.quorum:g}): missing {missing(self.config.clients, present)}"
                 )
             self.dispatcher.pause(waited)
         if len(present) < self.config.clients:
-            self._log_event(f"started without {self._missing(list(present))}")
+            self._log_event(f"started without {missing(self.config.clients, present)}")
+        return present
 
     # -- a round -------------------------------------------------------------------------------------------------------------
 
     def _round(self, number: int) -> None:
         state, config = self._state.state, self.config
-        scored = number % config.score_every == 0 or number == config.rounds
+        scored = config.scores(number)
         begin = self._clock()
         aggregation, sampled = self._train_with_quorum(number, scored)
         if aggregation is None:
@@ -165,8 +165,7 @@ class ServerLoop:
             if sampled is not None:
                 masked = self._masked_round(number, nodes)
                 replies, sample_shares, bytes_down = self._exchanges.train(number, scored, sampled, nodes, masked)
-                expected = len(sampled) if self.config.dp_noise else round(self.config.participation * self.config.clients)
-                needed = self._quorum(expected)
+                needed = self._quorum(len(sampled) if self.config.dp_noise else self.config.clients_per_round)
                 usable = len(replies)
                 if usable >= needed:
                     aggregation = self._aggregate(replies, sample_shares, scored, bytes_down, masked, needed)
@@ -188,8 +187,8 @@ class ServerLoop:
     def _sample_clients(self, number: int) -> tuple[Tensor | None, dict[int, int]]:
         """The clients of a round, sampled from those present, and their nodes; waits for enough of them until the deadline. None:
         too few are present."""
-        begin = self._clock()
-        needed = self._quorum(self.config.clients)
+        begin, drawn = self._clock(), self.config.clients_per_round
+        needed = self._quorum(drawn)
         while True:
             nodes = self.dispatcher.present()
             waited = self._clock() - begin
@@ -204,7 +203,7 @@ class ServerLoop:
             return None, nodes
         if self.config.dp_noise:
             return present[privacy.secretly_drawn(len(present), self.config.participation)], nodes
-        return present[random_streams.participants(self.config.seed, number, present, self.config.participation)], nodes
+        return present[random_streams.participants(self.config.seed, number, present, drawn / len(present))], nodes
 
     def _masked_round(self, number: int, nodes: dict[int, int]) -> MaskedRound | None:
         """The masked aggregation of this attempt; None where the aggregation is plain."""
@@ -247,10 +246,6 @@ class ServerLoop:
     def _quorum(self, clients: int) -> int:
         """How many of so many clients are a quorum."""
         return max(1, math.ceil(round(self.config.quorum * clients, 9)))  # 0.55 · 20 is a little more than 11 in floating point
-
-    def _missing(self, present: list[int]) -> str:
-        missing = [i for i in range(self.config.clients) if i not in present]
-        return f"clients {some(missing)}" if len(missing) > 1 else f"client {some(missing)}"
 
     @property
     def _exchanges(self) -> Exchanges:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,17 @@ from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_hash, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
 from fedfew.tasks import CLASSIFICATION, chosen
-from fedfew.training import batch_norm_policy, checkpoint, task_settings
+from fedfew.training import batch_norm_policy, checkpoint, notes, own_randomness, task_settings
 from fedfew.training.checkpoint import State
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
-from fedfew.training.initialisation import fresh_models, frozen_parameters
+from fedfew.training.initialisation import fresh_models, frozen_parameters, note_on_equal_starts
+from fedfew.training.resume import schedule_notes
 from fedfew.training.run import Run
 from fedfew.training.run_files import ABOUT_DATA
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.training.server_step import ServerStep
+from fedfew.util.files import write_atomically
 
 MakeFactory = Callable[[dict[str, Any]], ModelFactory]  # from what the sites' data have in common
 
@@ -51,15 +55,17 @@ class ServerState:
         data = {"task": CLASSIFICATION.name, "tokenizer": None, "padding": None} | data  # runs of earlier versions lack them
         task_settings.check(config, chosen(config.loss, data["task"]), config.make_method())
         factory = config.part.of(make_factory(data))
+        batch_norm_policy.check_model(config.batch_norm, factory(), config.make_method())
         self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, factory, config.make_method())
         if not found:
             self.state.frozen = frozen_parameters(self.factory, config.seed)
         self.factory = holding(self.factory, dict(named_leaves(self.state.frozen)))
-        server, own = self.method.init(fresh_models(self.factory, config.seed, torch.device("cpu")), config.clients)
+        fresh = fresh_models(self.factory, config.seed, torch.device("cpu"))
+        server, own = self.method.init(fresh, config.clients)
         self.like = expected_reply(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
         if not found:
             self.state.server = server
-            self.events += config.part.notes(self.factory())
+            self.events += [*config.part.notes(self.factory()), *note_on_equal_starts(fresh, self.method.replicas)]
             self._keep_tokenizer(data)
         buffers = buffer_names(self.factory())
         self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)
@@ -69,6 +75,7 @@ class ServerState:
         }
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
         self.state.settings = self._comparable() | {"federation": self.data} | more
+        self.notes = self._notes(own)
         self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
         data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary", "task", "padding")}
         self._site_settings = json.dumps(config.for_sites() | data_settings | {"frozen": frozen_hash(self.factory())})
@@ -89,6 +96,17 @@ class ServerState:
         if tokens.sha256 != data["tokenizer"]:
             raise ValueError(f"tokenizer: {self.config.tokenizer} of the server is not the one of the sites: give all the same")
         self.state.data = DataRecord(columns=("text",), preprocessing=tokens)
+
+    def _notes(self, own: Tree) -> list[str]:
+        """The lines about settings that the simulator prints, too; own: the clients' private states as they begin."""
+        config, data, module = self.config, self.data, self.factory()
+        found = notes.without_effect(config, self.method, replace(self.state, own=own), module)
+        found += notes.about_losses(config, self.method, config.part)
+        if config.freeze == "none":  # else a linear layer is trained alone
+            x = torch.zeros(2, *data["shape"], dtype=torch.int64 if data["vocabulary"] else torch.float32)
+            with suppress(Exception):  # a model that does not take zeros gets no line
+                found += own_randomness.note_on(module, x)
+        return found
 
     @property
     def sites(self) -> dict[str, Any]:
@@ -139,20 +157,31 @@ class ServerState:
             self.sites["keep"], self._last, self._written = self._last, list(self.sites["last"]), self.state.round
         checkpoint.write(self.folder, self.state)
         about = {"train": self.sites["samples"], "test": self.sites["test_samples"], "pixels": self.data["pixels"]}
-        (self.folder / ABOUT_DATA).write_text(json.dumps(about))
+        write_atomically(self.folder / ABOUT_DATA, json.dumps(about))
 
     def result(self) -> Run:
         return Run(self.state, self.factory, self.method)
 
     def _resumed(self) -> tuple[State, dict[str, Any]]:
         state, refused = checkpoint.read_newest(self.folder, self._comparable())
-        if state.round >= self.config.rounds:
+        data = state.settings["federation"]
+        for name in ("clients", "classes"):
+            given = getattr(self.config, name)
+            if given and given != data[name]:  # classes may be 0: as many as sites report
+                raise ValueError(
+                    f"{name} is {given}, but the run in {self.folder} has {data[name]}: keep that, or set another folder"
+                )
+        recorded = len(state.history) > 0 and int(state.history.last("round")) == state.round
+        if state.round > self.config.rounds or (state.round == self.config.rounds and recorded):
             raise ValueError(
                 f"rounds is {self.config.rounds}, but the run in {self.folder} has done {state.round}: set more rounds or "
                 "another folder"
             )
         self.events = [*(f"refused: {reason}" for reason in refused), f"resumed after round {state.round}"]
-        return state, state.settings["federation"]
+        self.events += schedule_notes(self.config, state)
+        if state.round and not recorded and self.config.scores(state.round):
+            self.events.append(f"round {state.round} is not in the history: the server was stopped before it was scored")
+        return state, data
 
     def _comparable(self) -> dict[str, Any]:
         """The settings that a checkpoint must have been made with."""

@@ -30,7 +30,9 @@ from fedfew.flower.site_task import Model, Task, run_of
 from fedfew.local import Local
 from fedfew.methods import Method, Outcome
 from fedfew.stack import Tree, branch, leaves, take, to, tree_map
+from fedfew.training import task_settings
 from fedfew.training.initialisation import fresh_models
+from fedfew.training.notes import about_engine
 from fedfew.training.scoring import ServedScores, score
 from fedfew.training.usable import usable
 
@@ -91,6 +93,10 @@ class Site:
             with fails_as("state"):
                 self._check_not_revealed(task)
         last, keep = message.integer("last"), message.integer("keep")
+        if last == 0:  # before this client's first round
+            about_task = task_settings.notes(task.data, task.engine.criterion, "plain")
+            for line in [*about_task, *about_engine(task.engine, task.training, task.device)]:
+                log.warning(line)
         state, started_from = self._private_state(task, last)
         with fails_as("training"):
             received = to(tree_map(lambda t: t[None], message.tree), task.device)
