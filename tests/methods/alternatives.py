@@ -22,7 +22,7 @@ ALTERNATIVES: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
     "perfedavg": {"variant": ({}, "FO"), "alpha": ({}, 0.5), "delta": ({"alpha": 0.5}, 2.0)},
     "afl": {"step": ({}, 2.0)},
     "fedmgda": {"epsilon": ({}, 0.0), "normalise": ({}, False), "server_step": ({}, 0.5)},
-    "mofedsam": {"rho": ({}, 0.5), "beta": ({}, 0.9)},
+    "mofedsam": {"rho": ({}, 0.5), "beta": ({}, 0.4)},
     "clove": {"models": ({}, 2)},
     "pacfl": {
         "models": ({}, 2),

@@ -109,12 +109,13 @@ def pfedme(method: Any, start: list[Weights], batch: int, run: Run) -> Served:
     for r in range(1, ROUNDS + 1):
         sent = []
         for i in range(M):
-            mine = w
+            mine = theta[i] = w
             for x, y, _ in Local(i, r, batch).batches(2):
                 for _ in range(method.inner_steps):
                     g, _ = slope(theta[i], x, y)
                     theta[i] = {n: t - LR * (g[n] + method.lam * (t - mine[n])) for n, t in theta[i].items()}
-                mine = {n: t - method.outer_step * LR * method.lam * (t - theta[i][n]) for n, t in mine.items()}
+                way = min(1.0, method.outer_step * LR * method.lam)
+                mine = {n: t - way * (t - theta[i][n]) for n, t in mine.items()}
             sent.append(mine)
         w = {n: (1 - method.beta) * t + method.beta * mean(sent, SHARE)[n] for n, t in w.items()}
     return theta

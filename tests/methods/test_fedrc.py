@@ -6,7 +6,7 @@ from torch import nn
 
 from fedfew.federation import Federation
 from fedfew.methods import FedEM, FedRC
-from tests.methods.small import FULL_BATCH, PLAIN, assert_close, assert_same, clients_of, federation, theta, train
+from tests.methods.small import FULL_BATCH, PLAIN, assert_close, assert_same, clients_of, federation, linear, theta, train
 
 
 def test_two_rounds_by_hand() -> None:
@@ -61,6 +61,16 @@ def test_clients_with_other_labels_stay_together_longer_than_with_fedem() -> Non
         float(torch.cdist(p, p).mean()) for p in (train(m(models=3), data, **settings).state.own["pi"] for m in (FedRC, FedEM))
     ]
     assert apart[0] < 0.8 * apart[1]
+
+
+def test_a_model_that_no_sample_belongs_to_stays() -> None:
+    """All samples have a loss of about 1000 under the second model: every γ of it is 0."""
+    parts = [(torch.randn(8, 4), torch.arange(8) % 2)] * 2
+    models = [linear(), linear()]
+    models[1].bias.data[2] = 1000.0
+    run = train(FedRC(models=2), Federation.from_arrays(parts, parts, classes=3), linear, start=models)
+    assert run.state.own["pi"].tolist() == [[1, 0]] * 2
+    assert_close(run.state.server["classes"], torch.tensor([[0.5, 0.5, 1e-3], [1 / 3] * 3]))
 
 
 def test_it_is_for_classes_alone() -> None:

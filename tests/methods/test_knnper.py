@@ -58,11 +58,17 @@ def test_the_memory_is_of_the_clients_own_samples_under_the_model_as_received() 
     model = before.models[0].state_dict()
     for client, size in enumerate(SIZES):
         x, y = federation().train.of(client)
-        kept = min(size, 10)
-        features = torch.tanh(x[:kept] @ model["0.weight"].T + model["0.bias"])
-        torch.testing.assert_close(run.state.own[KEYS][client, :kept], features, rtol=1e-5, atol=1e-6)
-        assert run.state.own[LABELS][client].tolist() == y[:kept].tolist() + [EMPTY] * (10 - kept)
+        kept = [i * size // 10 for i in range(10)] if size > 10 else list(range(size))
+        features = torch.tanh(x[kept] @ model["0.weight"].T + model["0.bias"])
+        torch.testing.assert_close(run.state.own[KEYS][client, : len(kept)], features, rtol=1e-5, atol=1e-6)
+        assert run.state.own[LABELS][client].tolist() == y[kept].tolist() + [EMPTY] * (10 - len(kept))
     assert run.models == []
+
+
+def test_samples_sorted_by_class_are_remembered_of_every_class() -> None:
+    x, y = torch.randn(12, FEATURES), torch.arange(12) // 4
+    run = train(KNNPer(capacity=3), fedfew.Federation.from_arrays([(x, y)], [(x, y)]), rounds=1)
+    assert run.state.own[LABELS].tolist() == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -23,9 +23,19 @@ def test_subspaces_and_angles_by_hand() -> None:
     torch.testing.assert_close(principal_angles(both)[0, 1], torch.tensor([0.0, 60.0]).double(), atol=0.05, rtol=0)
 
 
-def test_a_client_with_too_few_samples_sends_fewer_vectors() -> None:
-    u = subspace(torch.tensor([[0.0, 3.0, 4.0]]), 2)
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_client_with_too_few_samples_sends_fewer_vectors(copies: int) -> None:
+    u = subspace(torch.tensor([[0.0, 3.0, 4.0]] * copies), 2)
     torch.testing.assert_close(u.abs(), torch.tensor([[0.0, 0.6, 0.8], [0.0, 0.0, 0.0]]))
+
+
+def test_the_sum_is_of_the_angles_there_are() -> None:
+    """e₁ alone, e₁ and e₂, (e₁ + √3·e₂)/2 and e₃: two clients with the same sample are not apart."""
+    one, two = torch.tensor([[1.0, 0, 0]]), torch.tensor([[2.0, 0, 0], [0, 1, 0]])
+    turned = torch.tensor([[1.0, 3.0**0.5, 0], [0, 0, 1]])
+    u = torch.stack([subspace(x, 2) for x in (one, one, two, turned)])
+    expected = torch.tensor([[0.0, 0, 0, 120], [0, 0, 0, 120], [0, 0, 0, 90], [120, 120, 90, 0]]).double()
+    torch.testing.assert_close(PACFL(measure="sum").angles(u), expected, atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("seed", range(10))

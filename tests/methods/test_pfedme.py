@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedfew.methods import LocalOnly, PFedMe
@@ -30,7 +31,7 @@ def test_two_rounds_by_hand() -> None:
     for _ in range(2):
         sent = []
         for i, (x, y) in enumerate(clients_of(data)):
-            mine = w
+            mine = v[i] = w
             for _ in range(FULL_BATCH["local_epochs"]):
                 for _ in range(4):
                     v[i] = v[i] - LR * (gradient(v[i], x, y) + 0.6 * (v[i] - mine))
@@ -43,17 +44,19 @@ def test_two_rounds_by_hand() -> None:
         assert_close(theta(take(run.state.own, i)), v[i])
 
 
-def test_without_pull_and_with_one_inner_step_it_is_local_only() -> None:
-    run, local = train(PFedMe(lam=0.0, inner_steps=1), **PLAIN), train(LocalOnly(), **PLAIN)
+def test_without_pull_and_with_one_inner_step_a_round_is_local_only() -> None:
+    once = PLAIN | {"rounds": 1}
+    run, local = train(PFedMe(lam=0.0, inner_steps=1), **once), train(LocalOnly(), **once)
     for mine, theirs in zip(served(run), served(local), strict=True):
         assert_same(mine, theirs, 2e-6)
     start = initial()
     assert all(torch.equal(t, start[name]) for name, t in run.models[0].state_dict().items())  # w never moves
 
 
-def test_where_the_global_model_goes_all_the_way_it_is_where_the_personal_ones_are() -> None:
-    """lr·outer_step·λ = 1: after a batch w = θ, so the server holds the mean of the personal models."""
+@pytest.mark.parametrize("farther", [1, 3])
+def test_where_the_global_model_goes_all_the_way_it_is_where_the_personal_ones_are(farther: float) -> None:
+    """lr·outer_step·λ ≥ 1: after a batch w = θ, so the server holds the mean of the personal models."""
     data = federation()
-    run = train(PFedMe(lam=0.5, outer_step=1 / (0.5 * LR)), data, **(FULL_BATCH | {"rounds": 1}))
+    run = train(PFedMe(lam=0.5, outer_step=farther / (0.5 * LR)), data, **(FULL_BATCH | {"rounds": 1}))
     personal = [theta(take(run.state.own, i)) for i in range(len(data))]
     assert_close(theta(run.models[0].state_dict()), mean_by_samples(personal, data))

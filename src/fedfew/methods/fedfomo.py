@@ -30,7 +30,8 @@ class FedFomo(Method):
     models: AtLeastOne | None = None
     """How many other models a client receives per round. None: all."""
     holdout: OpenShare = 0.2
-    """The share of a client's training samples that it does not train on but compares models by; one sample at least."""
+    """The share of a client's training samples that it does not train on but compares models by; one sample at least. They are
+    its last ones, so samples must not be sorted by label."""
 
     name: ClassVar[str] = "fedfomo"
     family: ClassVar[Family] = "one model per client"

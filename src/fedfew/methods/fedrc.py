@@ -57,10 +57,11 @@ class FedRC(FedEM):
         return Outcome(reply, {"pi": pi}, adapted=trained, mixture=pi)
 
     def aggregate(self, server: Tree, mean: WeightedMean) -> Tree:
-        """C_k(y) of the clients of this round: Σ γ_k over samples with label y, as a part of Σ γ_k."""
+        """C_k(y) of the clients of this round: Σ γ_k over samples with label y, as a part of Σ γ_k. Where that is 0 it stays."""
         moved = mean.mean()
         counted = tensor(moved, "classes")
-        classes = (counted / counted.sum(1, keepdim=True)).clamp_min(RAREST)
+        total = counted.sum(1, keepdim=True)
+        classes = torch.where(total > 0, (counted / total).clamp_min(RAREST), tensor(server, "classes"))
         return {"models": add(branch(server, "models"), branch(moved, "models")), "classes": classes}
 
     def serve(self, received: Tree, own: Tree) -> Tree:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import textwrap
 from collections.abc import Collection
@@ -13,7 +12,7 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from fedfew import methods
-from fedfew.util.spelling import unknown
+from fedfew.util.spelling import closest, unknown
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,17 @@ def hyper_parameters(method: str) -> list[Hyperparameter]:
 def wrong_setting(name: str, method: str, run_settings: Collection[str], as_flags: bool) -> ValueError:
     """An error for a name that is no setting of a run nor of its method, with the one that was probably meant."""
     own = [hyperparameter.name for hyperparameter in hyper_parameters(method)]
-    meant = difflib.get_close_matches(name, own if name in run_settings else [*run_settings, *own], n=1)
+    meant = closest(name, own if name in run_settings else [*run_settings, *own])
     owners = [m for m, cls in methods.METHODS.items() if name in {f.name for f in fields(cls)}]
     if name in run_settings and not as_flags:
         of_the_run = (
             f"{name} is a setting of the whole run, not of {method}: --{name.replace('_', '-')}, or outside of method in a file"
         )
-        return ValueError(of_the_run + (f". Or did you mean {meant[0]!r}?" if meant else ""))
+        return ValueError(of_the_run + (f". Or did you mean {meant!r}?" if meant else ""))
     if owners:
         hint = f"it belongs to {', '.join(owners)}, but the method is {method}"
     elif meant:
-        hint = f"did you mean {_written(meant[0], as_flags)}?"
+        hint = f"did you mean {_written(meant, as_flags)}?"
     else:
         hint = f"'fedfew run --help' lists those of a run, 'fedfew methods {method}' those of {method}"
     return ValueError(f"there is no {'flag' if as_flags else 'setting'} {_written(name, as_flags)}; {hint}")

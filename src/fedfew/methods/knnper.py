@@ -39,7 +39,7 @@ class KNNPer(FedAvg):
     sigma: Positive = 0.1
     """σ: the smaller, the more the very nearest count."""
     capacity: AtLeastOne = 500
-    """How many samples a client remembers: its first ones, where it has more."""
+    """How many samples a client remembers: where it has more, evenly spaced ones."""
     head: LayerName | None = None
     """The linear layer whose inputs are the features, by name. None: the model's last linear layer."""
 
@@ -75,8 +75,9 @@ class KNNPer(FedAvg):
     def client(self, received: Tree, own: Tree, local: Local) -> Outcome:
         trained, losses = local.train(received)
         model = {name: t[0, 0] for name, t in named_leaves(received)}
-        features = local.features(received, linear_head(model, self.head))[:, : self.capacity]
-        labels = local.labels[:, : self.capacity]
+        features = local.features(received, linear_head(model, self.head))
+        at = remembered(local.counts, features.shape[1], self.capacity)
+        features, labels = features.take_along_dim(at[..., None], 1), local.labels.take_along_dim(at, 1)
         free = self.capacity - features.shape[1]
         memory: Tree = {KEYS: F.pad(features, (0, 0, 0, free)), LABELS: F.pad(labels, (0, free), value=EMPTY)}
         prior = local.samples.log_prior
@@ -91,3 +92,10 @@ class KNNPer(FedAvg):
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # what clients use is made with their memories, and without one it is FedAvg's
+
+
+def remembered(counts: Tensor, longest: int, capacity: int) -> Tensor:
+    """The positions ``[C, most]`` of the samples that clients with so many [C] remember: all, or evenly spaced ones, since
+    samples may be sorted by class. Beyond a client's own samples they go on."""
+    position = torch.arange(min(longest, capacity), device=counts.device)
+    return torch.where(counts[:, None] > capacity, position * counts[:, None] // capacity, position)

@@ -31,7 +31,8 @@ class PACFL(PlacedOnce):
     basis: AtLeastOne = 2
     """p, how many singular vectors of its data a client sends. Default 2."""
     measure: Literal["smallest", "sum"] = "smallest"
-    """The distance of two clients: the smallest principal angle between their subspaces, or the sum of all p."""
+    """The distance of two clients: the smallest principal angle between their subspaces, or the sum of all p (where a client's
+    samples span fewer dimensions: p times the mean of those there are)."""
     beta: NotNegative = 0.0
     """β, in degrees: clusters at most so far apart are merged even if there are no more than K. 0: K clusters. Large: one."""
     layer: LayerName | None = None
@@ -96,7 +97,12 @@ class PACFL(PlacedOnce):
     def angles(self, subspaces: Tensor) -> Tensor:
         """The distances of clients with these vectors ``[m, p, d]``, in degrees, [m, m]."""
         angles = principal_angles(subspaces.cpu().double())
-        return angles[..., 0] if self.measure == "smallest" else angles.sum(-1)
+        if self.measure == "smallest":
+            return angles[..., 0]
+        number = subspaces.any(-1).sum(-1).cpu()  # of vectors; subspaces have as many angles as the smaller one has vectors
+        angles_there = torch.minimum(number[:, None], number).clamp_min(1)
+        summed = (angles * (torch.arange(self.basis) < angles_there[..., None])).sum(-1)
+        return summed * self.basis / angles_there
 
 
 def linear_layer(model: Mapping[str, Tensor], name: str | None) -> str:
@@ -113,11 +119,12 @@ def linear_layer(model: Mapping[str, Tensor], name: str | None) -> str:
 
 
 def subspace(x: Tensor, number: int) -> Tensor:
-    """The first left singular vectors of the matrix whose columns are samples ``x[n, d]``: ``[number, d]``, 0 where there are
-    fewer."""
-    _, _, vectors = torch.linalg.svd(x.double(), full_matrices=False)
+    """The first left singular vectors of the matrix whose columns are samples ``x[n, d]``: ``[number, d]``, 0 where samples span
+    fewer dimensions."""
+    _, values, vectors = torch.linalg.svd(x.double(), full_matrices=False)
+    spanned = vectors[values > values[0] * max(x.shape) * torch.finfo(x.dtype).eps][:number]
     found = torch.zeros(number, x.shape[1], dtype=vectors.dtype, device=x.device)
-    found[: len(vectors)] = vectors[:number]
+    found[: len(spanned)] = spanned
     return found.to(x.dtype)
 
 
