@@ -50,6 +50,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "nasty": nasty(),
         "sites": of_run(InMemory(_at_sites())),
         "unscored": of_run(InMemory(_unscored())),
+        "prices": of_run(InMemory(_prices())),
         "named": of_run(InMemory(_named()), SideFiles(confusion=Confusion.of([([0, 1], [0, 0])] * 3 + [([1, 1], [1, 2])], 3))),
     }
     for name, made in documents.items():
@@ -65,6 +66,17 @@ def _at_sites() -> Any:
     for name in ("served_accuracy", "adapted_accuracy", "alpha", "w", "losses"):
         columns[name][:, 2] = np.nan
     state.history, state.sites = History.from_arrays(columns), {"run": "x"}
+    return state
+
+
+def _prices() -> Any:
+    """A regression whose R² is far below 0."""
+    state = by_hand()
+    columns = state.history.arrays()
+    for score in ("served", "adapted"):
+        columns[f"{score}_score"] = 10 * columns.pop(f"{score}_accuracy") - 20
+    state.history = History.from_arrays(columns)
+    state.settings["federation"]["task"] = "regression"
     return state
 
 
@@ -99,6 +111,23 @@ def test_it_loads_without_a_complaint_and_fits(browser: Page, pages: Path, name:
     assert browser.text("h1").endswith("four" if name in ("sites", "unscored", "named") else "synthetic")
     background = browser.do("return getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(14, 19, 24)") == (theme == "dark")
+
+
+def test_a_score_below_0_keeps_its_sign_and_its_name(browser: Page, pages: Path) -> None:
+    browser.open(pages / "prices.html")
+    for section in ("curves", "clients", "client", "fairness"):
+        browser.do("document.getElementById(arguments[0]).scrollIntoView()", section)
+        ticks = f"#{section} .plot svg text.tick"
+        browser.wait("return document.querySelector(arguments[0])", ticks)
+        assert browser.do(
+            "return [...document.querySelectorAll(arguments[0])].some((t) => t.textContent.startsWith('-1'))", ticks
+        )
+        cut = "(t) => t.getBoundingClientRect().left < t.closest('svg').getBoundingClientRect().left"
+        assert (
+            browser.do(f"return [...document.querySelectorAll(arguments[0])].filter({cut}).map((t) => t.textContent)", ticks)
+            == []
+        )
+    assert "accuracy" not in browser.text("main").lower()
 
 
 def test_sections_that_have_nothing_to_show_say_why(browser: Page, pages: Path) -> None:

@@ -111,7 +111,8 @@ def test_the_summary_counts_runs() -> None:
     assert summary["seconds"] == 30
     assert summary["protocols"] == ["fair", "published"]
     assert summary["versions"]["torch"] == ["2.11.0"]
-    assert summary["seeds"] == 2
+    assert (summary["seeds"], summary["score"]) == (2, "accuracy")
+    assert of_study("x", {}, results([run("FedAvg", 0, score="R²")], []))["summary"]["score"] == "R²"
 
 
 def test_what_made_them_is_told_of_finished_runs_alone() -> None:

@@ -106,6 +106,20 @@ def test_titles_say_data_rounds_seeds_and_protocol(k: Book) -> None:
     assert painted(k, "accuracy-by-k", title="Mine").get_suptitle().startswith("Mine\ncifar10")
 
 
+@pytest.mark.parametrize("kind", ["methods", "accuracy-by-k", "curves", "clients"])
+def test_the_score_of_the_task_is_named_and_a_negative_one_is_in_sight(kind: str) -> None:
+    book = Book("prices")
+    for models in (1, 2):
+        run = book.scored(book.add("FedFew", point={"models": models}, score="R²"), [-0.5, 0.6], [0.7, 0.7])
+        book.round(run, 1, served_mean=-0.5, adapted_mean=0.7)
+    book.add("FedAvg", status="missing")
+    figure = painted(book, kind)
+    labels = {label for axis in figure.axes for label in (axis.get_xlabel(), axis.get_ylabel()) if "test" in label}
+    assert labels == {"test R², %"}
+    assert "accuracy" not in texts(figure).lower()
+    assert kind == "methods" or all(axis.get_ylim()[0] < -50 for axis in figure.axes)  # the panels share their limits
+
+
 def test_titles_fit_into_a_narrow_figure() -> None:
     book = Book("narrow")
     about = {"column": "agnews-dir-20", "dataset": "ag-news", "partition": "dirichlet-published:0.1"}

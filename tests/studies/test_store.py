@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedfew
-from fedfew.studies import execution, store
+from fedfew.studies import execution, run_result, store
 from fedfew.studies.folder import RunFolder, StoredPlan, write_plan
 from fedfew.studies.options import Options
 from fedfew.studies.plan import Cell, cells
@@ -275,3 +275,14 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path, finished) -> None:
 
 def test_the_score_is_named(results: store.Results) -> None:
     assert {run["score"] for run in results.runs.to_pylist() if run["status"] == "done"} == {"accuracy"}
+
+
+def test_a_client_without_a_score_is_left_out_of_the_single_models_mean_too():
+    """Its targets are all the same, so there is no R²."""
+    rng = np.random.default_rng(0)
+    samples = [(rng.normal(size=(12, 3)).astype("f4"), rng.normal(size=(12, 1)).astype("f4")) for _ in range(3)]
+    tests = [*samples[:2], (samples[2][0], np.zeros((12, 1), "f4"))]
+    data = fedfew.Federation.from_arrays(samples, tests, task="regression")
+    run = fedfew.train(data, method="fedfew", model="linear", rounds=1, serve="mixture")
+    single = run.scores("single")[:2].astype(float)
+    assert run_result._single(run) == {"single_mean": pytest.approx(single.mean()), "single_min": pytest.approx(single.min())}

@@ -282,6 +282,17 @@ def test_seeds_of_no_difference_in_spread_are_said_to_have_none() -> None:
     assert dict(table.rows)["FedAvg"][6].value == 0.25
 
 
+def test_of_costs_the_least_is_the_best_and_what_has_no_best_is_not_compared() -> None:
+    book = by_hand()
+    for run in book.runs:
+        run["seconds"] = 10.0 + run["seed"] + (5 if run["row"] == "FedFew" else 0)
+    (table,) = tables.make_tables([{"kind": "significance", "measure": "seconds"}], book.results(), "table1")
+    assert dict(table.rows)["FedAvg"][1].note == "the best"
+    assert dict(table.rows)["FedFew"][1].value == 5
+    with pytest.raises(ValueError, match=r"measure of the table significance must be one of mean, .*, not 'entropy'"):
+        tables.check({"kind": "significance", "measure": "entropy"})
+
+
 def test_many_seeds_are_drawn_and_that_is_told() -> None:
     book = Book()
     for seed in range(13):
@@ -368,7 +379,17 @@ def test_costs_are_the_counted_ones() -> None:
     (table,) = tables.make_tables([{"kind": "costs"}], book.results(), "table1")
     assert cell(table, "FedAvg", "MB up").value == pytest.approx(3.514152)
     assert cell(table, "FedAvg", "steps").value == 44.5
+    assert cell(table, "FedAvg", "steps").over_seeds is None  # the same of every seed
     assert cell(table, "FedProx", "steps").note == "not run"
+
+
+def test_costs_that_depend_on_the_seed_are_means() -> None:
+    book = by_hand_with_costs()
+    for run in book.runs:
+        run["cost"] = json.dumps(made_up.COST | {"server_models": 1.0 + run["seed"]})  # as many as CFL found
+    (table,) = tables.make_tables([{"kind": "costs"}], book.results(), "table1")
+    found = cell(table, "FedAvg", "models on server")
+    assert (found.value, found.over_seeds, found.seeds) == (2, 1, 3)
 
 
 def test_no_two_tables_share_a_name() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fedfew
 from fedfew import tracking
@@ -74,6 +75,23 @@ def test_every_round_is_told_and_scored_ones_in_full() -> None:
     last = sink.calls[-2][2]
     assert last["final/served/mean"] == pytest.approx(history.served_accuracy[-1].mean())
     assert sink.calls[-1] == ("end", True, [])
+
+
+def test_the_end_is_told_of_the_models_in_use_with_own_metrics_and_what_the_task_has() -> None:
+    x = np.arange(24, dtype="f4").reshape(2, 12, 1) / 24
+    data = fedfew.Federation.from_arrays([(one, 2 * one) for one in x], [(one, 2 * one) for one in x], task="regression")
+    sink = Remembering()
+    metrics = {"worst": lambda outputs, y: (outputs - y).abs().max()}
+    with tracking.Tracker({"it": sink}, None, "name") as track:
+        run = fedfew.train(data, "linear", "fedavg", rounds=2, metrics=metrics, on_round=track, device="cpu")
+        run.state.best = {"round": torch.tensor(1)}  # as with keep="best"
+        track.finish(run, {"mae": [0.5, 1.0], "samples": [12, 12]})
+    first, last = run.history.served_worst.mean(1)
+    assert [call[2]["served/worst"] for call in sink.calls[1:3]] == pytest.approx([first, last])
+    told = sink.calls[-2][2]
+    assert told["final/served/worst"] == pytest.approx(first) != pytest.approx(last)
+    assert told["final/served/mean"] == pytest.approx(run.history.served_score[0].mean())
+    assert told["final/served/mae"] == 0.75
 
 
 def test_what_is_not_a_number_is_left_out() -> None:

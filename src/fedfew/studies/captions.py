@@ -24,7 +24,7 @@ PROTOCOLS = {
     "scored adapted (after the round's local training), all others served (the model as the server sends it).",
     "fair": "Protocol fair: settings as stated, every method scored both ways.",
     "tuned": "Protocol tuned: as fair, with each method's hyperparameters chosen per seed from a declared grid, by served "
-    "accuracy on validation samples held out from the training data.",
+    "score on validation samples held out from the training data.",
 }
 SCORED = {
     "served": "Served: the model as the server sends it.",
@@ -54,12 +54,16 @@ def title(spec: Mapping[str, Any], view: View, names: Sequence[str], score: str)
     measures = [MEASURES[measure] for measure in names]
     heads = ", ".join(measure.head for measure in measures)
     scored = [measure for measure in measures if measure.scored]
-    named = {run.get("score") or "accuracy" for run in view.runs}  # files of earlier versions do not name it
-    called = named.pop() if len(named) == 1 else "score"
-    what = f"test {called}, {heads}" if scored and names != ["jain"] else heads
+    what = f"test {score_name(view.runs)}, {heads}" if scored and names != ["jain"] else heads
     percent = ", %" if {measure.unit for measure in measures} == {"%"} else ""
     words = ", ".join(filter(None, [f"protocol {view.protocol}", score]))
     return f"{spec.get('title') or f'{view.study}: {what}{percent}'} ({words})"
+
+
+def score_name(runs: Iterable[Mapping[str, Any]]) -> str:
+    """What the scores of runs that are done are called: accuracy, R², …; score where they differ."""
+    named = {run.get("score") or "accuracy" for run in runs if run["status"] == "done"}  # earlier versions do not name it
+    return named.pop() if len(named) == 1 else "score"
 
 
 def facts(runs: Iterable[Run]) -> str:

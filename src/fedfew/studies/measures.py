@@ -59,10 +59,10 @@ MEASURES = {
     "alpha_cv": _index("CV of α", "alpha_cv"),
     "g": _index("g", "g", decimals=4),
     "models_in_use": _index("models in use", "models_in_use", decimals=1),
-    "seconds": Measure("seconds", "seconds", decimals=1, factor=1, unit="s", better=0),
-    "seconds_per_round": Measure("seconds per round", "seconds_per_round", decimals=3, factor=1, unit="s", better=0),
-    "bytes_up": Measure("MB up per round", "bytes_up", factor=1e-6, unit="MB", better=0),
-    "bytes_down": Measure("MB down per round", "bytes_down", factor=1e-6, unit="MB", better=0),
+    "seconds": Measure("seconds", "seconds", decimals=1, factor=1, unit="s", better=-1),
+    "seconds_per_round": Measure("seconds per round", "seconds_per_round", decimals=3, factor=1, unit="s", better=-1),
+    "bytes_up": Measure("MB up per round", "bytes_up", factor=1e-6, unit="MB", better=-1),
+    "bytes_down": Measure("MB down per round", "bytes_down", factor=1e-6, unit="MB", better=-1),
 }
 
 

@@ -31,7 +31,7 @@ def one_of(*words: str) -> Option:
 TEXT = Option("a text", _text)
 NAMES = Option("a list of names", _names)
 SCORE = one_of(*SCORES, "both")
-MEASURE = one_of(*MEASURES)
+COMPARED = one_of(*(name for name, measure in MEASURES.items() if measure.better))  # those with a best value
 SOME_MEASURES = Option(
     f"a list of some of {', '.join(MEASURES)}", lambda value: _names(value) and all(name in MEASURES for name in value)
 )

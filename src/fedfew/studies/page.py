@@ -14,6 +14,7 @@ from fedfew._version import __version__
 from fedfew.report.page.html import page
 from fedfew.report.page.series import short
 from fedfew.studies import store
+from fedfew.studies.captions import score_name
 from fedfew.studies.folder import RESULTS, STUDY
 from fedfew.studies.measures import SCORES
 from fedfew.studies.render.cell_text import DECIMALS, number
@@ -94,6 +95,7 @@ def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "protocols": _distinct(runs, "protocol"),
         "columns": _distinct(runs, "column"),
         "seeds": len({run["seed"] for run in runs}),
+        "score": score_name(runs),
     }
 
 
@@ -113,7 +115,7 @@ def point(text: str | None) -> str:
 
 
 def _curves(runs: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean accuracies over rounds, mean over seeds, of every place in the study that has a finished run."""
+    """Mean scores over rounds, mean over seeds, of every place in the study that has a finished run."""
     of_run: dict[str, dict[int, Mapping[str, Any]]] = {}
     for row in rounds:
         of_run.setdefault(row["key"], {})[row["round"]] = row

@@ -96,11 +96,13 @@ def _classes(scores: Scores | RegressionScores | MultiLabelScores | LanguageScor
 
 
 def _single(run: Run) -> dict[str, float | None]:
-    """The accuracy of each client's best single model, where it is served a mixture."""
+    """The score of each client's best single model, where it is served a mixture."""
+    from fedfew.evaluation.metrics import summarise
+
     if run.history.score_column("single") not in run.history.columns:
         return {"single_mean": None, "single_min": None}
-    single = run.scores("single")
-    return {"single_mean": _number(single.mean()), "single_min": _number(single.min())}
+    single = summarise(run.scores("single"))
+    return {"single_mean": _number(single.mean), "single_min": _number(single.min)}
 
 
 def _clients(run: Run, federation: Federation, scores: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ def _rounds(run: Run) -> list[dict[str, Any]]:
 
 
 def mean_served(run: Run) -> tuple[float | None, float | None]:
-    """Accuracy and loss of the served models on the samples that the run was scored on, mean over clients."""
+    """Score and loss of the served models on the samples that the run was scored on, mean over clients."""
     return _mean(run.scores("served")), _mean(run.scored("served_loss"))
 
 

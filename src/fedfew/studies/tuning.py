@@ -15,7 +15,7 @@ from fedfew.training.resolve import resolve
 from fedfew.training.settings import TYPES, Settings
 
 SHARE = 0.2  # of each client's training samples, held out for validation
-RULE = "highest mean served accuracy over clients on the validation samples; of equals the first"
+RULE = "highest mean served score (accuracy, R², …) over clients on the validation samples; of equals the first"
 MOST_CANDIDATES = 100
 NOT_TUNED = {"dataset", "partition", "clients", "method", "model", "rounds", "local_epochs", "sample", "seed", "data_seed"}
 

@@ -56,6 +56,9 @@ class View:
     def runs(self) -> list[Run]:
         return [run for runs in self._runs.values() for run in runs]
 
+    def runs_of(self, column: str) -> list[Run]:
+        return [run for run in self.runs if run["column"] == column]
+
     def planned(self, column: str, line: Line) -> tuple[Run, ...]:
         """The runs of a column and line, done or not, one per seed."""
         return self._runs.get((column, line), ())

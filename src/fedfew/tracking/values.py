@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedfew.training.history import History
+from fedfew.training.own_metrics import PREFIX
+from fedfew.training.own_metrics import names as own_metrics
 
 if TYPE_CHECKING:
     from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
 SUMMARY = ("mean", "std", "min", "worst_tenth", "jain")
+OF_ROUNDS = ("seconds", "bytes_up", "bytes_down", "left_out", "g", "epsilon")
+COMPUTED = ("macro_f1", "auc", "subset_accuracy", "mae", "rmse", "perplexity")  # when a run has ended, by its task
 LONGEST = 500  # characters of a setting: what MLflow takes at least
 
 
@@ -35,35 +39,34 @@ def round_values(progress: Progress) -> dict[str, float]:
     values = {"loss": progress.loss}
     history = progress.history
     if history is not None and len(history) and int(history.last("round")) == progress.round:
-        values |= scored_values(history)
+        values |= scored_values(History.from_arrays({name: history.last(name)[None] for name in history.columns}))
     return _finite(values)
 
 
 def scored_values(history: History) -> dict[str, float]:
-    """Of the newest entry."""
+    """Of a history of one entry."""
     from fedfew.evaluation.metrics import summarise
     from fedfew.report import SCORES, last_weights
 
-    newest = History.from_arrays({name: history.last(name)[None] for name in history.columns})
-    values = {name: float(history.last(name)) for name in ("seconds", "bytes_up", "bytes_down", "left_out")}
+    values = {name: float(history.last(name)) for name in OF_ROUNDS if name in history.columns}
     for score in SCORES:
         summary = summarise(history.last_scores(score))
         values |= {f"{score}/{name}": getattr(summary, name) for name in SUMMARY}
         values[f"{score}/loss"] = summarise(history.last(f"{score}_loss"), higher_is_better=False).mean
-    values |= {f"weights/{name}": value for name, value in last_weights(newest).items()}
-    if "g" in history.columns:
-        values["g"] = float(history.last("g"))
+    values |= {f"weights/{name}": value for name, value in last_weights(history).items()}
+    values |= {f"served/{name}": summarise(history.last(f"{PREFIX}{name}")).mean for name in own_metrics(history)}
     return values
 
 
 def final_values(run: Run, final: Mapping[str, Any]) -> dict[str, float]:
-    """The last scores under ``final/``: both accuracies, and means over clients of what else was computed in the end."""
+    """Scores of the round whose models are used under ``final/``, and means over clients of what else was computed in the end."""
     from fedfew.evaluation.metrics import summarise
 
     values = {}
     if len(run.history):
-        values = {name: value for name, value in scored_values(run.history).items() if "/" in name}
-    for name in ("macro_f1", "auc"):
+        in_use = History.from_arrays({name: run.scored(name)[None] for name in run.history.columns})
+        values = {name: value for name, value in scored_values(in_use).items() if "/" in name}
+    for name in COMPUTED:
         if final.get(name):
             values[f"served/{name}"] = summarise([math.nan if v is None else v for v in final[name]]).mean
     return _finite({f"final/{name}": value for name, value in values.items()})

@@ -34,14 +34,14 @@ def _methods(figure: Any, spec: Spec, view: View, shape: tuple[int, int]) -> Non
     for axis, column in zip(axes, view.columns, strict=False):
         _dots(axis, view, column, lines, view.scores(spec.get("score", "both")), spec.get("measure", "mean"))
         axis.set_title(for_plot(column))
-        axis.set_xlabel("test accuracy, %")
+        axis.set_xlabel(f"test {captions.score_name(view.runs_of(column))}, %")
         axis.set_yticks(range(len(lines)), [for_plot(line.label) for line in lines])
         axis.set_ylim(-0.6, len(lines) - 0.4)
     for axis in axes[len(view.columns) :]:
         axis.set_visible(False)
     what = {"mean": "mean over clients", "min": "worst client"}[spec.get("measure", "mean")]
     bars = ", bars: std over seeds" if view.seeds > 1 else ""
-    add_title(figure, spec, view, f"Test accuracy by method, {what}{bars}", view.runs)
+    add_title(figure, spec, view, f"Test {captions.score_name(view.runs)} by method, {what}{bars}", view.runs)
     add_footer(figure, axes, missing(view, view.columns))
 
 
@@ -76,24 +76,23 @@ def _published(view: View, column: str, line: Line) -> str:
 
 
 def per_client(spec: Spec, view: View) -> list[Drawing]:
-    """Accuracies of clients from worst to best, one line per method; one picture per data set."""
+    """Scores of clients from worst to best, one line per method; one picture per data set."""
     return one_per_column(spec, view, _per_client)
 
 
 def _per_client(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[str]) -> None:
     def draw(axis: Any, score: str, line: Line, style: dict[str, Any]) -> None:
         if seeds := clients(view, column, line, "{score}_score", score):
-            share, accuracy = ranked(seeds)
-            axis.plot(share, 100 * accuracy, label=for_plot(line.label), markevery=max(1, len(share) // 10), **style)
+            share, found = ranked(seeds)
+            axis.plot(share, 100 * found, label=for_plot(line.label), markevery=max(1, len(share) // 10), **style)
 
-    score_panels(figure, view, scores, "clients from worst to best, %", draw)
-    runs = [run for run in view.runs if run["column"] == column]
-    add_title(figure, spec, view, "Client by client, mean over seeds of equal rank", runs)
+    score_panels(figure, view, column, scores, "clients from worst to best, %", draw)
+    add_title(figure, spec, view, "Client by client, mean over seeds of equal rank", view.runs_of(column))
     add_footer(figure, [], missing(view, [column]))
 
 
 def ranked(seeds: Sequence[Any]) -> tuple[Any, Any]:
-    """Sorted accuracies, the mean over seeds of each rank; seeds with fewer clients are stretched to the most there are."""
+    """Sorted scores, the mean over seeds of each rank; seeds with fewer clients are stretched to the most there are."""
     most = max(len(seed) for seed in seeds)
     share = np.linspace(0, 100, most) if most > 1 else np.array([50.0])
     stretched = [np.interp(share, np.linspace(0, 100, len(seed)), np.sort(seed)) for seed in seeds]

@@ -110,8 +110,7 @@ def _curves(figure: Any, spec: Spec, view: View, column: str, scores: Sequence[s
         if found := curve(view, column, line, field, score, factor=100):
             _line(axis, found, 1, style, line.label, len(view.lines) <= MOST_BANDS)
 
-    score_panels(figure, view, scores, "round", draw)
-    runs = [run for run in view.runs if run["column"] == column]
+    score_panels(figure, view, column, scores, "round", draw)
     what = {"mean": "mean over clients", "min": "worst client", "weighted_mean": "mean weighted by samples"}
-    add_title(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", runs)
+    add_title(figure, spec, view, f"Learning curves: {what[spec.get('measure', 'mean')]}", view.runs_of(column))
     add_footer(figure, [], missing(view, [column]))

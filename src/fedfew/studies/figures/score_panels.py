@@ -1,4 +1,4 @@
-"""Accuracy over something, one line per method, one panel per score."""
+"""The score over something, one line per method, one panel per score."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedfew.studies.captions import score_name
 from fedfew.studies.figures.style import MEANING, empty_panel, ends_of, label_ends, line_styles, percent_limits
 from fedfew.studies.view import Line, View
 
@@ -16,7 +17,7 @@ DrawLine = Callable[[Any, str, Line, dict[str, Any]], None]
 """draw(axis, score, line, style): nothing where no run of this line is done."""
 
 
-def score_panels(figure: Any, view: View, scores: Sequence[str], over: str, draw: DrawLine) -> None:
+def score_panels(figure: Any, view: View, column: str, scores: Sequence[str], over: str, draw: DrawLine) -> None:
     """over: the label of the x-axis."""
     axes = np.atleast_1d(figure.subplots(1, len(scores), sharey=True))
     for axis, score in zip(axes, scores, strict=True):
@@ -30,4 +31,4 @@ def score_panels(figure: Any, view: View, scores: Sequence[str], over: str, draw
     percent_limits(axes)
     for axis in axes:
         label_ends(axis, ends_of(axis), HEIGHT)
-    axes[0].set_ylabel("test accuracy, %")
+    axes[0].set_ylabel(f"test {score_name(view.runs_of(column))}, %")

@@ -215,7 +215,8 @@ def empty_panel(axis: Any, why: str) -> None:
 
 
 def percent_limits(axes: Iterable[Any]) -> None:
-    """Limits within 0 … 100 %; to be called when everything is drawn, since axes may share their limits."""
+    """Limits within 0 … 100 %, lower where a value is (an R²); to be called when everything is drawn: axes may share limits."""
     for axis in axes:
         low, high = axis.get_ylim()
-        axis.set_ylim(max(low, -1.0), min(high, 101.0))
+        lowest = min(one.dataLim.ymin for one in axis.get_shared_y_axes().get_siblings(axis))
+        axis.set_ylim(low if lowest < 0 else max(low, -1.0), min(high, 101.0))

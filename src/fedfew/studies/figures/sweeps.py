@@ -1,4 +1,4 @@
-"""Figures along an axis of a grid: accuracy by K, by μ, by local epochs."""
+"""Figures along an axis of a grid: the score by K, by μ, by local epochs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = {"models": "number of server models, K", "mu": "smoothing parameter, μ"
 
 
 def accuracy_by_k(spec: Spec, view: View) -> list[Drawing]:
-    """Accuracy against K: mean, from worst to best client, and methods without K as dashed lines."""
+    """The score against K: mean, from worst to best client, and methods without K as dashed lines."""
     return _accuracy(spec, view, spec.get("by", "models"))
 
 
@@ -68,7 +68,9 @@ def _paint(figure: Any, spec: Spec, view: View, by: str, panels: Sequence[tuple[
     percent_limits(axis for axis, _ in drawn)
     for axis, (column, score) in drawn:
         label_ends(axis, _levels(axis, view, column, score, by, measure), PANEL - 0.6)
-    add_title(figure, spec, view, f"Accuracy by {AXES.get(by, by)}: {MEASURES[measure].head}", view.runs)
+    called = captions.score_name(view.runs)
+    what = f"{called[0].upper()}{called[1:]} by {AXES.get(by, by)}: {MEASURES[measure].head}"
+    add_title(figure, spec, view, what, view.runs)
     add_footer(figure, axes, missing(view, view.columns))
 
 
@@ -92,6 +94,7 @@ def panel(axis: Any, view: View, column: str, score: str, by: str, measure: str)
     if not any(len(values(view, column, line, measure, score)) for line in view.lines):
         empty_panel(axis, "no run is done yet")
     _finish(axis, place, by, along)
+    axis.set_ylabel(f"test {captions.score_name(view.runs_of(column))}, %")
 
 
 def _levels(axis: Any, view: View, column: str, score: str, by: str, measure: str) -> list[tuple[float, float, str, str]]:
@@ -120,7 +123,6 @@ def _finish(axis: Any, place: Mapping[Any, float], by: str, along: Sequence[Swee
         labels = [f"{value} × {rounds[value]}" if rounds[value] else str(value) for value in place]
         axis.set_xticks(list(place.values()), labels)
     axis.set_xlabel(NAMES.get(by, by))
-    axis.set_ylabel("test accuracy, %")
     axis.tick_params(labelleft=True)
 
 

@@ -26,7 +26,7 @@ OPTIONS: dict[str, options.Options] = {
     "medical": {"score": options.SCORE},
     "jain": {"score": options.SCORE},
     "by-point": {"score": options.SCORE, "measures": options.SOME_MEASURES},
-    "significance": {"score": options.SCORE, "measure": options.MEASURE, "each": options.YES_OR_NO},
+    "significance": {"score": options.SCORE, "measure": options.COMPARED, "each": options.YES_OR_NO},
     "costs": {},
 }
 

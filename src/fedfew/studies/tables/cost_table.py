@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from fedfew.studies import captions
@@ -36,7 +37,8 @@ def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
         name=captions.name(spec, view, column),
         title=title,
         caption="MB, optimiser steps and passes over the training data: of the mean client in one round. Models: how many the "
-        "server stores, a client keeps from round to round, a client runs to predict one sample. Counted, not measured.",
+        "server stores, a client keeps from round to round, a client runs to predict one sample. Counted, not measured. "
+        "Mean over seeds; (±): standard deviation over seeds (sample), where they differ.",
         protocol=view.protocol,
         columns=tuple(head for head, _, _ in COUNTED.values()),
         rows=tuple((label, _row(view, column, line)) for label, line in zip(labels(lines), lines, strict=True)),
@@ -46,8 +48,11 @@ def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
 
 
 def _row(view: View, column: str, line: Line) -> tuple[Cell, ...]:
-    """Costs do not depend on the seed: those of any run that is done."""
     counted = [json.loads(run["cost"]) for run in view.done(column, line) if run["cost"]]
     if not counted:
         return tuple(Cell(None, note="not run") for _ in COUNTED)
-    return tuple(Cell(factor * counted[0][name], seeds=len(counted)) for name, (_, factor, _) in COUNTED.items())
+    return tuple(_cell([factor * cost[name] for cost in counted]) for name, (_, factor, _) in COUNTED.items())
+
+
+def _cell(values: Sequence[float]) -> Cell:
+    return Cell(fmean(values), over_seeds=stdev(values) if len(set(values)) > 1 else None, seeds=len(values))

@@ -51,9 +51,9 @@ def significance(spec: Mapping[str, Any], results: Results, study: str) -> list[
 
 
 def compared(view: View, column: str, measure: Measure, score: str) -> Compared:
-    values = {line: _values(view, column, line, measure, score) for line in view.lines}
+    values = {line: seeds_of(view, column, line, measure, score) for line in view.lines}
     best = _best(values, measure)
-    tests = {line: _paired(values[line], values[best]) for line in values if best and line != best}
+    tests = {line: paired_seeds(values[line], values[best]) for line in values if best and line != best}
     t_tests = dict(zip(tests, holm([test.t_test if test else None for test in tests.values()]), strict=True))
     flips = dict(zip(tests, holm([test.sign_flips if test else None for test in tests.values()]), strict=True))
     return Compared(values, best, tests, t_tests, flips)
@@ -95,18 +95,19 @@ def _short(view: View, spec: Mapping[str, Any], name: str, score: str) -> TableD
     )
 
 
-def _values(view: View, column: str, line: Line, measure: Measure, score: str) -> Seeds:
+def seeds_of(view: View, column: str, line: Line, measure: Measure, score: str) -> Seeds:
+    """The values of the runs that are done, by seed."""
     return {run["seed"]: value for run in view.done(column, line) if (value := measure.of(run, score)) is not None}
 
 
 def _best(values: Mapping[Line, Seeds], measure: Measure) -> Line | None:
     """By the mean, among those with seeds enough for a test."""
-    sign = measure.better or 1
     candidates = [line for line, seeds in values.items() if len(seeds) >= LEAST_SEEDS]
-    return max(candidates, key=lambda line: sign * fmean(values[line].values()), default=None)
+    return max(candidates, key=lambda line: measure.better * fmean(values[line].values()), default=None)
 
 
-def _paired(ours: Seeds, best: Seeds) -> Paired | None:
+def paired_seeds(ours: Seeds, best: Seeds) -> Paired | None:
+    """Over the seeds that both have; None where these are too few."""
     common = sorted(ours.keys() & best.keys())
     return paired([ours[s] for s in common], [best[s] for s in common]) if len(common) >= LEAST_SEEDS else None
 

@@ -1,6 +1,6 @@
 // Charts of lines and of dots, in SVG.
 
-const MARGIN = { left: 46, right: 12, top: 10, bottom: 34 };
+const MARGIN = { left: 46, right: 12, top: 10, bottom: 34 }; // left: wider where names of ticks need it
 
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
@@ -26,19 +26,21 @@ function axes(host, { x, y, xLabel, yFormat, xTicks, whole }) {
   const width = host.clientWidth, height = host.clientHeight;
   const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
   const span = x[1] - x[0] || 1;
-  const px = (v) => MARGIN.left + ((v - x[0]) / span) * (right - MARGIN.left);
+  const heights = ticks(y[0], y[1], height < 150 ? 2 : height < 250 ? 4 : 5);
+  const left = Math.max(MARGIN.left, 12 + 6.8 * Math.max(...heights.map((v) => yFormat(v).length)));
+  const px = (v) => left + ((v - x[0]) / span) * (right - left);
   const py = (v) => bottom - ((v - y[0]) / (y[1] - y[0])) * (bottom - MARGIN.top);
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
-  for (const v of ticks(y[0], y[1], height < 150 ? 2 : height < 250 ? 4 : 5)) {
-    root.append(svg("line", { class: "gridline", x1: MARGIN.left, x2: right, y1: py(v), y2: py(v) }),
-      svg("text", { class: "tick", x: MARGIN.left - 6, y: py(v) + 4, "text-anchor": "end" }, yFormat(v)));
+  for (const v of heights) {
+    root.append(svg("line", { class: "gridline", x1: left, x2: right, y1: py(v), y2: py(v) }),
+      svg("text", { class: "tick", x: left - 6, y: py(v) + 4, "text-anchor": "end" }, yFormat(v)));
   }
   const shown = xTicks || ticks(x[0], x[1], Math.max(2, Math.floor(width / 110))).filter((v) => !whole || Number.isInteger(v));
   for (const v of shown) root.append(svg("text", { class: "tick", x: Math.min(px(v), width - 4 * grouped(v).length), y: bottom + 16, "text-anchor": "middle" }, grouped(v)));
-  root.append(svg("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }),
+  root.append(svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
     svg("text", { class: "tick name", x: right, y: height - 3, "text-anchor": "end" }, xLabel));
   host.replaceChildren(root);
-  return { root, px, py, right, bottom };
+  return { root, px, py, left, right, bottom };
 }
 
 function path(x, values, px, py) {

@@ -67,9 +67,9 @@ function clientCharts(doc, client) {
   const whose = doc.rows.binned ? `mean of its bin of ${many(doc.rows.size[row], "client")}` : "its own";
   const parts = [];
   const scores = { served: column(doc.maps.served), adapted: column(doc.maps.adapted) };
-  const first = figure(`Accuracy over rounds (${whose})`, "mid");
+  const first = figure(`Test ${doc.run.score} over rounds (${whose})`, "mid");
   lineChart(first, {
-    label: `Accuracy of ${calledClient(doc, client)}`, x: doc.rounds, format: (v) => `${plain(100 * v)} %`,
+    label: `Test ${doc.run.score} of ${calledClient(doc, client)}`, x: doc.rounds, format: (v) => `${plain(100 * v)} %`,
     series: ["served", "adapted"].map((score) => ({ values: scores[score], look: score })),
     tell: (i) => `round ${grouped(doc.rounds[i])}: served ${percent(scores.served[i])}, adapted ${percent(scores.adapted[i])}`,
   });

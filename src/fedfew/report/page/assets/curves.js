@@ -26,7 +26,7 @@ function showClients(doc) {
   const size = order.length > 2000 ? 1 : order.length > 400 ? 1.6 : order.length > 80 ? 3 : 4.5;
   const y = extent([served, adapted]);
   let place = null, line = null;
-  const px = (rank) => MARGIN.left + ((rank + 0.5) / order.length) * (place.right - MARGIN.left);
+  const px = (rank) => place.left + ((rank + 0.5) / order.length) * (place.right - place.left);
   const words = (rank) => {
     const i = order[rank];
     return `${clientName(doc, i)}: served ${percent(served[i])}, adapted ${percent(adapted[i])}` + (doc.models > 1 ? `, model ${plain(choice[i])}` : "");
@@ -50,7 +50,7 @@ function showClients(doc) {
     kind: "chart",
     at: (event) => {
       const box = part.host.getBoundingClientRect();
-      const rank = Math.floor(((event.clientX - box.left - MARGIN.left) / (place.right - MARGIN.left)) * order.length);
+      const rank = Math.floor(((event.clientX - box.left - place.left) / (place.right - place.left)) * order.length);
       return Math.max(0, Math.min(order.length - 1, rank));
     },
     move: (here, key) => along(here, key, order.length),

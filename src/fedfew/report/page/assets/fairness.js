@@ -14,7 +14,7 @@ function showFairness(doc) {
   const points = (v) => (known(v) ? plain(100 * v) : "–");
   bodyOf("fairness").replaceChildren(
     el("div", { class: "pair" },
-      over("Jain's index", "jain", (v) => plain(v, 3), { words: (v) => plain(v, 4) }),
+      ...(doc.curves.served.jain.some(known) ? [over("Jain's index", "jain", (v) => plain(v, 3), { words: (v) => plain(v, 4) })] : []),
       over("Standard deviation over clients, points", "std", points, { floor: 0 }),
       over("Mean of the worst tenth", "worst_tenth", (v) => `${points(v)} %`, { words: (v) => percent(v) }),
       ...(worstScore(doc) < 0 ? [] : [lorenz(doc)])),

@@ -8,6 +8,7 @@ const distinct = (list, name) => [...new Set(list.map((item) => item[name]))];
 function showStudySummary(doc) {
   const { study, summary } = doc;
   byId("title").textContent = doc.title;
+  document.querySelectorAll(".score-name").forEach((node) => (node.textContent = summary.score));
   byId("subtitle").textContent = [`study ${study.name}`, summary.runs && many(summary.runs, "run"), summary.protocols.length && `protocol ${summary.protocols.join(" and ")}`,
     study.folder && `folder ${study.folder}`].filter(Boolean).join(" · ");
   const tiles = summary.runs ? [
