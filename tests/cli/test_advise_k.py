@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import fedfew
-from fedfew.cli.advise_k import parse
+from fedfew.cli.advise_k import _held_out, parse
+from fedfew.training.settings import Settings
 from tests import helpers
 
 SMALL = ["--rounds", "3", "--clients", "4", "--device", "cpu", "--engine", "stacked", "--seeds", "2", "--ks", "1-2"]
@@ -48,6 +50,12 @@ def test_it_says_which_and_why_and_goes_on_where_it_was() -> None:
     assert set(document["ks"]) == {"1", "2"}
     assert document["why"][0] in first.stdout.replace("\n", "")
     assert "is not empty" in call(*SMALL, "--folder", "advice", code=2).stderr.replace("\n", " ")
+
+
+def test_held_out_samples_of_a_prepared_federation() -> None:
+    path = fedfew.data.write_prepared(fedfew.data.load("digits", clients=4), "a.fed")
+    federation = _held_out(Settings(dataset=str(path)), 0.2, Console())
+    assert federation.test.count.tolist() == [round(0.2 * n) for n in fedfew.data.load(path).train.count.tolist()]
 
 
 def test_held_out_samples_come_from_the_training_data() -> None:

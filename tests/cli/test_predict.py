@@ -173,12 +173,12 @@ def test_rows_of_an_archive_without_a_client_are_one_client() -> None:
     x, site = np.arange(40, dtype=np.float32)[:, None] % 7, np.repeat([1.0, np.nan], 20)
     np.savez("d.npz", x=x, y=(x[:, 0] > 3) == (np.arange(40) < 20), site=site)
     data = fedfew.data.load("d.npz", client="site")
-    assert data.client_names == ("1.0", "(missing)")
+    assert data.client_names == ("1", "(missing)")
     assert "20 rows have no value in site: they are one client, (missing)" in data.about["notes"]
     run = fedfew.train(data, "linear", "local", **SHORT)
     run.save("run")
     found = rows(call("predict", "run", "--data", "d.npz").stdout)
-    assert [row["client"] for row in found] == ["1.0"] * 20 + ["(missing)"] * 20
+    assert [row["client"] for row in found] == ["1"] * 20 + ["(missing)"] * 20
     assert [row["prediction"] for row in found] == [str(one) for one in run.predict(x, client=site).tolist()]
     earlier = replace(run.data, client_names=("1.0", "nan"))  # as gaps were called before
     assert earlier.client_numbers(site, 2) == run.data.client_numbers(site, 2)

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import fedfew
 from fedfew import export
 from tests.helpers import call, refused
 
 DATA = fedfew.data.digits(clients=3)
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedrep", "local", "fedfew"])
@@ -32,8 +37,15 @@ def test_each_client_has_the_model_that_was_scored(method: str, tmp_path: Path) 
 
 def test_what_has_no_model_per_client_is_refused(tmp_path: Path) -> None:
     memory = fedfew.train(DATA, "mlp", "knnper", rounds=1, device="cpu")
-    with pytest.raises(ValueError, match="clients of knnper predict with more than a model"):
-        export.write_personal(memory, tmp_path / "e")
+    for write in (export.write, export.write_personal):
+        with pytest.raises(ValueError, match=r"clients of knnper predict with more than a model.*: predict from the run"):
+            write(memory, tmp_path / "e")
+    own = fedfew.train(DATA, normalised, "fedfew", rounds=1, serve="mixture", batch_norm="local", device="cpu")
+    for write in (export.write, export.write_personal):
+        with pytest.raises(ValueError, match=r"mixtures of models of their own: --distil .*, or predict from the run"):
+            write(own, tmp_path / "e")
+    found = export.read(export.write_distilled(own, DATA, tmp_path / "e", epochs=1), normalised)
+    assert found.predict(DATA.test.of(0)[0].numpy(), client=0).shape == (len(DATA.test.of(0)[0]),)
     mixed = fedfew.train(DATA, "linear", "fedfew", rounds=1, serve="mixture", device="cpu")
     with pytest.raises(ValueError, match=r"mixtures of the server's models.*export without --personal .*, or with --distil"):
         export.write_personal(mixed, tmp_path / "e")

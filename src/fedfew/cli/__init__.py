@@ -5,6 +5,7 @@ A command's file is loaded when the command is called: ``fedfew --help`` needs n
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -124,6 +125,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a ? rather than a crash
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # the interpreter's own streams have it
     warnings.showwarning = errors.show_warning
+    logging.getLogger("fedfew.data").addHandler(logging.NullHandler())  # the commands print notes about data themselves
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     completing = "_FEDFEW_COMPLETE" in os.environ  # by the shell, whose words are elsewhere
     program(None if completing else next(iter(words), ""))()

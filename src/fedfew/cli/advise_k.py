@@ -131,12 +131,15 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
 def _held_out(settings: Settings, share: float, console: Console) -> Federation:
     """Split by the data set's own rules (patients stay together) if it is partitioned here; else from the training samples."""
     from fedfew.data.division import TEST_SHARE
+    from fedfew.data.prepared import is_prepared
     from fedfew.evaluation.choosing_k import held_out
 
     if not 0 < share < 1:
         raise ValueError(f"hold_out must lie between 0 and 1, not {share}")
     rest = 1 - (TEST_SHARE if settings.test_share is None else settings.test_share)
-    return held_out(load_data(replace(settings, val_share=share * rest), console), share, settings.data_seed)
+    if not is_prepared(settings.dataset):
+        settings = replace(settings, val_share=share * rest)
+    return held_out(load_data(settings, console), share, settings.data_seed)
 
 
 def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: float, resume: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable
-from fedfew.util.spelling import counted
+from fedfew.util.spelling import closest, counted
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
@@ -127,10 +126,8 @@ def _refuse(context: typer.Context) -> None:
         after = word[2:].replace("-", "_")
         raise ValueError(f"there is no flag {word}; a hyperparameter follows its method: --methods {owners[0]}:{after}=…")
     known = [flag for parameter in context.command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
-    meant = difflib.get_close_matches(word, known, n=1)
-    raise ValueError(
-        f"there is no flag {word}; " + (f"did you mean {meant[0]}?" if meant else "'fedfew compare --help' lists them")
-    )
+    meant = closest(word, known)
+    raise ValueError(f"there is no flag {word}; " + (f"did you mean {meant}?" if meant else "'fedfew compare --help' lists them"))
 
 
 def _specs(given: str | None, kept: str, folder: Path | None, resume: bool) -> str:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors
-from fedfew.cli.show import OwnMethod, OwnModel, load, own_factory
+from fedfew.cli.show import OwnLoss, OwnMethod, OwnModel, load, own_factory, own_loss
 from fedfew.util.files import check_writable, write_atomically
 from fedfew.util.printable import for_csv, printable
 
@@ -57,6 +57,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     model: OwnModel = None,
     method: OwnMethod = None,
+    loss: OwnLoss = None,
 ) -> None:
     """Predict the classes of new data: raw data in, names out. For other tasks: the numbers, or 0 and 1 per label.
 
@@ -75,7 +76,7 @@ def predict(
             "--client names a client of the training, --labels is for a client that took no part, --new-client for one without "
             "labels: give one of them"
         )
-    found = _opened(source, model, method)
+    found = _opened(source, model, method, loss)
     new = new_data.read(data, found.data.kind, found.data.columns)
     notes = list(new.notes)
     if labels is not None:
@@ -127,7 +128,7 @@ def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]
     return {name: [f"{value:.6g}" for value in column] for name, column in zip(names, columns, strict=True)}
 
 
-def _opened(source: Path, model: str | None, method: str | None) -> Predictor:
+def _opened(source: Path, model: str | None, method: str | None, loss: str | None) -> Predictor:
     """Nothing that the folder or file names is imported: code of the user's own comes from the flags alone."""
     from fedfew import export
     from fedfew.export import model_file
@@ -135,7 +136,7 @@ def _opened(source: Path, model: str | None, method: str | None) -> Predictor:
     factory = own_factory(model)
     if source.is_file():
         return model_file.selected(source, factory)
-    return export.read(source, factory) if export.is_export(source) else load(source, model, method)
+    return export.read(source, factory, own_loss(loss)) if export.is_export(source) else load(source, model, method, loss)
 
 
 def _clients(source: Predictor, new: NewData, path: Path) -> list[str] | None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, flags, selection
-from fedfew.cli.show import OwnMethod, OwnModel
+from fedfew.cli.show import OwnLoss, OwnMethod, OwnModel
 from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def select(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     model: OwnModel = None,
     method: OwnMethod = None,
+    loss: OwnLoss = None,
     json: flags.Json = False,
 ) -> None:
     """Choose the model that fits new data best: for a site that took no part in the training.
@@ -63,7 +64,7 @@ def select(
     from fedfew.tasks import recorded_task
 
     selection.check_output(output, force)
-    source = selection.find(folder, model, method)
+    source = selection.find(folder, model, method, loss)
     x, y, groups, record = selection.read(data, source, label, group)
     training = source.training(adapt_epochs, lr, batch_size) if adapt_epochs else None
     console = Console(stderr=json, highlight=False, soft_wrap=True)
@@ -82,7 +83,7 @@ def select(
             seed=seed,
             on_epoch=on_epoch,
             task=source.about.get("task"),
-            loss=source.settings.get("loss", "auto"),
+            loss=source.criterion,
         )
     called = recorded_task({"federation": source.about}).score
     document = _document(joined, len(y), called) | {"source": source.name, "training": _training(training)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfolder
-from fedfew.cli.show import load, own_factory
+from fedfew.cli.show import load, own_factory, own_loss
 from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fedfew.engines import LocalTraining
     from fedfew.evaluation.selection import Joined
+    from fedfew.tasks import Criterion
     from fedfew.training.data_record import DataRecord
 
 
@@ -29,6 +30,7 @@ class Source:
     settings: dict[str, Any]  # of the training
     name: dict[str, Any]  # where the models come from, for the note in the file written
     data: DataRecord  # names and preprocessing
+    criterion: Criterion  # the loss to compare them by
     users: list[list[str]] | None  # of each model, the names of the clients that use it, where known
 
     def training(self, epochs: int, lr: float | None, batch_size: int | None) -> LocalTraining:
@@ -40,16 +42,17 @@ class Source:
         return LocalTraining.taken_from(self.settings, local_epochs=epochs, **changes)
 
 
-def find(folder: Path, model: str | None, method: str | None = None) -> Source:
+def find(folder: Path, model: str | None, method: str | None = None, loss: str | None = None) -> Source:
     """The models in the folder of an export (every file of which is checked) or of a run."""
     from fedfew import export
 
     if export.is_export(folder):
-        found = export.read(folder, own_factory(model))
+        found = export.read(folder, own_factory(model), own_loss(loss))
         listed = [row.get("client_names") for row in found.card["models"]]
         users = [names or [] for names in listed] if any(listed) else None
-        return Source(found.models, found.card["model"], found.card["training"], {"card_sha256": found.sha256}, found.data, users)
-    run = load(folder, model, method)
+        about, settings = found.card["model"], found.training_settings
+        return Source(found.models, about, settings, {"card_sha256": found.sha256}, found.data, found.criterion, users)
+    run = load(folder, model, method, loss)
     if not run.models:
         raise ValueError(f"{run.settings['method']['name']} keeps no whole models on the server: there are none to choose from")
     about = export.model_about(run, runfolder.about_data(folder))
@@ -59,7 +62,8 @@ def find(folder: Path, model: str | None, method: str | None = None) -> Source:
         users = [
             [name for name, k in zip(run.client_names, choice, strict=True) if k == model] for model in range(len(run.models))
         ]
-    return Source(run.models, about, run.settings, {"run": folder.name, "round": run.round}, run.data, users)
+    origin: dict[str, Any] = {"run": folder.name, "round": run.round}
+    return Source(run.models, about, run.settings, origin, run.data, run.criterion, users)
 
 
 def read(

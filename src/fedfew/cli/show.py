@@ -27,6 +27,12 @@ OwnMethod = Annotated[
     str | None,
     typer.Option("--method", help="module:Class, for a run made with a method of your own; it is imported.", show_default=False),
 ]
+OwnLoss = Annotated[
+    str | None,
+    typer.Option(
+        "--loss", help="module:function, for models trained with a loss of your own; it is imported.", show_default=False
+    ),
+]
 
 MAIN = ("lr", "batch_size", "local_epochs", "optimizer", "seed", "engine")  # settings that are shown in any case
 
@@ -81,14 +87,14 @@ def _show_classes(run: Run, client: str | None, console: Console, json: bool) ->
     console.print(class_tables.scores(matrix, names, whose), class_tables.confusion(matrix, names))
 
 
-def load(folder: Path, model: str | None, method: str | None = None) -> Run:
+def load(folder: Path, model: str | None, method: str | None = None, loss: str | None = None) -> Run:
     """The run in a folder. Nothing that the folder names is imported: code of the user's own comes from the flags alone."""
     import fedfew
     from fedfew.training.own_method import import_method
 
     if method is not None:
         import_method(method)
-    return fedfew.load(folder, own_factory(model))
+    return fedfew.load(folder, own_factory(model), own_loss(loss))
 
 
 def own_factory(model: str | None) -> Any:
@@ -96,6 +102,13 @@ def own_factory(model: str | None) -> Any:
     from fedfew.training.from_settings import find_model
 
     return find_model(model) if model and ":" in model else None
+
+
+def own_loss(loss: str | None) -> Any:
+    """The function that ``--loss module:function`` names."""
+    from fedfew.util.imports import find_function
+
+    return None if loss is None else find_function(loss, "loss")
 
 
 def _require_rounds(run: Run) -> None:

@@ -83,7 +83,7 @@ def checked_outputs(models: Sequence[nn.Module], x: Any, pixels: Pixels, label_p
     if len(inputs) == 0:
         raise ValueError("x is empty: at least one sample is needed to choose by")
     with torch.no_grad():
-        return min(int(module.eval()(inputs[:1]).shape[-1]) for module in models)
+        return min(int(module.eval()(inputs[:2]).shape[-1]) for module in models)  # BatchNorm of a batch needs two
 
 
 def inputs_of(x: Any, pixels: Pixels) -> Tensor:

@@ -30,7 +30,7 @@ from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.served import ServedModel
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
-from fedfew.tasks import LossFunction, TaskName
+from fedfew.tasks import Criterion, LossFunction, TaskName
 from fedfew.training import batch_norm_policy, task_settings, unlabelled
 from fedfew.training.class_weights import with_class_weights
 
@@ -111,7 +111,7 @@ def join(
     seed: int = 0,
     on_epoch: Callable[[int, Fit], None] | None = None,
     task: TaskName | None = None,
-    loss: str | LossFunction = "auto",
+    loss: str | LossFunction | Criterion = "auto",
 ) -> Joined:
     """Choose the model that fits these samples best and, where ``training`` is given, go on training it.
 
@@ -158,7 +158,7 @@ def join(
     classes = 1 + int(y.max()) if task == "classification" and numbered else None  # one client need not have the first
     here = Federation.from_arrays([(x[at], y[at])], [(x[out], y[out])], classes=classes, task=task)
     own = replace(here.train, pixels=pixels, log_prior=None if prior is None else prior[None])
-    trained = _adapted(module, replace(here, train=own), training, seed, score, on_epoch)
+    trained = _adapted(module, outputs, replace(here, train=own), training, seed, score, on_epoch)
     joined = replace(plain, after=score(trained))
     assert joined.after is not None
     if not math.isfinite(joined.after.loss) and keep_adapted:
@@ -195,6 +195,7 @@ def hold_out(y: NDArray[Any], share: float, groups: Any = None, seed: int = 0) -
 
 def _adapted(
     module: nn.Module,
+    outputs: int,
     here: Federation,
     training: LocalTraining,
     seed: int,
@@ -205,8 +206,7 @@ def _adapted(
     policy = "batch" if uses_batch_statistics(module) else "average"
     batch_norm_policy.check(policy, module, LocalOnly(), here, training.batch_size)
     check_augment(training, here.train)
-    classes = module.eval()(here.train.inputs(torch.tensor([0]))).shape[-1]
-    here = with_class_weights(here, training, classes)
+    here = with_class_weights(here, training, outputs)
     engine = Sequential(module, replace(training, schedule="constant", warmup_rounds=0), seed)  # here are no rounds
     trained = copy.deepcopy(module)
     params: Tree = {name: t.detach()[None, None].clone() for name, t in replica_state(module).items()}

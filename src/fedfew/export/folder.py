@@ -29,6 +29,7 @@ from fedfew.data.tokens import Tokens
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
 from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export
+from fedfew.methods import METHODS, Method
 from fedfew.stack import tensor
 from fedfew.training import privacy
 from fedfew.training.data_record import DataRecord
@@ -82,6 +83,7 @@ def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str
     """The export of a run, its models written in this way."""
     place, modules = Path(folder), kind.modules(run)
     if not modules:
+        check_one_model_each(run)
         raise ValueError(
             f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export; --personal "
             "(fedfew.export.write_personal) writes the model of each client"
@@ -106,6 +108,18 @@ def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str
         card["files"] = {name: sha256_of(partial / name) for name in names}
         (partial / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return place
+
+
+def check_one_model_each(run: Run) -> None:
+    """Refuse a run whose clients do not predict with one model, or with models of the server's."""
+    name = run.settings["method"]["name"]
+    if name in METHODS and METHODS[name].around is not Method.around:
+        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
+    if run.state.mixture is not None and run.state.mixture.shape[1] > 1 and not run.serves_server_models:
+        raise ValueError(
+            "clients predict with mixtures of models of their own: --distil (fedfew.export.write_distilled) makes one model per "
+            "client, or predict from the run"
+        )
 
 
 def anonymised(data: DataRecord) -> DataRecord:

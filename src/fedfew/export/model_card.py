@@ -12,6 +12,11 @@ from fedfew.util.printable import for_markdown, shortened
 from fedfew.util.spelling import counted
 
 LISTED = 10  # names of clients per model
+PREDICTED = {  # what predict gives
+    "classification": "the labels; predict_proba gives probabilities of classes",
+    "regression": "the numbers",
+    "multi-label": "0 or 1 for each label; predict_proba gives probabilities",
+}
 OF_SINGLE_CLIENTS = {
     "choice": "the model each uses",
     "mixture": "the weights of its mixture",
@@ -115,7 +120,8 @@ def _scores(card: Mapping[str, Any]) -> str:
     rows = ["| score | mean ± std over clients | worst client | best client | clients |", "|---|---|---|---|---|"]
     for name in ("served", "adapted"):
         if (s := scores[name]) is not None:
-            rows.append(f"| {name} | {s['mean']:.1%} ± {100 * s['std']:.1f} | {s['min']:.1%} | {s['max']:.1%} | {s['clients']} |")
+            mean, worst, best = (_value(card, s[which]) for which in ("mean", "min", "max"))
+            rows.append(f"| {name} | {mean} ± {_value(card, s['std']).rstrip('%')} | {worst} | {best} | {s['clients']} |")
     of_whom = (
         "served: the model as it is here. adapted: after a client's own local training, which is not part of this folder."
         if card["scores_are_of_these_models"]
@@ -130,6 +136,11 @@ def _scores(card: Mapping[str, Any]) -> str:
 def _score(card: Mapping[str, Any]) -> str:
     name = recorded_task({"federation": card["model"]}).score
     return name[0].upper() + name[1:]
+
+
+def _value(card: Mapping[str, Any], score: float) -> str:
+    """Shares in per cent, R² and 1/perplexity as they are."""
+    return f"{score:.1%}" if card["model"]["task"] in ("classification", "multi-label") else f"{score:.3f}"
 
 
 def _as_served(card: Mapping[str, Any]) -> str:
@@ -207,45 +218,88 @@ def _settings(card: Mapping[str, Any]) -> str:
 def _use(card: Mapping[str, Any]) -> str:
     model = card["model"]
     own = ":" in model["name"]
-    argument = ", model=your_factory" if own else ""
-    flag = " --model module:factory" if own else ""
     module = f"{for_markdown(model['name'])}, a module of the authors' own" if own else f"fedfew's `{model['name']}`"
-    plain = adapter_card.serving(card) if "adapters" in card else _plain_file()
-    one = "" if "adapters" in card else f'  # or one model as it is: fedfew.load_model("models/model-0.safetensors"{argument})'
-    prior = ""
-    if card["training"].get("label_prior") == "client":
-        prior = f"\nmodule = export.with_prior(frequencies{_number(card)})  # of a client whose label frequencies you know"
-    return f"""The module is {module} ({card["parameters"]:,} parameters). To predict, for a client of the training, or for a new
-one with some labelled data; and to find the model that fits new data best, with scores:
+    return f"""The module is {module} ({card["parameters"]:,} parameters). On the command line, where `select`
+finds the model that fits new data best, with scores:
 ```
-fedfew predict THIS_FOLDER --data new.csv --client NAME -o predictions.csv{flag}
-fedfew predict THIS_FOLDER --data new.csv --labels mine.csv -o predictions.csv{flag}
-fedfew select THIS_FOLDER --data mine.csv --adapt-epochs 3 -o model.safetensors{flag}
+{_commands(card)}
 ```
 Data are given as in the training: a table, texts, images, or a `.npz` with the arrays `x` and `y`. In Python:
 ```python
-import fedfew
-
-export = fedfew.export.read("THIS_FOLDER"{argument})
-export.predict(new, client="NAME")  # names of classes; predict_proba gives probabilities
-export.for_new_client(mine, labels).predict(new)
-module = export.model_of("NAME"){one}{prior}
+{_python(card)}
 ```
-{plain}
+{adapter_card.serving(card) if "adapters" in card else _plain_file(card)}
 `card.json` holds the SHA-256 of every other file; `fedfew select` checks them. That finds damage. Against somebody who alters
 the card as well, compare its own SHA-256 with one that reached you by another way."""
 
 
-def _number(card: Mapping[str, Any]) -> str:
-    return ", model=0" if len(card["models"]) > 1 else ""
+def _own_loss(card: Mapping[str, Any]) -> bool:
+    """Were the models trained with a loss function of the authors' own? A new client's model is chosen by it."""
+    return ":" in str(card["training"].get("loss", "auto"))
 
 
-def _plain_file() -> str:
-    return """or without fedfew, as a plain state dict:
+def _client(card: Mapping[str, Any]) -> str | None:
+    """How a client of the training is named here; None where the models that clients use are not known here."""
+    known = card.get("of_single_clients", ())
+    return None if "choice" not in known else "NAME" if "names" in known else "0"
+
+
+def _alone(card: Mapping[str, Any]) -> bool:
+    """Is there one model here that all clients use as it is?"""
+    prior = card["training"].get("label_prior", "none") != "none"
+    return len(card["models"]) == 1 and card["scores_are_of_these_models"] and not prior
+
+
+def _commands(card: Mapping[str, Any]) -> str:
+    flags = " --model module:factory" if ":" in card["model"]["name"] else ""
+    flags += " --loss module:function" if _own_loss(card) else ""
+    lines = [f"fedfew select THIS_FOLDER --data mine.csv --adapt-epochs 3 -o model.safetensors{flags}"]
+    if card["model"]["task"] != "language-modelling":
+        predict, client = f"fedfew predict THIS_FOLDER --data new.csv -o predictions.csv{flags}", _client(card)
+        lines.append(f"{predict} --labels mine.csv  # of a client that took no part")
+        if client or _alone(card):
+            lines.append(f"{predict}{f' --client {client}' if client else ''}")
+    return "\n".join(reversed(lines))
+
+
+def _python(card: Mapping[str, Any]) -> str:
+    model, client = card["model"], _client(card)
+    argument = ", model=your_factory" if ":" in model["name"] else ""
+    loss = ", loss=your_loss" if _own_loss(card) else ""
+    name = '"NAME"' if client == "NAME" else client
+    lines = ["import fedfew", "", f'export = fedfew.export.read("THIS_FOLDER"{argument}{loss})']
+    if model["task"] == "language-modelling":
+        texts = "mine" if "tokenizer" in card["data"] else "mine, mine_with_padding_at_minus_100"
+        lines.append(f"module = export.for_new_client({texts}).module  # of a client that took no part")
+    else:
+        if client or _alone(card):
+            lines.append(f"export.predict(new{f', client={name}' if client else ''})  # {PREDICTED[model['task']]}")
+        lines.append("export.for_new_client(mine, labels).predict(new)  # of a client that took no part")
+    if client:
+        lines.append(f"module = export.model_of({name})  # as it was scored")
+    if "adapters" not in card:
+        lines.append(f'module = fedfew.load_model("THIS_FOLDER/models/model-0.safetensors"{argument})  # one model as it is')
+    if card["training"].get("label_prior") == "client":
+        number = ", model=0" if len(card["models"]) > 1 else ""
+        lines.append(f"module = export.with_prior(frequencies{number})  # of a client whose label frequencies you know")
+    return "\n".join(lines)
+
+
+def _plain_file(card: Mapping[str, Any]) -> str:
+    if card["model"].get("adapters"):
+        return """For use without fedfew, the adapters are merged into a plain module:
+```python
+from safetensors.torch import load_model, save_model
+
+save_model(fedfew.adapters.merged(export.models[0]), "plain.safetensors")
+load_model(your_module, "plain.safetensors")
+```"""
+    statistics = " with `track_running_stats=False` in its BatchNorm layers" if card["model"]["batch_norm"] == "batch" else ""
+    return f"""Without fedfew, each file is a plain state dict of the module{statistics}:
 ```python
 from safetensors.torch import load_file
 
-module.load_state_dict(load_file("models/model-0.safetensors"))
+your_module.load_state_dict(load_file("THIS_FOLDER/models/model-0.safetensors"))
 ```"""
 
 

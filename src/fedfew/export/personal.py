@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfew.export.folder import WholeModels, write_as
-from fedfew.methods import METHODS, Method
+from fedfew.export.folder import WholeModels, check_one_model_each, write_as
 from fedfew.models.served import ServedModel
 from fedfew.stack import tensor
 from fedfew.training.run import Run
@@ -22,9 +21,7 @@ def write_personal(run: Run, folder: str | Path, *, about: Mapping[str, Any] | N
     For methods whose clients have models, or parts of models, of their own (Ditto, FedRep, …), which :func:`fedfew.export.write`
     does not have. about, force: as there.
     """
-    name = run.settings["method"]["name"]
-    if name in METHODS and METHODS[name].around is not Method.around:
-        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
+    check_one_model_each(run)
     if run.state.mixture is not None and run.state.mixture.shape[1] > 1:
         raise ValueError(
             "clients predict with mixtures of the server's models: export without --personal (fedfew.export.write), with all "
