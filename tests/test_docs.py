@@ -13,11 +13,11 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 STEPS = ("data", "Federation", "dispatch", "client", "weights", "aggregate", "serve", "history", "report")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text(encoding="utf-8"))
-    missing = [target for target in targets if not (page.parent / target).exists()]
-    assert not missing
+def test_links_lead_somewhere() -> None:
+    links = [(p, target) for p in PAGES for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", p.read_text(encoding="utf-8"))]
+    missing = [(page.name, target) for page, target in links if not (page.parent / target).exists()]
+    assert len(links) > 100
+    assert missing == []
 
 
 def paths(text: str) -> set[str]:

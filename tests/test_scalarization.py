@@ -106,9 +106,9 @@ def test_a_common_shift_moves_g_and_leaves_the_weights(L, mu, shift):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("mu", [1e-6, 1e-3, 1.0, 1e3, 1e6])
-@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e6])
-@pytest.mark.parametrize(("m", "k"), [(1, 1), (1, 4), (7, 1), (10_000, 3)])
+@pytest.mark.parametrize("mu", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1e6])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (10_000, 3)])
 def test_extremes_stay_finite_and_right(dtype, mu, scale, m, k):
     generator = torch.Generator().manual_seed(0)
     L = (torch.rand(m, k, generator=generator, dtype=torch.float64) * scale).to(dtype)

@@ -226,7 +226,8 @@ def chosen(loss: str | LossFunction | Criterion, task: str) -> Criterion:
     if loss not in LOSSES:
         raise ValueError(
             f"loss is {loss!r}, which is not known by name: give the function itself, loss=… in Python (for a run or an export "
-            "that was saved, where it is read: fedfew.load(folder, loss=…), fedfew.export.read(folder, loss=…))"
+            "that was saved, where it is read: fedfew.load(folder, loss=…), fedfew.export.read(folder, loss=…)), or "
+            f"--loss {loss} on the command line"
         )
     if LOSSES[loss][0] != task:
         fitting = " or ".join(repr(name) for name, (of, _) in LOSSES.items() if of == task)

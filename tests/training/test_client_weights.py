@@ -12,6 +12,7 @@ from torch import Tensor
 import fedfew
 from fedfew.methods import FedAvg, FedFew, Method, Reply
 from fedfew.methods.attacks import Attacked
+from fedfew.training import round_events
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
 from fedfew.training.round_mean import RoundMean
 from tests.helpers import federation
@@ -181,3 +182,10 @@ def test_a_large_loss_gets_a_line_only_where_it_would_change_a_weight():
 
     assert lines(FedFew())
     assert lines(FedAvg()) == []
+
+
+def test_the_line_about_a_cap_above_most_share_says_why():
+    log_alpha = torch.tensor([9.0, 0.0, 0.0, 0.0])
+    factors = log_factors(log_alpha, caps(0.5, torch.full((4,), 0.25)))
+    line = round_events.of_weights(torch.arange(4), log_alpha[:, None], log_alpha, factors, 0.5, 1)[0]
+    assert "has 75 % (most_share is 0.5; its share of the samples or 3 / number of clients, where larger)" in line

@@ -89,7 +89,10 @@ class Fails(fedfew.FedAvg):
             raise MemoryError("no room left")
         return super().client(received, own, local)
 
-train(Fails(), rounds=6, folder=folder + "/run", checkpoint_every=100)
+try:
+    train(Fails(), rounds=6, folder=folder + "/run", checkpoint_every=100)
+finally:
+    dist.destroy_process_group()  # as PyTorch asks for and fedfew run does: without, a process may abort as it ends
 """
 
 

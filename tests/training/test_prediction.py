@@ -233,8 +233,11 @@ LABELS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["arrays", "pandas", "polars", "csv", "parquet", "npz"])
-@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [(labels, kind) for labels in LABELS for kind in ("arrays", "csv")]
+    + [("truth values", kind) for kind in ("pandas", "polars", "parquet", "npz")],
+)
 def test_predictions_are_of_the_type_of_the_labels(labels: str, kind: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     number = draw.integers(len(LABELS[labels]), size=60)

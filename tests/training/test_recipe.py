@@ -325,6 +325,15 @@ def test_settings_without_effect_are_reported():
     assert any("serve is mixture, but local serves each client a single model" in event for event in events)
 
 
+def test_values_that_disappoint_are_reported():
+    found = TrainConfig(label_prior="client", prior_strength=0.0, server_optimizer="yogi").without_effect()
+    assert found == [
+        "label_prior is client, but prior_strength is 0: it has no effect",
+        "server_lr is 1, as a rule far too large for yogi: try 0.01",
+    ]
+    assert TrainConfig(label_prior="client", server_optimizer="adam", server_lr=0.01).without_effect() == []
+
+
 def test_server_clusters_of_a_single_client_take_the_recipe():
     alone = skewed().take(torch.tensor([0]))
     assert train(METHODS["cfl"](models=1), alone, rounds=1, participation=1.0, recipe="strong").round == 1

@@ -71,7 +71,8 @@ def test_a_stopped_run_goes_on_counting(tmp_path):
 def test_a_method_without_k_whole_models_says_that_it_has_no_effect(method):
     events: list[str] = []
     found = train(method, restart_unused=1, on_round=lambda progress: events.extend(progress.events))
-    assert f"restart_unused is 1, but {method.name} keeps no K whole models: it has no effect" in events
+    why = f"{method.name} does not keep several whole models on the server"
+    assert f"restart_unused is 1, but {why}: it has no effect" in events
     assert_same(tensors(found), tensors(train(method)))
 
 

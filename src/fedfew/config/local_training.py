@@ -114,6 +114,8 @@ class LocalTraining(Group):
             found.append(f"step_factor is {self.step_factor:g}, but the schedule is {self.schedule}: it has no effect")
         if self.changed("prior_strength") and self.label_prior == "none":
             found.append(f"prior_strength is {self.prior_strength:g}, but label_prior is none: it has no effect")
+        if self.label_prior != "none" and self.prior_strength == 0:
+            found.append(f"label_prior is {self.label_prior}, but prior_strength is 0: it has no effect")
         if self.warmup_rounds > self.rounds and self.schedule == "constant":
             reached = self.lr_of(self.rounds)
             found.append(

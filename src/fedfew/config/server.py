@@ -67,6 +67,8 @@ class Server(Group):
         if self.server_optimizer == "none":
             idle = [name for name in ("server_lr", "server_momentum") if self.changed(name)]
             found += [f"{name} is {getattr(self, name):g}, but server_optimizer is none: it has no effect" for name in idle]
+        if self.server_optimizer in ("adam", "yogi") and self.server_lr >= 1:
+            found.append(f"server_lr is {self.server_lr:g}, as a rule far too large for {self.server_optimizer}: try 0.01")
         if self.changed("temperature") and self.serve != "mixture":
             found.append(f"temperature is {self.temperature:g}, but serve is {self.serve}: it has no effect")
         return found

@@ -74,7 +74,7 @@ class RoundLoop:
     def run(self) -> Run:
         begin = time.perf_counter()
         rounds, score_every = self.config.rounds, self.config.score_every
-        with stoppable(self.group):
+        with self.engine.memory_kept(), stoppable(self.group):
             try:
                 stopped = validation.reason_to_stop(self.state.history, self.config) is not None  # before it was resumed
                 while self.state.round < rounds and not stopped:

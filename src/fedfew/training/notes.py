@@ -32,12 +32,13 @@ def without_effect(config: TrainConfig, method: Method, state: State, module: nn
         found = [f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect", *found]
     clients = state.settings["federation"]["clients"]
     found = [*config.without_effect(), *_mean_without_effect(config, method), *found]
-    found += [*of_method(config, method, clients, module), *privacy.notes(config, clients)]
+    found += [*of_method(config, method, clients, module), *privacy.notes(config, clients, simulated=not state.sites)]
     if config.smoothing_spread and unseen.share(config, method) == 0:
         spread = config.smoothing_spread
         found.append(f"smoothing_spread is {spread:g}, but no losses are checked (check_share): it has no effect")
     if config.restart_unused and not restart.applies(method, state.server, served):
-        found.append(f"restart_unused is {config.restart_unused}, but {method.name} keeps no K whole models: it has no effect")
+        why = f"{method.name} does not keep several whole models on the server"
+        found.append(f"restart_unused is {config.restart_unused}, but {why}: it has no effect")
     if isinstance(method, FedBN) and not state.own:
         frozen = has_frozen_batch_norm(module)
         why = "all BatchNorm layers of the model are frozen" if frozen else "the model has no BatchNorm layer"
@@ -78,13 +79,6 @@ def _shown(value: str | float) -> str:
 def of_method(config: TrainConfig, method: Method, clients: int, module: nn.Module) -> list[str]:
     """One line per hyperparameter of the method that has no effect."""
     return method.without_effect(clients, len(layer_weights(replica_state(module))), config.optimizer)
-
-
-def server_without_effect(config: TrainConfig, method: Method) -> list[str]:
-    """One line per setting of the server's mean and step, for a method that computes no such mean or takes no such step."""
-    step = config.server_optimizer != "none" and method.not_optimised
-    lines = [f"server_optimizer is {config.server_optimizer}, but {method.name} {step}: it has no effect"] if step else []
-    return lines + _mean_without_effect(config, method)
 
 
 def _mean_without_effect(config: TrainConfig, method: Method) -> list[str]:

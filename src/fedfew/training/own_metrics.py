@@ -28,10 +28,15 @@ def check(metrics: Mapping[str, Metric], history: History) -> None:
             )
         if not callable(metric):
             raise TypeError(f"metrics: {name} must be a function of outputs and targets, not {type(metric).__name__}")
-    own = {f"{PREFIX}{name}" for name in TAKEN}
-    before = [c.removeprefix(PREFIX) for c in history.columns if c.startswith(PREFIX) and c not in own]
+    before = names(history)
     if len(history) and before != list(metrics):
         raise ValueError(f"metrics are {', '.join(metrics) or 'none'}, but the run began with {', '.join(before) or 'none'}")
+
+
+def names(history: History) -> list[str]:
+    """Of the metrics that a history has columns of."""
+    own = {f"{PREFIX}{name}" for name in TAKEN}
+    return [column.removeprefix(PREFIX) for column in history.columns if column.startswith(PREFIX) and column not in own]
 
 
 def scores(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedfew.engines.evaluation import evaluation_batches
 from fedfew.federation import as_input
-from fedfew.tasks import Criterion
+from fedfew.tasks import Criterion, chosen
 from fedfew.training.data_record import DataRecord
 from fedfew.training.sample_format import RawRows, SampleFormat
 
@@ -51,6 +51,12 @@ class Predictor(ABC):
     def training_settings(self) -> dict[str, Any]:
         """What the models were trained with."""
         return {}
+
+    @property
+    def criterion(self) -> Criterion:
+        """The loss that was minimised, with its task. Of what was read from a folder, a loss of the user's own is not known
+        unless it is given to :func:`fedfew.load` or :func:`fedfew.export.read`."""
+        return self._criterion or chosen(self.training_settings.get("loss", "auto"), self.sample_format.task)
 
     @abstractmethod
     def model_of(self, client: int | str) -> nn.Module:

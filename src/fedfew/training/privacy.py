@@ -67,14 +67,15 @@ def adds_the_mean(method: Method) -> bool:
     )
 
 
-def notes(config: TrainConfig, clients: int) -> list[str]:
-    """What a user of a simulation must know, one line each."""
+def notes(config: TrainConfig, clients: int, simulated: bool) -> list[str]:
+    """What a user must know, one line each."""
     if config.dp_noise == 0:
         return []
-    lines = [
+    from_seed = (
         "dp_noise: noise and drawn clients follow from the seed, so anyone who knows the seed can remove the noise. A run on "
         "Flower draws both from the operating system"
-    ]
+    )
+    lines = [from_seed] if simulated else []
     if config.dp_delta >= 1 / clients:
         lines.append(f"dp_delta is {config.dp_delta:g}, too much for {clients} clients: it should be well below 1 / clients")
     return lines
@@ -196,7 +197,7 @@ def guarantee(run: Run) -> dict[str, float] | None:
     """What holds of a run's models: ε, δ, and what they follow from; None without differential privacy."""
     if not run.settings.get("dp_noise"):
         return None
-    config, history = TrainConfig.taken_from(run.settings), run.history
+    config, history = TrainConfig.taken_from(run.settings, engine="auto"), run.history  # a network's is "flower"
     recorded = len(history) > 0 and int(history.last("round")) == run.round
     return {
         "epsilon": float(history.last("epsilon")) if recorded else epsilon(config, run.round),

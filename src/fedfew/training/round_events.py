@@ -62,9 +62,11 @@ def of_weights(
     """Lines about clients whose weight is capped, and about clients with most of the weight of a model."""
     capped = factors.nonzero()[:, 0].tolist()
     before, after = ((log_alpha + added).softmax(0).tolist() if capped else [] for added in (0, factors))
+    larger = "; its share of the samples or 3 / number of clients, where larger"
     lines = [
         f"the weight of client {int(clients[row])} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
-        f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g})"
+        f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g}"
+        f"{larger if after[row] > most_share + 1e-3 else ''})"
         for row in capped
     ]
     of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: no client gives the model any weight

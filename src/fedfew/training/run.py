@@ -20,7 +20,7 @@ from fedfew.models.recorded import named_factory
 from fedfew.models.served import ServedModel
 from fedfew.models.state import load_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
-from fedfew.tasks import Criterion, Task, chosen, recorded_task
+from fedfew.tasks import Criterion, Task, recorded_task
 from fedfew.training import checkpoint, confusion
 from fedfew.training.checkpoint import State
 from fedfew.training.confusion import Confusion
@@ -59,12 +59,6 @@ class Run(Predictor):
     def task(self) -> Task:
         """What the targets are: classification, regression, multi-label or language-modelling."""
         return recorded_task(self.settings)
-
-    @property
-    def criterion(self) -> Criterion:
-        """The loss that was minimised, with its task. Of a run that was read from a folder, a loss of the user's own is not
-        known unless it is given to :func:`fedfew.load`."""
-        return self._criterion or chosen(self.settings.get("loss", "auto"), self.task.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: the state and an untrained module, since factories are often functions within functions."""

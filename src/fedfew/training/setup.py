@@ -74,7 +74,8 @@ class Setup:
         model, lines = model_check.fitting(model, federation)
         lines += [fewer] if fewer else []
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
-        _check(config, chosen, factory, federation, part)
+        about_outputs = _check(config, chosen, factory, federation, part)
+        lines += about_outputs if config.loss in ("auto", "cross-entropy") else []
         lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part)]
         lines += task_settings.notes(federation, criterion, recipe)
         group = distributed.group()
@@ -105,7 +106,8 @@ def _config(
     return replace(config, **part.settings()), part
 
 
-def _check(config: TrainConfig, method: Method, factory: ModelFactory, federation: Federation, part: TrainedPart) -> None:
+def _check(config: TrainConfig, method: Method, factory: ModelFactory, federation: Federation, part: TrainedPart) -> list[str]:
+    """Refuse what does not go together; lines to report about the model's outputs."""
     method.check_against(len(federation))
     config.check_aggregator(len(federation))
     products.check(config, method)
@@ -115,8 +117,9 @@ def _check(config: TrainConfig, method: Method, factory: ModelFactory, federatio
     check_augment(config, federation.train)
     part.check(config)
     validation.check(config, federation)
-    model_check.check_outputs(factory(), federation)
+    about_outputs = model_check.check_outputs(factory(), federation)
     model_check.check_head(factory(), federation, method)
+    return about_outputs
 
 
 def _about(federation: Federation) -> dict[str, Any]:

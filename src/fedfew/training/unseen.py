@@ -30,7 +30,8 @@ def counts(samples: Tensor, share: float) -> Tensor:
 def with_counts_left(federation: Federation, config: TrainConfig, method: Method) -> Federation:
     """With as many training samples per client as :func:`kept_apart` leaves, for checks: which ones is not drawn."""
     train = federation.train
-    return replace(federation, train=replace(train, count=train.count - counts(train.count, share(config, method))))
+    apart = counts(train.count, share(config, method))
+    return replace(federation, train=replace(train, count=train.count - apart, unseen=apart))
 
 
 def kept_apart(federation: Federation, config: TrainConfig, method: Method) -> Federation:
