@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+import fedfew
 from fedfew.config import LocalTraining
 from fedfew.engines import Sequential, Stacked
-from fedfew.engines.stacked import epoch
+from fedfew.engines.stacked import epoch, traced
 from fedfew.local import LocalEpochs, cross_entropy
 from tests.engines.small import FEDERATION, assert_same, replicas
 from tests.helpers import linear
@@ -43,3 +44,13 @@ def test_long_epochs_go_step_by_step(monkeypatch):
     engine = Stacked(linear(), LocalTraining(lr=0.2, batch_size=8), 3)
     rounds(engine, torch.arange(4))
     assert not engine._epochs._recordings._recordings
+
+
+@pytest.mark.parametrize("recipe", ["plain", "strong"])
+def test_no_replay_of_a_plain_run_is_left_to_python(recipe, monkeypatch):
+    """Its epochs and its scores, with the best model or a mixture served, are programs of the interpreter."""
+    programs, scripted = [], traced.scripted
+    monkeypatch.setattr(traced, "scripted", lambda *of: programs.append(scripted(*of)) or programs[-1])
+    fedfew.train(FEDERATION, linear, fedfew.FedFew(models=2), rounds=3, batch_size=8, engine="stacked", recipe=recipe)
+    assert len(programs) >= 3
+    assert None not in programs

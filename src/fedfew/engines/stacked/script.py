@@ -33,7 +33,7 @@ DTYPES = {
 }  # as the interpreter numbers them
 FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
 NUMBERS = {"number": "Scalar", "Optional[number": "Scalar?"}  # names of types in signatures and in programs
-WITH_NUMBERS = {"aten::add", "aten::sub", "aten::mul", "aten::div"}  # operations whose second tensor may be a number
+WITH_NUMBERS = {"aten::add", "aten::sub", "aten::mul", "aten::div", "aten::floor_divide"}  # operations whose second tensor may be a number
 
 
 class NotScriptableError(Exception):
@@ -146,6 +146,9 @@ class _Writer:
             of = "Tensor?" if "Optional[Tensor" in kind else NUMBERS.get(element, element)
             fixed = not any(isinstance(part, Node) for part in value)
             return self._defined(f"{of}[] = prim::ListConstruct({', '.join(members)})", fixed)
+        if isinstance(value, float) and not math.isfinite(value):  # which the language cannot spell
+            spelt = self._defined(f'str = prim::Constant[value="{value}"]()')
+            return self._defined(f"float = aten::Float({spelt})")
         return self._defined(_literal(value))
 
     def _defined(self, definition: str, fixed: bool = True) -> str:
@@ -176,7 +179,7 @@ def _literal(value: Any) -> str:
         return f"bool = prim::Constant[value={int(value)}]()"
     if isinstance(value, int):
         return f"int = prim::Constant[value={value}]()"
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float):
         return f"float = prim::Constant[value={value!r}]()"
     if isinstance(value, str) and (value.isidentifier() or not value):
         return f'str = prim::Constant[value="{value}"]()'
