@@ -3,9 +3,10 @@
     python benchmarks/kernel_times.py                 # on a CPU: tiny sizes, operations instead of kernels
     python benchmarks/kernel_times.py --longest 20    # so many kernels of each
     python benchmarks/kernel_times.py --precision bf16
+    python benchmarks/kernel_times.py --workload text-cnn
 
-The workload cifar-cnn of ``fedfew bench`` (20 clients, K = 3, random samples), trained by ``fedfew.train`` with the recipe
-"strong" (label prior, server momentum, crop-flip augmentation). The round that is profiled is not scored.
+A workload of ``fedfew bench`` (cifar-cnn unless told: 20 clients, K = 3, random samples), trained by ``fedfew.train`` with the
+recipe "strong" (label prior, server momentum, crop-flip augmentation of images). The round that is profiled is not scored.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ ROUNDS, PROFILED = 10, 8
 LONG = 20  # microseconds
 
 
-def federation(device: str) -> fedfew.Federation:
-    clients, images = (20, 2245) if device == "cuda" else (4, 60)
-    samples = workloads.find("cifar-cnn", device, clients=clients, samples=images).draw()
-    train = []
+def federation(workload: workloads.Workload) -> fedfew.Federation:
+    samples, train = workload.draw(), []
     for start, count in zip(samples.start.tolist(), samples.count.tolist(), strict=True):
         rows = slice(start, start + count)
         train.append((samples.x[rows].numpy(), samples.y[rows].numpy()))
     return fedfew.Federation.from_arrays(train, [(x[: len(x) // 4], y[: len(y) // 4]) for x, y in train])
 
 
-def measure(data: fedfew.Federation, method: methods.Method, device: str, precision: str, longest: int) -> None:
+def measure(
+    data: fedfew.Federation, workload: workloads.Workload, method: methods.Method, device: str, precision: str, longest: int
+) -> None:
     profiler = profile(activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU])
     ends = [time.perf_counter()]
 
@@ -50,9 +51,10 @@ def measure(data: fedfew.Federation, method: methods.Method, device: str, precis
         if progress.round == PROFILED:
             profiler.__exit__(None, None, None)
 
+    augment = "crop-flip" if len(workload.shape) == 3 else "none"
     fedfew.train(
-        data, "cnn", method, recipe="strong", augment="crop-flip", rounds=ROUNDS, lr=0.01, batch_size=50, score_every=1000,
-        device=device, engine="stacked", precision=precision, on_round=watch,
+        data, workload.module, method, recipe="strong", augment=augment, rounds=ROUNDS, lr=0.01, batch_size=workload.batch_size,
+        score_every=1000, device=device, engine="stacked", precision=precision, on_round=watch,
     )  # fmt: skip
     rounds = [end - begin for begin, end in pairwise(ends)]
     later = min(rounds[2 : PROFILED - 1])
@@ -90,11 +92,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=40, help="how many kernels are listed")
     parser.add_argument("--precision", default="tf32", help="of the factors of products, as of fedfew run")
+    parser.add_argument("--workload", default="cifar-cnn", help="one of fedfew bench")
     asked = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = federation(device)
+    tiny = {} if device == "cuda" else {"clients": 4, "samples": 60}
+    workload = workloads.find(asked.workload, device, **tiny)
+    data = federation(workload)
     for method in (methods.FedFew(models=3), methods.FedAvg()):
-        measure(data, method, device, asked.precision, asked.longest)
+        measure(data, workload, method, device, asked.precision, asked.longest)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from fedfew.engines.stacked.script import scripted
 from fedfew.engines.stacked.traced import recorded
@@ -32,6 +33,7 @@ CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a type and a format": lambda a, b: a.T.clone(memory_format=torch.contiguous_format).to(torch.int64),
     "a nested result": lambda a, b: {"x": (a.exp(), [b])},
     "a number in place of the second tensor": lambda a, b: b // 2 * 3 - 1,
+    "a number that vmap makes a tensor of": lambda a, b: vmap(lambda row: row.sum() * 2)(a),
     "numbers that are not finite": lambda a, b: (a.masked_fill(a > 0, -torch.inf), a * torch.nan),
 }
 

@@ -113,6 +113,8 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(…) in a model, which may then change it in place
             func = torch.ops.aten.lift_fresh_copy.default
         result = _compiled(func, args, kwargs or {}) if func.namespace == "fedfew" else func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and not isinstance(args[0], Tensor):  # vmap makes a tensor of a number by this
+            func, args, kwargs = torch.ops.aten.scalar_tensor.default, args[:1], {"dtype": result.dtype, "device": result.device}
         node = self._graph.call_function(func, self._arguments(args), self._arguments(kwargs or {}))
         if isinstance(result, Tensor):
             self._put(result, node)

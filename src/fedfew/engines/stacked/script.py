@@ -33,7 +33,8 @@ DTYPES = {
 }  # as the interpreter numbers them
 FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
 NUMBERS = {"number": "Scalar", "Optional[number": "Scalar?"}  # names of types in signatures and in programs
-WITH_NUMBERS = {"aten::add", "aten::sub", "aten::mul", "aten::div", "aten::floor_divide"}  # operations whose second tensor may be a number
+# operations whose second tensor may be a number
+WITH_NUMBERS = {"aten::add", "aten::sub", "aten::mul", "aten::div", "aten::floor_divide"}
 
 
 class NotScriptableError(Exception):
