@@ -95,8 +95,8 @@ def main() -> None:
     parser.add_argument("--workload", default="cifar-cnn", help="one of fedfew bench")
     asked = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tiny = {} if device == "cuda" else {"clients": 4, "samples": 60}
-    workload = workloads.find(asked.workload, device, **tiny)
+    clients, samples = (None, None) if device == "cuda" else (4, 60)
+    workload = workloads.find(asked.workload, device, clients=clients, samples=samples)
     data = federation(workload)
     for method in (methods.FedFew(models=3), methods.FedAvg()):
         measure(data, workload, method, device, asked.precision, asked.longest)
