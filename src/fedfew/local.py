@@ -215,7 +215,7 @@ class Local:
 
     def unseen_losses(self, params: Tree) -> Tensor | None:
         """The same on samples that are never trained on, NaN for a client that has none; None where no client keeps any apart."""
-        unseen = self.samples.not_seen()
+        unseen = self.samples.not_seen
         return None if unseen is None else self.engine.losses(params, unseen)
 
     def gradient(self, params: Tree) -> tuple[Tree, Tensor]:

@@ -63,8 +63,22 @@ class Samples:
         rank = self.count.argsort(descending=True, stable=True)
         return rank, self.count[rank].tolist()
 
+    @cached_property
+    def sizes(self) -> Tensor:
+        """``count`` on the CPU: a GPU that is asked for it is waited for."""
+        return self.count.cpu()
+
+    @cached_property
+    def every_row(self) -> tuple[Tensor, Tensor]:
+        """All rows of these clients, and whose (as a position in the stack) each is."""
+        owner = torch.repeat_interleave(torch.arange(len(self.count), device=self.count.device), self.count)
+        first = self.count.cumsum(0) - self.count
+        return self.start[owner] + torch.arange(len(owner), device=owner.device) - first[owner], owner
+
+    @cached_property
     def not_seen(self) -> Samples | None:
-        """The samples of the same clients that are never trained on; None where there are none."""
+        """The samples of the same clients that are never trained on; None where there are none. Always the same object, by which
+        what was made for scoring them is found again."""
         if self.unseen is None:
             return None
         return replace(self, start=self.start + self.count, count=self.unseen, longest=int(self.unseen.max()), unseen=None)

@@ -41,7 +41,7 @@ def test_a_client_keeps_all_its_samples_and_trains_on_the_others():
     data = federation(LARGE)
     cut = unseen.kept_apart(data, TrainConfig(check_share=0.1), FedFew())
     assert cut.train.count.tolist() == [27, 40, 22, 35]  # without 3, 5 (4.5 is rounded up), 2 and 4
-    apart = cut.train.not_seen()
+    apart = cut.train.not_seen
     assert apart is not None
     assert apart.count.tolist() == [3, 5, 2, 4]
     for client in range(4):
@@ -61,7 +61,7 @@ def test_which_ones_depends_on_the_seed_and_the_client_alone():
         return unseen.kept_apart(of, TrainConfig(check_share=0.1, seed=seed), FedFew()).train
 
     both, alone = apart(data), apart(data.take([2]))  # as at a site
-    assert torch.equal(both.take(torch.tensor([2])).not_seen().of(0)[0], alone.not_seen().of(0)[0])
+    assert torch.equal(both.take(torch.tensor([2])).not_seen.of(0)[0], alone.not_seen.of(0)[0])
     assert differ(dict(zip("xy", both.of(0), strict=True)), dict(zip("xy", apart(data, 1).of(0), strict=True)))
     twice = apart(replace(data, train=replace(data.train, y=data.train.y.flip(0), row=torch.arange(138).flip(0))))
     assert torch.equal(twice.of(0)[0], data.train.x.flip(0)[twice.row.new_tensor([137]) - twice.row[twice.rows(0)]])

@@ -101,11 +101,11 @@ class Engine(ABC):
 
     def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
         """Trained copies ``[C, K, …]`` of the replicas and, per replica, the mean reported loss over the last epoch."""
-        passes = (
-            self.pass_of(work.samples, self.lr(work.round), keys, work.weights, self._orders.of(work, epoch))
-            for epoch, keys in enumerate(self.keys_of(work), work.first_epoch)
-        )
-        return self.train_passes(work, passes)
+        return self.train_passes(work, self.passes_of(work))
+
+    def passes_of(self, work: LocalEpochs) -> Iterator[Pass]:
+        for epoch, keys in enumerate(self.keys_of(work), work.first_epoch):
+            yield self.pass_of(work.samples, self.lr(work.round), keys, work.weights, self._orders.of(work, epoch))
 
     def train_passes(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         """The same, with the passes over the samples given."""
@@ -132,7 +132,7 @@ class Engine(ABC):
         them already."""
 
         def of(stream: int) -> Tensor:
-            return keys(stream).to(samples.count.device)
+            return keys(stream).to(samples.count.device, non_blocking=True)
 
         if order is None:
             order = random_streams.permutations(of(random_streams.BATCH_ORDER), samples.count, samples.longest)

@@ -62,13 +62,6 @@ def evaluation_batches(rows: Tensor, size: int | None = None) -> tuple[Tensor, .
     return rows.split(size)
 
 
-def rows_of(samples: Samples) -> tuple[Tensor, Tensor]:
-    """All rows of these clients, and whose (as a position in the stack) each is."""
-    owner = torch.repeat_interleave(torch.arange(len(samples.count), device=samples.count.device), samples.count)
-    first = samples.count.cumsum(0) - samples.count
-    return samples.start[owner] + torch.arange(len(owner), device=owner.device) - first[owner], owner
-
-
 def totals(criterion: Criterion, y: Tensor, clients: int, models: int) -> Tensor:
     """Zeros to add the criterion's terms to, [terms, C, S]."""
     return torch.zeros(criterion.number_of_terms(y), clients, models, dtype=torch.float64, device=y.device)
@@ -93,7 +86,7 @@ class Evaluation:
     def shared_scores(self, params: Tree, samples: Samples) -> ModelScores:
         """Scores of models ``[1, S, …]`` that all clients share: one pass over all rows, then a sum per client."""
         models = range(leaves(params)[0].shape[1])
-        rows, owner = rows_of(samples)
+        rows, owner = samples.every_row
         total = totals(self.criterion, samples.y, len(samples.count), len(models))
         for at, who in zip(*(self.batches(t, samples, on_gpu=8 * EVALUATION_BATCH) for t in (rows, owner)), strict=True):
             self._add(total, self._outputs(take(params, 0), models, samples, at, who), samples.y[at], who)
@@ -153,7 +146,7 @@ class Evaluation:
         """Models ``[S, …]``, rows to evaluate them on, and whose each row is. Clients that share their models share batches."""
         shared = leaves(params)[0].shape[0] == 1 and not self.mixes_samples
         for i in [0] if shared else range(len(samples.count)):
-            rows, owner = rows_of(samples) if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
+            rows, owner = samples.every_row if shared else (samples.rows(i), torch.full_like(samples.rows(i), i))
             for at, who in zip(*(self.batches(t, samples) for t in (rows, owner)), strict=True):
                 yield _models_of(params, i), at, who
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor
 
 from fedfew.methods.allowed import rules
-from fedfew.stack import Tree, bytes_each, leaves, take, tree_map
+from fedfew.stack import Tree, bytes_each, leaves, on_cpu, take, tree_map
 from fedfew.util.validated import with_plain_numbers
 from fedfew.weighted_mean import WeightedMean
 
@@ -65,6 +65,11 @@ class Reply:
     def bytes_each(self) -> int:
         """What one client sends: its update and its losses, or nothing at all."""
         return bytes_each(self.update | self.all_losses) if self.update else 0
+
+    def with_numbers_on_cpu(self) -> Reply:
+        """The same, with all but the update on the CPU."""
+        losses, samples, *unseen = on_cpu([self.losses, self.samples, *([] if self.unseen is None else [self.unseen])])
+        return replace(self, losses=losses, samples=samples, unseen=unseen[0] if unseen else None)
 
     @property
     def all_losses(self) -> Tree:

@@ -67,10 +67,11 @@ class Aggregation:
 
     def add(self, clients: Tensor, reply: Reply) -> None:
         """The replies of the clients at these positions; they must be :func:`usable`."""
-        self.replies.add(clients, reply)
+        numbers = reply.with_numbers_on_cpu()
+        self.replies.add(clients, numbers)
         if reply.update:
             self._mean = self._mean or self._round_mean(reply.losses.shape[1])
-            log_weights, log_whole = self.weights.of(replace(reply, losses=self.weights.counted(reply.losses)), clients)
+            log_weights, log_whole = self.weights.of(replace(numbers, losses=self.weights.counted(numbers.losses)), clients)
             update = reply.update if self._products is None else self._products.of_updates(reply.update)
             self._mean.add(clients, log_weights, log_whole, update)
             self._weighed.append(log_weights)

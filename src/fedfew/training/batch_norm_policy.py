@@ -58,7 +58,7 @@ def check_model(policy: str, module: nn.Module, method: Method) -> None:
 
 def _lone_sample(policy: str, federation: Federation, batch_size: int) -> str | None:
     """Who would have a batch of one sample, and what to do about it."""
-    counts = federation.train.count.cpu()
+    counts = federation.train.sizes
     lone = _last_batch_of_one(counts, batch_size)
     if lone.any():
         client = int(lone.nonzero()[0])
@@ -71,7 +71,7 @@ def _lone_sample(policy: str, federation: Federation, batch_size: int) -> str | 
     splits = (
         ("has a single test sample", federation.test),
         ("has a single validation sample", federation.val),
-        ("keeps a single training sample apart (check_share; 0: none)", federation.train.not_seen()),
+        ("keeps a single training sample apart (check_share; 0: none)", federation.train.not_seen),
     )
     for what, samples in splits:
         if policy == "batch" and samples is not None and bool((samples.count == 1).any()):

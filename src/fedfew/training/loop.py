@@ -64,7 +64,7 @@ class RoundLoop:
     @cached_property
     def _shares(self) -> Tensor:
         """Of each client in all samples; in float64, for weights are exp(share · loss / μ)."""
-        counts = self.federation.train.count.cpu()
+        counts = self.federation.train.sizes
         return counts.double() / counts.sum()
 
     @cached_property
@@ -137,7 +137,7 @@ class RoundLoop:
         else:
             draw = privacy.drawn if private else random_streams.participants
             present = draw(self.engine.seed, number, self.federation.ids, self.config.participation)
-            counts, share = self.federation.train.count.cpu(), torch.zeros_like(self._shares)
+            counts, share = self.federation.train.sizes, torch.zeros_like(self._shares)
             share[present] = counts[present].double() / counts[present].sum()
         noise = privacy.counted_noise(self.engine.seed, number) if private else None
         return present, Aggregation(self.method, self.state, share, self.optimizer, noise)
@@ -151,9 +151,9 @@ class RoundLoop:
         new: list[tuple[Tensor, Tree]] = []
         adapted = None
         scoring = 0.0
-        for clients in chunks(self.group.share(present, train.count.cpu()[present]), self.chunk):
+        for clients in chunks(self.group.share(present, train.sizes[present]), self.chunk):
             received = method.dispatch(self.state.server, clients)
-            share = collected.share[clients].to(train.y.device)
+            share = collected.share[clients].to(train.y.device, non_blocking=True)
             local = Local(self.engine, train.take(clients), self.federation.ids[clients], number, share)
             outcome = method.client(received, self._own(clients), local)
             collected.replies.bytes_down += bytes_each(received) * len(clients)

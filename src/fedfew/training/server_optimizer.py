@@ -6,14 +6,18 @@ Every model of the server's state has its own moments. Buffers (running statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedfew.config import TrainConfig
 from fedfew.stack import Tree, branch, from_named, named_leaves, tree_map
+
+Tensors = tuple[Tensor, ...]
+Moments = Sequence[Tensor | None]  # of each parameter; None: it has none yet
 
 BETA2, EPSILON = 0.99, 1e-3  # the values that Reddi et al. recommend for β₂ and τ
 
@@ -34,34 +38,41 @@ class ServerOptimizer:
         """The server's new state and the optimiser's; proposed: what plain aggregation would make of ``old``."""
         if self.idle:
             return proposed, moments
-        before, first, second = dict(named_leaves(old)), _named(moments, "first"), _named(moments, "second")
-        new: dict[str, Tensor] = {}
-        for path, tensor in named_leaves(proposed):
-            of_model = self.trainable(path) and path.partition("/")[0] not in self.notes
-            if not (of_model and tensor.is_floating_point()):
-                new[path] = tensor
-                continue
-            update = tensor - before[path]
-            new[path] = before[path] + self.config.server_lr * self._direction(path, update, first, second)
-        kept: Tree = {"first": from_named(first), "second": from_named(second)}
+        before, new = dict(named_leaves(old)), dict(named_leaves(proposed))
+        paths = [path for path, tensor in new.items() if self._moves(path, tensor)]
+        if not paths:
+            return proposed, moments
+        at = [before[path] for path in paths]
+        updates = torch._foreach_sub([new[path] for path in paths], at)
+        first, second = ({path: kept.get(path) for path in paths} for kept in map(partial(_named, moments), ("first", "second")))
+        directions, m, v = self._directions(updates, list(first.values()), list(second.values()))
+        new |= zip(paths, torch._foreach_add(at, torch._foreach_mul(directions, self.config.server_lr)), strict=True)
+        kept: Tree = {"first": from_named(dict(zip(paths, m, strict=True)))}
+        kept["second"] = from_named(dict(zip(paths, v, strict=False)))
         return from_named(new), kept
 
-    def _direction(self, path: str, update: Tensor, first: dict[str, Tensor], second: dict[str, Tensor]) -> Tensor:
+    def _moves(self, path: str, tensor: Tensor) -> bool:
+        of_model = self.trainable(path) and path.partition("/")[0] not in self.notes
+        return of_model and tensor.is_floating_point()
+
+    def _directions(self, updates: Tensors, first: Moments, second: Moments) -> tuple[Tensors, Tensors, Tensors]:
+        """Which way the parameters go, and the new moments; all parameters in one operation, which on a GPU is a few kernels."""
         beta1, kind = self.config.server_momentum, self.config.server_optimizer
-        m = first.get(path, torch.zeros_like(update))
+        m = torch._foreach_mul([torch.zeros_like(u) if t is None else t for t, u in zip(first, updates, strict=True)], beta1)
         if kind == "momentum":
-            first[path] = beta1 * m + update
-            return first[path]
-        first[path] = beta1 * m + (1 - beta1) * update
-        v, square = second.get(path, torch.full_like(update, EPSILON**2)), update.square()
+            torch._foreach_add_(m, updates)
+            return m, m, ()
+        torch._foreach_add_(m, torch._foreach_mul(updates, 1 - beta1))
+        squares = torch._foreach_mul(updates, updates)
+        v = tuple(torch.full_like(u, EPSILON**2) if t is None else t for t, u in zip(second, updates, strict=True))
         if kind == "adam":
-            v = BETA2 * v + (1 - BETA2) * square
+            v = torch._foreach_add(torch._foreach_mul(v, BETA2), torch._foreach_mul(squares, 1 - BETA2))
         elif kind == "yogi":
-            v = v - (1 - BETA2) * square * torch.sign(v - square)
+            towards = torch._foreach_sign(torch._foreach_sub(v, squares))
+            v = torch._foreach_sub(v, torch._foreach_mul(torch._foreach_mul(squares, 1 - BETA2), towards))
         else:
-            v = v + square
-        second[path] = v
-        return first[path] / (v.sqrt() + EPSILON)
+            v = torch._foreach_add(v, squares)
+        return torch._foreach_div(m, torch._foreach_add(torch._foreach_sqrt(v), EPSILON)), m, v
 
 
 def averaged(average: Tree, server: Tree, weight: float) -> Tree:
@@ -70,7 +81,11 @@ def averaged(average: Tree, server: Tree, weight: float) -> Tree:
         return {}
     if not average:
         return tree_map(torch.clone, server)
-    return tree_map(lambda a, t: a.lerp(t, 1 - weight) if t.is_floating_point() else t.clone(), average, server)
+    before, now = dict(named_leaves(average)), dict(named_leaves(server))
+    paths = [path for path, t in now.items() if t.is_floating_point()]
+    moved = torch._foreach_lerp([before[path] for path in paths], [now[path] for path in paths], 1 - weight) if paths else []
+    found = dict(zip(paths, moved, strict=True))
+    return from_named({path: found[path] if path in found else t.clone() for path, t in now.items()})
 
 
 def _named(moments: Tree, name: str) -> dict[str, Tensor]:

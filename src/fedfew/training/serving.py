@@ -63,7 +63,7 @@ class Serving:
         """
         number = len(self.federation)
         scores = PerClient(number)
-        for clients in chunks(self.group.share(everyone(number), self.federation.train.count.cpu()), self.chunk):
+        for clients in chunks(self.group.share(everyone(number), self.federation.train.sizes), self.chunk):
             candidates = self.method.candidates(server, own, clients)
             learned = self._learned(own, clients)
             if adapted is None:

@@ -10,7 +10,6 @@ from torch import nn
 
 from fedfew.engines import LocalTraining, Stacked
 from fedfew.engines.stacked import captured as module_under_test
-from fedfew.engines.stacked.batches import unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.federation import Federation
 from fedfew.local import LocalEpochs, cross_entropy
@@ -53,12 +52,8 @@ class CapturedStack(Stacked):
 
         self._captured = CapturedTraining(self, capture)
 
-    def _train(self, work, passes):
-        rank, sizes = work.samples.largest_first
-        trained, loss = self._captured.train(
-            work.params, work.samples, rank, sizes, passes, work.objective, work.context, work.project
-        )
-        return tree_map(lambda t: unranked(t, rank), trained), unranked(loss, rank)
+    def _capturing(self, samples):
+        return self._captured
 
 
 def both(data, factory=Small, objective=cross_entropy, rounds=3, epochs=1, project=None, clients=None, **training):

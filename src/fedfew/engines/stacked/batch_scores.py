@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores, forward, rows_of, totals
+from fedfew.engines.evaluation import EVALUATION_BATCH, ModelScores, forward, totals
 from fedfew.engines.loss import shifted
 from fedfew.engines.memory import allowance
 from fedfew.engines.stacked.batch_norm import weighted_rows
@@ -54,7 +54,7 @@ class BatchScores:
     def of_everyone(self, params: Tree, samples: Samples, log_weights: Tensor | None = None) -> ModelScores:
         """The same of models ``params[1, S, …]`` that all clients share: one pass over everybody's samples."""
         clients, models = len(samples.count), leaves(params)[0].shape[1]
-        rows, owner = rows_of(samples)
+        rows, owner = samples.every_row
         total = totals(self.engine.criterion, samples.y, clients, models + (log_weights is not None))
         fitting = allowance(samples.y.device) // 4 // (models * self.engine._bytes_per_sample(samples))
         size = max(1, min(MOST, fitting))

@@ -73,6 +73,7 @@ class CapturedTraining:
         self._capture = capture or CudaGraphs()
         self._compiled = False
         self._spaces: dict[Hashable, Space] = {}
+        self._last: tuple[Space, Samples, Tensor] | None = None  # what was trained on last, and its clients' rank
 
     def train(
         self,
@@ -89,17 +90,27 @@ class CapturedTraining:
         clients, models = leaves(params)[0].shape[:2]
         steps = -(-sizes[0] // self.batch_size)
         space = self._space(params, context, samples, clients, models, steps)
-        tree_map(lambda into, t: into[: clients * models].copy_(t[rank].flatten(0, 1)), space.weights, params)
-        tree_map(lambda into, t: into[: clients * models].copy_(t[rank].flatten(0, 1)), space.context, context)
+        self._last = space, samples, rank
+        for into, tree in ((space.weights, params), (space.context, context)):
+            tree_map(lambda into, t: into[: clients * models].unflatten(0, (clients, models)).copy_(_sorted(t, rank)), into, tree)
         for of_optimizer in space.state.values():
             of_optimizer.zero_()
         active = [sum(size > step * self.batch_size for size in sizes) for step in range(steps)]
         for one_pass in passes:
-            self._begin(space, samples, rank, one_pass.take(rank))
+            if space.begun is not one_pass:
+                self._begin(space, samples, rank, one_pass.take(rank))
+            space.begun = None
             for count in active:
                 self._step(space, count, models, objective, project, one_pass.importance is not None)
         trained = tree_map(lambda t: t[: clients * models].unflatten(0, (clients, models)), space.weights)
         return trained, space.mean_loss[objective][:clients]
+
+    def begin(self, samples: Samples, one_pass: Pass) -> None:
+        """Fill the buffers for an epoch to come, where it is one of the samples trained on last."""
+        if self._last is not None and self._last[1] is samples:
+            space, _, rank = self._last
+            self._begin(space, samples, rank, one_pass.take(rank))
+            space.begun = one_pass
 
     def _space(self, params: Tree, context: Tree, samples: Samples, clients: int, models: int, steps: int) -> Space:
         shapes = [tuple((path, t.shape[2:], t.dtype) for path, t in named_leaves(tree)) for tree in (params, context)]
@@ -219,3 +230,8 @@ class CapturedTraining:
             space.report(objective, reported, batch.share)
 
         return work
+
+
+def _sorted(t: Tensor, rank: Tensor) -> Tensor:
+    """By rank along the clients' axis; what is the same for all of them is not copied."""
+    return t if t.stride(0) == 0 else t.index_select(0, rank)

@@ -25,6 +25,7 @@ from fedfew.engines.loss import with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed, of_both
 from fedfew.engines.stacked import kernels, optimizer
+from fedfew.engines.stacked.ahead import Ahead
 from fedfew.engines.stacked.batch_norm import make_masked
 from fedfew.engines.stacked.batch_scores import BatchScores
 from fedfew.engines.stacked.batches import Batch, batches_of, in_order, precision, unranked
@@ -51,6 +52,7 @@ class Stacked(Engine):
         self.module = make_linear(make_masked(self.module))
         self.differentiation = Differentiation(self)
         self._captured: CapturedTraining | None = None
+        self._ahead = Ahead(self.passes_of)
         self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
@@ -61,6 +63,20 @@ class Stacked(Engine):
         if device.type == "cuda":
             self._captured = CapturedTraining(self)
 
+    def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
+        captured = self._capturing(work.samples)
+        if captured is None:
+            return super().train(work)
+        trained = self.train_passes(work, self._ahead.of(work))
+        first = self._ahead.draw(work)
+        if first is not None:
+            captured.begin(work.samples, first)
+        return trained
+
+    def _capturing(self, samples: Samples) -> CapturedTraining | None:
+        """Features in host memory travel batch by batch: there is nothing to capture."""
+        return self._captured if samples.x.is_cuda else None
+
     def _train(self, work: LocalEpochs, passes: Iterator[Pass]) -> tuple[Tree, Tensor]:
         trained = self._trained(work, passes)
         self.rows.check(work.samples)  # after the first steps, in which vmap says what it cannot take
@@ -70,9 +86,11 @@ class Stacked(Engine):
         params, samples, objective, context, project = work.params, work.samples, work.objective, work.context, work.project
         clients, models = leaves(params)[0].shape[:2]
         rank, sizes = samples.largest_first
-        if self._captured is not None and samples.x.is_cuda:  # features in host memory travel batch by batch: nothing to capture
-            trained, mean_loss = self._captured.train(params, samples, rank, sizes, passes, objective, context, project)
-            return tree_map(lambda t: unranked(t, rank), trained), unranked(mean_loss, rank)
+        captured = self._capturing(samples)
+        if captured is not None:
+            trained, mean_loss = captured.train(params, samples, rank, sizes, passes, objective, context, project)
+            back = rank.argsort()
+            return tree_map(lambda t: t.index_select(0, back), trained), mean_loss.index_select(0, back)
         weights = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), params)  # a copy, which is trained
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         state = optimizer.fresh_state(self.training, self.trained(weights))

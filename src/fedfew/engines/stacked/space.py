@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fedfew.engines.base import Pass
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.kernels import batch, usable
 from fedfew.federation import Samples
@@ -52,6 +53,7 @@ class Space:
     importance: Tensor  # [clients, K, steps·B]
     step: Tensor  # [1]: the number of the step to come
     within: Tensor  # 0 … B − 1; a graph keeps nothing alive that it reads, so even this lies here
+    begun: Pass | None = None  # the epoch whose numbers the buffers hold already
     mean_loss: dict[Objective, Tensor] = field(default_factory=dict)
     seen: set[Hashable] = field(default_factory=set)
     graphs: OrderedDict[Hashable, Work] = field(default_factory=OrderedDict)
