@@ -1,7 +1,7 @@
 """BatchNorm of a stack in training as one operation that PyTorch can differentiate, vmap and record.
 
-:mod:`fedfew.engines.stacked.normalising` says the same in plain PyTorch: on a GPU some twenty kernels, here two, and two for the
-gradients. In memory what is normalised is [R, B, …, C], and so are the result and its gradient.
+:mod:`fedfew.engines.stacked.normalising` says the same in plain PyTorch: on a GPU many passes over the batch. Here they are two,
+and two for the gradients. In memory what is normalised is [R, B, …, C], and so are the result and its gradient.
 """
 
 from __future__ import annotations
