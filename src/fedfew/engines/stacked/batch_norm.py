@@ -16,6 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedfew.engines.base import REMEDY, UnsupportedModuleError
+from fedfew.engines.stacked.kernels import batch_norm as kernel
+from fedfew.engines.stacked.normalising import along_channels, normalised, statistics
 from fedfew.models.layers import become
 
 _weight: Tensor | None = None
@@ -36,37 +38,35 @@ class MaskedBatchNorm(_BatchNorm):
     """BatchNorm over the samples of a batch that weigh something."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.running_mean is not None and self.running_var is not None and not self.training:
-            mean, variance = self.running_mean, self.running_var  # F.batch_norm fails here within vmap on a GPU
-        else:
-            mean, variance, values = self._statistics(x)
-            if self.running_mean is not None:
-                self._keep(mean.detach(), variance.detach(), values)
-        scale = (variance + self.eps).rsqrt()
-        if self.weight is not None:
-            scale = scale * self.weight
-        normalised = (x - _along_channels(mean, x)) * _along_channels(scale, x)
-        return normalised if self.bias is None else normalised + _along_channels(self.bias, x)
+        running = None if self.running_mean is None or self.running_var is None else (self.running_mean, self.running_var)
+        if running is not None and not self.training:
+            return normalised(x, *running, self.weight, self.bias, self.eps)  # F.batch_norm fails here within vmap on a GPU
+        if kernel.takes(x, self.weight, self.running_mean):
+            return self._by_kernel(x, running)
+        mean, variance, values = statistics(x, _that_count(x, "BatchNorm"))
+        if running is not None:
+            self._keep(running, mean.detach(), variance.detach(), values)
+        return normalised(x, mean, variance, self.weight, self.bias, self.eps)
 
-    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and (biased) variance of every channel over the samples that count, and of how many values."""
-        keep = _that_count(x, "BatchNorm").reshape(-1, *[1] * (x.ndim - 1))
-        over = [axis for axis in range(x.ndim) if axis != 1]
-        values = keep.sum() * (x[0, 0].numel() if x.ndim > 2 else 1)
-        mean = (x * keep).sum(over) / values
-        variance = ((x - _along_channels(mean, x)).square() * keep).sum(over) / values
-        return mean, variance, values
+    def _by_kernel(self, x: Tensor, running: tuple[Tensor, Tensor] | None) -> Tensor:
+        samples, share = _weights_of(x, "BatchNorm"), 0.0 if running is None else self._share(x.dtype)
+        out, moved = kernel.batch_norm(x, self.weight, self.bias, samples, running, share, self.eps)
+        for statistic, after in zip(running or (), moved, strict=False):
+            statistic.copy_(after.detach())
+        return out
 
-    def _keep(self, mean: Tensor, variance: Tensor, values: Tensor) -> None:
+    def _keep(self, running: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor, values: Tensor) -> None:
         """Move the running statistics, in place: the running variance by the unbiased one, as PyTorch does."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
+        share = self._share(mean.dtype)
+        unbiased = variance * (values / (values - 1).clamp_min(1))
+        for statistic, found in zip(running, (mean, unbiased), strict=True):
+            statistic.copy_((1 - share) * statistic + share * found)
+
+    def _share(self, dtype: torch.dtype) -> float | Tensor:
+        """Of the batch in the running statistics, after counting it."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        share = 1.0 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
-        unbiased = variance * (values / (values - 1).clamp_min(1))
-        self.running_mean.copy_((1 - share) * self.running_mean + share * mean)
-        self.running_var.copy_((1 - share) * self.running_var + share * unbiased)
+        return 1.0 / self.num_batches_tracked.to(dtype) if self.momentum is None else self.momentum
 
 
 class MaskedInstanceNorm(_InstanceNorm):
@@ -76,15 +76,15 @@ class MaskedInstanceNorm(_InstanceNorm):
         assert self.running_mean is not None
         assert self.running_var is not None
         if not self.training:
-            mean, variance = (_along_channels(t, x) for t in (self.running_mean, self.running_var))
+            mean, variance = (along_channels(t, x) for t in (self.running_mean, self.running_var))
         else:
             over = list(range(2, x.ndim))
             mean, variance = x.mean(over, keepdim=True), x.var(over, correction=0, keepdim=True)
             self._keep(mean.detach().flatten(1), variance.detach().flatten(1), x[0, 0].numel())
         normalised = (x - mean) * (variance + self.eps).rsqrt()
         if self.weight is not None:
-            normalised = normalised * _along_channels(self.weight, x)
-        return normalised if self.bias is None else normalised + _along_channels(self.bias, x)
+            normalised = normalised * along_channels(self.weight, x)
+        return normalised if self.bias is None else normalised + along_channels(self.bias, x)
 
     def _keep(self, mean: Tensor, variance: Tensor, values: int) -> None:
         """Move the running statistics, in place, by the mean over samples of what each of them has."""
@@ -104,13 +104,18 @@ MASKED: dict[type[nn.Module], type[nn.Module]] = {
 
 def _that_count(x: Tensor, layer: str) -> Tensor:
     """For each row of x: 1, or 0 where it only fills the batch up."""
-    counts = torch.ones(len(x), device=x.device) if _weight is None else _weight > 0
-    if len(counts) != len(x):
+    weight = _weights_of(x, layer)
+    return (torch.ones(len(x), device=x.device) if weight is None else weight > 0).to(x.dtype)
+
+
+def _weights_of(x: Tensor, layer: str) -> Tensor | None:
+    """What each row of x weighs; None: all count."""
+    if _weight is not None and len(_weight) != len(x):
         raise UnsupportedModuleError(
-            f"the stacked engine cannot take a layer of {layer} that sees {len(x)} rows of a batch of {len(counts)} samples: "
+            f"the stacked engine cannot take a layer of {layer} that sees {len(x)} rows of a batch of {len(_weight)} samples: "
             f"it cannot tell which of them only fill the batch up{REMEDY}"
         )
-    return counts.to(x.dtype)
+    return _weight
 
 
 def make_masked(module: nn.Module) -> nn.Module:
@@ -125,7 +130,3 @@ def make_masked(module: nn.Module) -> nn.Module:
             )
         become(layer, MASKED[type(layer)])
     return module
-
-
-def _along_channels(statistic: Tensor, x: Tensor) -> Tensor:
-    return statistic.reshape(-1, *[1] * (x.ndim - 2))
