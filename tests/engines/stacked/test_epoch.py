@@ -51,6 +51,8 @@ def test_no_replay_of_a_plain_run_is_left_to_python(recipe, monkeypatch):
     """Its epochs and its scores, with the best model or a mixture served, are programs of the interpreter."""
     programs, scripted = [], traced.scripted
     monkeypatch.setattr(traced, "scripted", lambda *of: programs.append(scripted(*of)) or programs[-1])
-    fedfew.train(FEDERATION, linear, fedfew.FedFew(models=2), rounds=3, batch_size=8, engine="stacked", recipe=recipe)
+    fedfew.train(
+        FEDERATION, linear, fedfew.FedFew(models=2), rounds=3, batch_size=8, engine="stacked", recipe=recipe, device="cpu"
+    )
     assert len(programs) >= 3
     assert None not in programs
