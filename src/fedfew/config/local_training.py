@@ -15,7 +15,7 @@ ClassWeights = Literal["none", "balanced"]
 ClientOptimizer = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 LabelPrior = Literal["none", "client"]
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce", "next-token")
 LOSS = (
