@@ -197,7 +197,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16", "fp16"))
     parser.add_argument("--targets", nargs="+", default=["query", "value"], help="layers that get an adapter")
     parser.add_argument("--fused-attention", action="store_true", help="F.scaled_dot_product_attention, not two products")
     parser.add_argument("--chunk", type=int, help="clients trained at once; as many as memory takes by default")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from fedfew.bench import machine
+from fedfew.config import Precision
 from fedfew.util.cores import torch_threads
 
 CPU = torch.device("cpu")
@@ -29,6 +31,11 @@ def test_a_description_says_what_counts_and_names_nobody() -> None:
 def test_stated_peaks_by_the_cards_name(name: str, peak: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     assert machine.peak_tflops(torch.device("cuda"), "fp32") == (peak, "stated")
+
+
+def test_peaks_are_known_for_every_precision() -> None:
+    for known in (*machine.PEAKS.values(), machine.DTYPES):
+        assert set(known) == set(get_args(Precision))
 
 
 @pytest.mark.slow

@@ -14,13 +14,14 @@ def switches():
     return torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
 
 
-@pytest.mark.parametrize(("precision", "inside"), [("fp32", "ieee"), ("tf32", "tf32")])
+@pytest.mark.parametrize(("precision", "inside"), [("fp32", "ieee"), ("tf32", "tf32"), ("fp16", "tf32")])
 def test_switches_are_set_for_a_gpu_and_put_back(precision, inside):
     before = switches()
     with products(precision, torch.device("cpu")):
         assert switches() == before
     with products(precision, torch.device("cuda")):
         assert switches() == (inside, inside)
+        assert not torch.is_autocast_enabled("cuda")
     assert switches() == before
     with pytest.raises(KeyError), products(precision, torch.device("cuda")):
         raise KeyError
@@ -50,7 +51,7 @@ def test_bf16_sees_the_weights_that_the_last_step_left(cls, monkeypatch):
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="precision must be fp32, tf32 or bf16, not 'half'"):
+    with pytest.raises(ValueError, match="precision must be fp32, tf32, bf16 or fp16, not 'half'"):
         fedfew.train(fedfew.data.digits(), rounds=1, precision="half")
 
 

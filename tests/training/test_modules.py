@@ -259,10 +259,11 @@ def test_auto_says_which_engine_it_took_and_what_it_could_not_take() -> None:
     assert named == []  # what was asked for by name needs no reason
 
 
-def test_bf16_on_a_cpu_is_said_to_do_nothing() -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_fewer_digits_on_a_cpu_are_said_to_do_nothing(precision: str) -> None:
     told: list[str] = []
-    train(fedfew.FedAvg(), precision="bf16", on_round=lambda p: told.extend(p.events))
-    assert told == ["precision is 'bf16', which has no effect here: a CPU computes in float32"]
+    train(fedfew.FedAvg(), precision=precision, on_round=lambda p: told.extend(p.events))
+    assert told == [f"precision is '{precision}', which has no effect here: a CPU computes in float32"]
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])

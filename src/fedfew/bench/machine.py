@@ -15,18 +15,19 @@ import torch
 from fedfew._version import __version__
 from fedfew.util.cores import torch_threads
 
-# Dense peaks in TFLOP/s as the makers state them (without sparsity), by torch's name of the card; longer names come first.
+# Dense peaks in TFLOP/s as the makers state them (without sparsity, sums in float32), by torch's name of the card; longer names
+# come first.
 PEAKS: dict[str, dict[str, float]] = {
-    "H200 NVL": {"fp32": 60, "tf32": 418, "bf16": 836},
-    "H200": {"fp32": 67, "tf32": 494, "bf16": 989},
-    "H100 PCIe": {"fp32": 51, "tf32": 378, "bf16": 756},
-    "H100": {"fp32": 67, "tf32": 494, "bf16": 989},
-    "A100": {"fp32": 19.5, "tf32": 156, "bf16": 312},
-    "L40S": {"fp32": 91.6, "tf32": 183, "bf16": 362},
-    "RTX 4090": {"fp32": 82.6, "tf32": 82.6, "bf16": 165},
-    "RTX 3090": {"fp32": 35.6, "tf32": 35.6, "bf16": 71},
+    "H200 NVL": {"fp32": 60, "tf32": 418, "bf16": 836, "fp16": 836},
+    "H200": {"fp32": 67, "tf32": 494, "bf16": 989, "fp16": 989},
+    "H100 PCIe": {"fp32": 51, "tf32": 378, "bf16": 756, "fp16": 756},
+    "H100": {"fp32": 67, "tf32": 494, "bf16": 989, "fp16": 989},
+    "A100": {"fp32": 19.5, "tf32": 156, "bf16": 312, "fp16": 312},
+    "L40S": {"fp32": 91.6, "tf32": 183, "bf16": 362, "fp16": 362},
+    "RTX 4090": {"fp32": 82.6, "tf32": 82.6, "bf16": 165, "fp16": 165},
+    "RTX 3090": {"fp32": 35.6, "tf32": 35.6, "bf16": 71, "fp16": 71},
 }
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -15,7 +15,7 @@ ClassWeights = Literal["none", "balanced"]
 ClientOptimizer = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 LabelPrior = Literal["none", "client"]
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce", "next-token")
 LOSS = (
@@ -82,7 +82,10 @@ class LocalTraining(Group):
         1.0, "Factor of the log label frequencies (τ); 0: as without a prior.", allowed=NOT_NEGATIVE
     )
     precision: Precision = compute_setting(
-        "tf32", "GPU matmul and convolution precision: tf32, fp32 (half as fast), or bf16.", allowed=Precision, outcome=False
+        "tf32",
+        "GPU matmul and convolution precision: tf32, fp32 (half as fast), bf16, or fp16 (tf32, convolutions in float16).",
+        allowed=Precision,
+        outcome=False,
     )
 
     @property

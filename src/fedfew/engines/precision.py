@@ -13,7 +13,11 @@ from fedfew.config import Precision
 
 @contextmanager
 def products(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Within: PyTorch's own products on this device in this precision. The CPU always computes in float32."""
+    """Within: PyTorch's own products on this device in this precision. The CPU always computes in float32.
+
+    fp16 is TF32 here, whose numbers have as many digits: float16 lacks range, so gradients would have to be scaled in all of a
+    model. The stack's own convolutions do so between themselves (see ``engines.stacked.kernels.scaling``).
+    """
     if device.type != "cuda":
         yield
         return

@@ -102,6 +102,6 @@ def about_losses(config: TrainConfig, method: Method, part: TrainedPart) -> list
 def about_engine(engine: Engine, config: TrainConfig, device: torch.device) -> list[str]:
     """Why this engine was chosen, and whether its precision has an effect."""
     lines = [f"engine: {engine.name}, {engine.why}"] if engine.why else []
-    if config.precision == "bf16" and device.type == "cpu":
-        lines.append("precision is 'bf16', which has no effect here: a CPU computes in float32")
+    if config.precision in ("bf16", "fp16") and device.type == "cpu":
+        lines.append(f"precision is {config.precision!r}, which has no effect here: a CPU computes in float32")
     return lines

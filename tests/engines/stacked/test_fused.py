@@ -104,6 +104,41 @@ def test_names_of_parameters_stay():
     assert not fused[3].as_factor
 
 
+class OneByOne(nn.Module):
+    """Calls layers of a sequence by itself, and reads what lies between two convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(3, 4, 2), nn.Conv1d(4, 3, 2))
+
+    def forward(self, x):
+        between = self.layers[0](x)
+        return self.layers[1](between).mean(-1) + between[:, :3].mean(-1) + self.layers[:1](x)[:, 1:].mean(-1)
+
+
+def in_a_row():
+    return nn.Sequential(nn.Conv1d(3, 4, 2), nn.Conv1d(4, 5, 1), nn.Conv1d(5, 2, 2), nn.Flatten(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize(("factory", "factors"), [pytest.param(in_a_row, 2, marks=pytest.mark.slow), (OneByOne, 0)])
+def test_float16_lies_where_the_next_convolution_alone_reads_it(factory, factors):
+    """Its gradient is scaled. 1e-2: what differs between layers is rounded to 11 binary digits a few times."""
+    torch.manual_seed(0)
+    module = factory()
+    plain, fused = (Stacked(module, LocalTraining(0.1, 3), 0) for _ in range(2))
+    fused.module = make_fused(fused.module, "fp16")
+    weights = {name: torch.stack([t, 2 * t]).to(DEVICE) for name, t in module.state_dict().items()}
+    x, y, weight = (t.to(DEVICE) for t in (torch.randn(2, 3, 3, 5), torch.randint(0, 3, (2, 3)), torch.full((2, 3), 1e-6)))
+    (want, _), (got, _) = (
+        e.differentiation.differentiate(cross_entropy, weights, x, y, weight, {}, None) for e in (plain, fused)
+    )
+    for a, b in zip(got, want, strict=True):
+        assert (a - b).norm() < 1e-2 * b.norm()
+    function, rest = fused.differentiation.gradients(cross_entropy, weights, {}, keyed=False)
+    nodes = recorded(function, (x, y, weight, *rest)).graph.nodes
+    assert [node.args[8] for node in nodes if str(node.target) == "fedfew.convolution.default"].count(True) == factors
+
+
 @pytest.mark.parametrize(
     "layer",
     [

@@ -2,6 +2,9 @@
 
 A convolution followed by ReLU and 2×2 pooling becomes one layer, as in the paper's CNN; every other plain convolution becomes one
 by itself. What is not recognised stays as it is and runs on PyTorch's own operations.
+
+In float16 the gradient between two convolutions is scaled (see ``kernels.scaling``), so nothing else may read what lies between
+them. Of layers that a module calls one by one that cannot be known: there float32 is stored.
 """
 
 from __future__ import annotations
@@ -29,17 +32,36 @@ class FusedConvolution(nn.Module):
         self.flattened = pool and type(then) is nn.Flatten
         self.as_factor = then is not None and _is_plain(then)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, from_factor: bool = False, for_next_alone: bool = False) -> Tensor:
+        """from_factor: x is stored as a factor by a convolution that was told that this one alone reads it, for_next_alone."""
         from fedfew.engines.stacked.kernels.convolution import convolution
 
         weight, flat = self.weight, self.weight.ndim == 3
         if flat:  # a sequence is an image of one row
             x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
         bias = None if self.bias is None else self.bias[None]
-        stored = self.flattened, self.as_factor
+        stored = self.flattened, self.as_factor and (for_next_alone or self.precision != "fp16"), from_factor
         y = convolution(x[None], weight[None], bias, self.stride, self.padding, self.pool, self.precision, *stored)
         y = y.squeeze(0)  # y[0] would be the same, but its gradient a copy into zeros
         return y.squeeze(-2) if flat else y
+
+
+class FusedSequential(nn.Sequential):
+    """``nn.Sequential`` whose convolutions are told that the next one alone reads their result."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers, from_factor = list(self), False
+        for at, layer in enumerate(layers):
+            if isinstance(layer, FusedConvolution):
+                then = next((later for later in layers[at + 1 :] if type(later) is not nn.Identity), None)
+                for_next = layer.as_factor and isinstance(then, FusedConvolution)
+                x, from_factor = layer(x, from_factor, for_next), for_next
+            else:
+                x = layer(x)
+        return x
+
+
+PLAIN_ORDER = (nn.Sequential, FusedSequential)  # types of modules whose layers are called in their order
 
 
 class ContiguousGroupNorm(nn.GroupNorm):
@@ -52,7 +74,7 @@ class ContiguousGroupNorm(nn.GroupNorm):
 def image_layout(module: nn.Module) -> tuple[int, torch.dtype]:
     """To how many channels images are best filled up with zeros in memory, and how their numbers are stored: as the kernels of
     the first layer read them."""
-    first = module[0] if type(module) is nn.Sequential and len(module) else None
+    first = module[0] if isinstance(module, PLAIN_ORDER) and type(module) in PLAIN_ORDER and len(module) else None
     if not isinstance(first, FusedConvolution) or first.weight.ndim != 4:
         return 1, torch.float32
     from fedfew.engines.stacked.kernels import launch, windows
@@ -79,6 +101,8 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
                 setattr(parent, name, FusedConvolution(child, precision, name in pooled, then))
                 for done, _ in after[:taken]:
                     setattr(parent, done, nn.Identity())
+        if precision == "fp16" and type(parent) is nn.Sequential:
+            become(parent, FusedSequential)
     return module
 
 

@@ -195,6 +195,7 @@ def test_precision_is_what_was_asked_for():
     want = twin(x.double(), weight.double(), bias.double(), stride, padding, pool)
     error = {
         p: float((convolution(x, weight, bias, stride, padding, pool, p) - want).norm() / want.norm())
-        for p in ("fp32", "tf32", "bf16")
+        for p in ("fp32", "tf32", "fp16", "bf16")
     }
     assert error["fp32"] < 1e-6 < error["tf32"] < 1.2e-3 < error["bf16"] < 5e-3
+    assert 1e-6 < error["fp16"] < 1.2e-3

@@ -41,12 +41,13 @@ def test_pictures_are_what_a_model_sees_of_bytes_to_the_last_bit(pixels, channel
     assert seen.movedim(-3, -1).is_contiguous()
 
 
-def test_pictures_filled_up_are_convolved_as_they_lie(monkeypatch):
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.slow), "fp16"])
+def test_pictures_filled_up_are_convolved_as_they_lie(precision, monkeypatch):
     if DEVICE == "cpu":  # the interpreter has no bf16, and multiplies numbers of 16 bits one after the other
         monkeypatch.setitem(launch.STORED, "bf16", torch.float16)
         tiles = launch.tiles
         monkeypatch.setattr(launch, "tiles", lambda *about: tiles(*about) | {"BM": 16})
-    dtype = launch.STORED["bf16"]
+    dtype = launch.STORED[precision]
     x = torch.randint(0, 256, (4, 3, 6, 5), generator=torch.Generator().manual_seed(0), dtype=torch.uint8).to(DEVICE)
     at = torch.tensor([[3, 0, 1]], device=DEVICE)
     plain, room = row_gather.pictures(x, at, True), row_gather.pictures(x, at, True, None, 4, dtype)
@@ -58,7 +59,7 @@ def test_pictures_filled_up_are_convolved_as_they_lie(monkeypatch):
     found = []
     for images in (plain, room):
         weight = torch.linspace(-1, 1, 2 * 3 * 3 * 3, device=DEVICE).view(1, 2, 3, 3, 3).requires_grad_()
-        y = convolution(images, weight, None, pool=True, precision="bf16")
+        y = convolution(images, weight, None, pool=True, precision=precision)
         found.append((y, *torch.autograd.grad(y.square().sum(), weight)))
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
@@ -76,7 +77,8 @@ def test_images_are_filled_up_for_the_kernels_alone():
     plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     assert image_layout(plain) == (1, torch.float32)
     assert image_layout(make_fused(copy.deepcopy(plain), "tf32")) == (1, torch.float32)
-    assert image_layout(make_fused(plain, "bf16")) == (4, torch.bfloat16)
+    assert image_layout(make_fused(copy.deepcopy(plain), "bf16")) == (4, torch.bfloat16)
+    assert image_layout(make_fused(plain, "fp16")) == (4, torch.float16)
 
 
 @pytest.mark.parametrize("pixels", ["symmetric", "unit"])

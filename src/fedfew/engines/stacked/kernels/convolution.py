@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedfew.engines.stacked.kernels import launch, windows
+from fedfew.engines.stacked.kernels import launch, scaling, windows
 from fedfew.engines.stacked.kernels.launch import Shape
 from fedfew.engines.stacked.kernels.operation import operation
 from fedfew.engines.stacked.kernels.replicas import of_all_replicas
@@ -38,11 +38,14 @@ def convolution(
     precision: str = "fp32",
     channels_first: bool = False,
     as_factor: bool = False,
+    from_factor: bool = False,
 ) -> Tensor:
     """[R, B, N, …]; ``pool``: then ReLU and the maximum of every 2×2 pixels. precision: of the factors of products.
     channels_first: what comes out also lies so in memory, for a layer that flattens it. as_factor: it is stored as factors are,
-    for another convolution."""
-    out: Tensor = _Convolution.apply(x, weight, bias, stride, *padding, pool, channels_first, as_factor, precision)[0]
+    for another convolution. With "fp16" its gradient is then scaled, so nothing else may read it, and the other convolution must
+    be told. from_factor: x comes from such a convolution."""
+    settings = stride, *padding, pool, channels_first, as_factor, precision
+    out: Tensor = _Convolution.apply(x, weight, bias, *settings, from_factor)[0]
     return out
 
 
@@ -111,7 +114,8 @@ def _backward(
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to the inputs (of type ``inputs``; empty for None), weights and bias (empty unless ``bias``). The
-    last two are in parts, to be summed over their first axis; the weights' is channels last. x is as the kernels read it."""
+    last two are in parts, to be summed over their first axis; the weights' is channels last. x is as the kernels read it. With
+    "fp16" a gradient in float16, g or that of the inputs, is ``scaling.SCALE`` times as large."""
     shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
     size = *x.shape[:2], *x.shape[3:], weight.shape[2]
     dx, none = x.new_empty((0,) * 5 if inputs is None else size, dtype=inputs), weight.new_empty(1, 0, 0)
@@ -120,15 +124,15 @@ def _backward(
         x = windows.filled_up(x, dtype)
     if pool and inputs is None:  # the first layer: its gradient before pooling is the largest of all and is never written out
         if windows.suit(shape, pool, dtype):
-            dw, of_bias = windows.weight_gradient(x, g, source, shape)
+            dw, of_bias = windows.weight_gradient(x, g, source, shape, precision)
         else:
             dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
         return _channels_first(dx), dw, of_bias if bias else none
     if pool:
-        g, last, db = unpool(g, source, *shape.out(*x.shape[2:4]), dtype)
+        g, last, db = unpool(g, source, *shape.out(*x.shape[2:4]), precision)
     else:
-        g = g.contiguous().to(dtype)
-        last, db = launch.samples_last(g)
+        g = scaling.factor(g, dtype, precision)
+        last, db = launch.samples_last(g, precision)
     if inputs is not None:
         launch.input_gradient(g, filters, dx, shape, precision)
     return _channels_first(dx), launch.weight_gradient(x, last, shape, precision), db if bias else none
@@ -139,24 +143,25 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-        out, source, seen = _forward(x, weight, bias, *settings)
+        out, source, seen = _forward(x, weight, bias, *settings[:-1])
         return out, source, seen
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, weight, _, *ctx.settings, _, _, ctx.precision = inputs
+        x, weight, _, *ctx.settings, _, _, ctx.precision, from_factor = inputs
         _, source, seen = output
         ctx.mark_non_differentiable(source, seen)
-        ctx.dtype = x.dtype
+        scaled = from_factor or scaling.scale(ctx.precision) == 1
+        ctx.dtype, ctx.written = x.dtype, x.dtype if scaled else torch.float32  # of the gradient, in the end and by the kernel
         ctx.save_for_backward(seen if seen.numel() else x, weight, source)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         x, weight, source = ctx.saved_tensors
         of_x, _, of_bias, *_ = ctx.needs_input_grad
-        wanted = ctx.dtype if of_x else None, of_bias
+        wanted = ctx.written if of_x else None, of_bias
         dx, dw, db = _Gradients.apply(gradients[0], source, x, weight, *ctx.settings, *wanted, ctx.precision)
-        return dx if of_x else None, dw, db if of_bias else None, *[None] * 7
+        return dx.to(ctx.dtype) if of_x else None, dw, db if of_bias else None, *[None] * 8
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedfew.engines.stacked.kernels import triton_convolution
+from fedfew.engines.stacked.kernels import scaling, triton_convolution
 from fedfew.engines.stacked.kernels.compiling import start
 
-INPUT_PRECISION = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "ieee"}
+INPUT_PRECISION = {"fp32": "tf32x3", "tf32": "tf32", "bf16": "ieee", "fp16": "ieee"}
 """Of factors in float32, of no effect on others. tf32x3: in three products, float32 but for rounding."""
-STORED = {"bf16": torch.bfloat16}
+STORED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """As what factors are written to memory before kernels read them, if not as they are: half the bytes."""
 PROGRAMS = 132 * 4  # enough to fill a large GPU
 ALIGNED = 16  # bytes that a GPU reads at once
@@ -105,6 +105,7 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
     """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling: each in parts, to
     be summed over their first axis. x is a factor."""
     g = g.contiguous()
+    scale, of_sums = scaling.of_incoming(g, precision)
     R, B, H, W, C = x.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("weight", C, N, shape.width, True)
@@ -113,14 +114,15 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
     dw, db = (torch.empty(count, R, N, *of, device=g.device) for of in ((shape.size,), ()))
     start(
         triton_convolution.weight_gradient, (programs, count, R),
-        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
+        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision],
+        SCALE=scale, OF_SUMS=of_sums, OF_PRODUCTS=scaling.of_products(precision), **tile,
     )  # fmt: skip
     return dw.view(count, R, N, shape.height, shape.width, shape.channels), db
 
 
 def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tensor:
     """Gradient of the filters from that of the image g [R, N, OH, OW, S], samples last, in parts to be summed over their first
-    axis. x is a factor."""
+    axis. x and g are factors."""
     R, _, H, W, _ = x.shape
     height, width = shape.out(H, W)
     tile = tiles("weight_by_sample", shape.channels, shape.filters, shape.width, False, x.dtype.itemsize == 2)
@@ -131,16 +133,16 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tenso
     start(
         triton_convolution.weight_gradient_by_sample, (programs, count, R),
         x, g, dw, per_split, *x.shape[2:4], height, x.shape[-1], width,
-        *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], **tile,
+        *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], OF_PRODUCTS=scaling.of_products(precision), **tile,
     )  # fmt: skip
     return dw.view(count, R, shape.filters, shape.height, shape.width, shape.channels)
 
 
-def samples_last(g: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient g [R, B, H, W, N] as [R, N, H, W, S], and that of the bias in parts, to be summed over their first axis."""
+def samples_last(g: Tensor, precision: str) -> tuple[Tensor, Tensor]:
+    """The factor g [R, B, H, W, N] as [R, N, H, W, S], and the bias's gradient in parts, to be summed over their first axis."""
     R, _, H, W, N = g.shape
     sums = torch.empty(H * W, R, N, device=g.device)
-    return _samples_last(g, N, sums=sums), sums
+    return _samples_last(g, N, sums=sums, of_sums=scaling.of_products(precision)), sums
 
 
 def aligned(samples: int, dtype: torch.dtype) -> int:
@@ -157,10 +159,11 @@ def _samples_last(
     S: int | None = None,
     dtype: torch.dtype | None = None,
     sums: Tensor | None = None,
+    of_sums: float = 1.0,
 ) -> Tensor:
     """The first channels of [R, B, H, W, C] as [R, channels, H + 2 pad_h, W + 2 pad_w, S], filled up with zeros beyond B.
 
-    S: unless given, an aligned number; dtype: else the same. sums [pixels, R, channels]: to be written, over the samples.
+    S: unless given, an aligned number; dtype: else the same. sums [pixels, R, channels]: over the samples, times of_sums.
     """
     R, B, H, W, C = x.shape
     dtype = dtype or x.dtype
@@ -171,13 +174,13 @@ def _samples_last(
     start(
         triton_convolution.samples_last, grid,
         x, out, out if sums is None else sums, B, H, W, C, channels, S, pad_h, pad_w,
-        SUM=sums is not None, BB=64, BC=BC, num_warps=4,
+        SUM=sums is not None, OF_SUMS=of_sums, BB=64, BC=BC, num_warps=4,
     )  # fmt: skip
     return out
 
 
 def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precision: str) -> None:
-    """Write into ``out`` [R, B, H, W, C]; g is a factor."""
+    """Write into ``out`` [R, B, H, W, C]; g is a factor, and where ``out`` is stored as one it is scaled as g is."""
     R, B, H, W, C = out.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("input", C, N, shape.width, False, g.dtype.itemsize == 2)
@@ -185,7 +188,8 @@ def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precis
     turned = _samples_last(filters.contiguous(), C, S=N, dtype=g.dtype)
     start(
         triton_convolution.input_gradient, grid,
-        g, turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision], **tile,
+        g, turned, out, B, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision],
+        OF_PRODUCTS=scaling.of_outgoing(out, precision), **tile,
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 Images are laid out [R, B, H, W, C], filters [R, N, KH, KW, C]. For one row of a filter, what a patch holds (KW·C numbers) lies
 in one piece, so patches are read where they are and never written out. With POOL the 2×2 maximum and ReLU happen in registers:
 only the pooled image is written, and for each of its pixels which of the four it came from (4: none, ReLU cut it off). The two
-gradients read that back. Sizes of images are constants, so that dividing by them takes a multiplication.
+gradients read that back. Sizes of images are constants, so that dividing by them takes a multiplication. In float16 gradients
+are stored scaled (see :mod:`scaling`): what is computed from them is multiplied by OF_PRODUCTS and OF_SUMS.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ import triton.language as tl
 def dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a·b, both factors as a is stored and, of float32, in the precision asked for; the sum in float32."""
     return tl.dot(a, b.to(a.dtype), acc, input_precision=PRECISION)
+
+
+@triton.jit
+def times(a, FACTOR: tl.constexpr):
+    """a · FACTOR."""
+    return a if FACTOR == 1 else a * FACTOR
 
 
 @triton.jit
@@ -99,9 +106,10 @@ def weight_gradient(
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+    SCALE: tl.constexpr, OF_SUMS: tl.constexpr, OF_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """out[splits, R, N, KH·KW·C] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the
-    pooled gradient g[R, B, OH, OW, N] each."""
+    pooled gradient g[R, B, OH, OW, N] each. g is a factor when it is SCALE times as large."""
     Q: tl.constexpr = KH * KW * C
     TILES: tl.constexpr = (Q + BQ - 1) // BQ
     PADDED: tl.constexpr = PAD_H + PAD_W > 0
@@ -127,6 +135,7 @@ def weight_gradient(
         which = tl.load(source + at, mask=inside, other=4)
         value = tl.where(which == 4, 0.0, tl.load(g + at, mask=inside, other=0.0))
         values += value.to(tl.float32)
+        value = times(value, SCALE)
         for sub in tl.static_range(4):
             row = (oh * 2 + sub // 2) * STRIDE - PAD_H
             column = (ow * 2 + sub % 2) * STRIDE - PAD_W
@@ -137,9 +146,9 @@ def weight_gradient(
             patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
             acc = dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
     place = split * tl.num_programs(2) + r
-    tl.store(out + (place * N + n)[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+    tl.store(out + (place * N + n)[None, :] * Q + q[:, None], times(acc, OF_PRODUCTS), mask=(q < Q)[:, None] & (n < N)[None, :])
     if tl.program_id(0) % TILES == 0:
-        tl.store(out_bias + place * N + n, tl.sum(values, 0), mask=n < N)
+        tl.store(out_bias + place * N + n, times(tl.sum(values, 0), OF_SUMS), mask=n < N)
 
 
 @triton.jit
@@ -147,10 +156,10 @@ def samples_last(
     x, out, sums, B,
     H: tl.constexpr, W: tl.constexpr, PIXEL: tl.constexpr,
     C: tl.constexpr, S: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
-    SUM: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
+    SUM: tl.constexpr, OF_SUMS: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """out[R, C, H + 2 PAD_H, W + 2 PAD_W, S] from x[R, B, H, W, C], whose pixels are PIXEL numbers apart; zero in
-    the padding and where S exceeds B. With SUM also sums[(H + 2 PAD_H)·(W + 2 PAD_W), R, C] over the samples."""
+    the padding and where S exceeds B. With SUM also sums[(H + 2 PAD_H)·(W + 2 PAD_W), R, C] over the samples, times OF_SUMS."""
     r = tl.program_id(2).to(tl.int64)
     width = W + 2 * PAD_W
     row, column = tl.program_id(0) // width - PAD_H, tl.program_id(0) % width - PAD_W
@@ -166,7 +175,7 @@ def samples_last(
         if SUM:
             summed += tl.sum(value.to(tl.float32), 0)
     if SUM:
-        tl.store(sums + (tl.program_id(0) * tl.num_programs(2) + r) * C + c, summed, mask=c < C)
+        tl.store(sums + (tl.program_id(0) * tl.num_programs(2) + r) * C + c, times(summed, OF_SUMS), mask=c < C)
 
 
 @triton.jit(do_not_specialize=["per_split"])  # or it would be compiled anew for few clients
@@ -175,7 +184,7 @@ def weight_gradient_by_sample(
     per_split,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
     S: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
-    BT: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr, OF_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """out[splits, R, N, KH·KW·C] from x[R, C, H, W, S] (padded) and g[R, N, OH, OW, S].
 
@@ -204,7 +213,7 @@ def weight_gradient_by_sample(
         value = tl.load(g + ((n * OH + row) * RUN)[None, :] + t[:, None], mask=(n < N)[None, :] & (t < RUN)[:, None], other=0.0)
         acc = dot(patch, value, acc, PRECISION)
     place = (split * tl.num_programs(2) + r) * N + n
-    tl.store(out + place[None, :] * Q + q[:, None], acc, mask=(q < Q)[:, None] & (n < N)[None, :])
+    tl.store(out + place[None, :] * Q + q[:, None], times(acc, OF_PRODUCTS), mask=(q < Q)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -214,7 +223,7 @@ def input_gradient(
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, OF_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """out[R, B, H, W, C] from g[R, B, OH, OW, N] and weights [R, C, KH, KW, N].
 
@@ -257,4 +266,4 @@ def input_gradient(
         )
         acc = dot(value, w, acc, PRECISION)
     at = r * B * H * W * C + (((b * H + ih) * W + iw) * C)[:, None] + n[None, :]
-    tl.store(out + at, acc, mask=ok[:, None] & (n < C)[None, :])
+    tl.store(out + at, times(acc, OF_PRODUCTS), mask=ok[:, None] & (n < C)[None, :])

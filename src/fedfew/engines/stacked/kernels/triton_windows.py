@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fedfew.engines.stacked.kernels.triton_convolution import dot
+from fedfew.engines.stacked.kernels.triton_convolution import dot, times
 
 
 @triton.jit
@@ -98,9 +98,11 @@ def weight_gradient(
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, MOST: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
+    SCALE: tl.constexpr, OF_SUMS: tl.constexpr,
 ):  # fmt: skip
     """out[splits, R, 4, N, HEIGHT·WIDTH·C], of the filters in windows, and out_bias[splits, R, N]: sums over ``per_split`` pixels
-    of the pooled gradient g[R, B, OH, OW, N] each. A window is two tiles, of MOST numbers and of REST, both powers of 2."""
+    of the pooled gradient g[R, B, OH, OW, N] each. A window is two tiles, of MOST numbers and of REST, both powers of 2.
+    What is summed is SCALE times as large for out and OF_SUMS times for out_bias."""
     Q: tl.constexpr = HEIGHT * WIDTH * C
     r = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
@@ -127,6 +129,7 @@ def weight_gradient(
         which = tl.load(source + at, mask=inside, other=4)
         value = tl.load(g + at, mask=inside, other=0.0)
         values += tl.where(which == 4, 0.0, value.to(tl.float32))
+        value = times(value, SCALE)
         spread = tl.where(which[:, None, :] == place, value[:, None, :], 0.0).to(x.dtype.element_ty)
         spread = tl.trans(tl.reshape(spread, (BM, 4 * BN)))
         acc = dot(spread, _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE), acc, PRECISION)
@@ -139,16 +142,17 @@ def weight_gradient(
     tl.store(into + q[None, :], acc, mask=there & (q < Q)[None, :])
     if REST:
         tl.store(into + of_rest[None, :], rest, mask=there & (of_rest < Q)[None, :])
-    tl.store(out_bias + replica * N + n, tl.sum(values, 0), mask=n < N)
+    tl.store(out_bias + replica * N + n, times(tl.sum(values, 0), OF_SUMS), mask=n < N)
 
 
 @triton.jit(do_not_specialize=["splits"])
 def from_windows(
     parts, out, splits, total,
     F: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr,
-    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
+    OF_PRODUCTS: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[R, N, KH, KW, F]: the sum over splits and places of parts[splits, R, 4, N, KH + STRIDE, KW + STRIDE, C]."""
+    """out[R, N, KH, KW, F]: the sum over splits and places of parts[splits, R, 4, N, KH + STRIDE, KW + STRIDE, C], times
+    OF_PRODUCTS."""
     WIDTH: tl.constexpr = KW + STRIDE
     Q: tl.constexpr = (KH + STRIDE) * WIDTH * C
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -163,4 +167,4 @@ def from_windows(
             for sub in tl.static_range(4):
                 moved = within + sub * N * Q + (sub // 2 * WIDTH + sub % 2) * STRIDE * C
                 acc += tl.load(parts + (first + split) * between + moved, mask=there, other=0.0)
-    tl.store(out + at, acc, mask=at < total)
+    tl.store(out + at, times(acc, OF_PRODUCTS), mask=at < total)

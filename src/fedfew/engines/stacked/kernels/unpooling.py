@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedfew.engines.stacked.kernels import launch, triton_unpooling
+from fedfew.engines.stacked.kernels import launch, scaling, triton_unpooling
 from fedfew.engines.stacked.kernels.compiling import start
 
 
-def unpool(g: Tensor, source: Tensor, height: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient before pooling and ReLU, from that of the pooled image g [R, B, OH, OW, N]: [R, B, height, width, N], the same
-    with the samples last, and the gradient of the bias in parts, to be summed over their first axis."""
+def unpool(g: Tensor, source: Tensor, height: int, width: int, precision: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient before pooling and ReLU, from that of the pooled image g [R, B, OH, OW, N], as factors: [R, B, height, width,
+    N] and the same with the samples last; and the gradient of the bias in parts, to be summed over their first axis."""
+    dtype = launch.stored(precision)
+    scale, of_sums = scaling.of_incoming(g, precision)
     g = g if g.permute(0, 1, 4, 2, 3).is_contiguous() else g.contiguous()  # channels last or first
     R, B, OH, OW, N = g.shape
     S = launch.aligned(B, dtype)
@@ -22,6 +24,7 @@ def unpool(g: Tensor, source: Tensor, height: int, width: int, dtype: torch.dtyp
     sums = torch.empty(OH * -(-S // BB), R, N, device=g.device)
     start(
         triton_unpooling.unpool, (len(sums), -(-N // BN), R),
-        g, source, out, last, sums, B, *launch.layout(g), OH, OW, height, width, N, S, BB=BB, BN=BN, num_warps=4,
+        g, source, out, last, sums, B, *launch.layout(g), OH, OW, height, width, N, S,
+        BB=BB, BN=BN, SCALE=scale, OF_SUMS=of_sums, num_warps=4,
     )  # fmt: skip
     return out, last, sums

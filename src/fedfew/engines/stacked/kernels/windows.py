@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedfew.engines.stacked.kernels import launch, triton_windows
+from fedfew.engines.stacked.kernels import launch, scaling, triton_windows
 from fedfew.engines.stacked.kernels.compiling import start
 
 CHANNELS = 4  # those of an image are filled up to
@@ -55,9 +55,10 @@ def forward(x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source
     )  # fmt: skip
 
 
-def weight_gradient(x: Tensor, g: Tensor, source: Tensor, shape: launch.Shape) -> tuple[Tensor, Tensor]:
+def weight_gradient(x: Tensor, g: Tensor, source: Tensor, shape: launch.Shape, precision: str) -> tuple[Tensor, Tensor]:
     """As :func:`launch.weight_gradient_pooled`; x is filled up."""
     g = g.contiguous()
+    scale, of_sums = scaling.of_incoming(g, precision)
     R, B, H, W, _ = x.shape
     OH, OW, N = g.shape[2:]
     height, width = shape.height + shape.stride, shape.width + shape.stride
@@ -71,12 +72,13 @@ def weight_gradient(x: Tensor, g: Tensor, source: Tensor, shape: launch.Shape) -
     start(
         triton_windows.weight_gradient, (programs, count, R),
         x, g, source, parts, db, B, per_split, H, W, OH, OW, CHANNELS, N, height, width, shape.stride,
-        MOST=most, REST=rest, PRECISION="ieee", **tile,
+        MOST=most, REST=rest, PRECISION="ieee", SCALE=scale, OF_SUMS=of_sums, **tile,
     )  # fmt: skip
     dw = torch.empty(R, N, shape.height, shape.width, shape.channels, device=g.device)
     start(
         triton_windows.from_windows, (-(-dw.numel() // 128),),
         parts, dw, count, dw.numel(),
-        shape.channels, CHANNELS, N, shape.height, shape.width, shape.stride, AT_ONCE=4, BLOCK=128, num_warps=4,
+        shape.channels, CHANNELS, N, shape.height, shape.width, shape.stride,
+        OF_PRODUCTS=scaling.of_products(precision), AT_ONCE=4, BLOCK=128, num_warps=4,
     )  # fmt: skip
     return dw[None], db
