@@ -41,3 +41,8 @@ def _rounded_to_bf16() -> torch.autocast:
 def not_rounded() -> AbstractContextManager[object]:
     """Within: operations as they are called, where those around them are rounded to bf16."""
     return torch.autocast("cuda", enabled=False) if torch.is_autocast_enabled("cuda") else nullcontext()
+
+
+def in_tf32() -> bool:
+    """Do PyTorch's own products of float32 on a GPU round their factors to TF32 here?"""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")

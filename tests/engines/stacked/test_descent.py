@@ -8,6 +8,7 @@ from torch import nn
 
 from fedfew import models
 from fedfew.engines import LocalTraining, Stacked
+from fedfew.engines.precision import products
 from fedfew.engines.stacked.descent import descending
 from fedfew.engines.stacked.traced import _writes, recorded
 from fedfew.local import cross_entropy
@@ -105,3 +106,73 @@ def test_a_gradient_that_is_a_part_of_another_parameter_is_taken_before_that_mov
     step.forward(whole, half)
     torch.testing.assert_close(half, torch.tensor([5 - 0.3, 6 - 0.4]))
     torch.testing.assert_close(whole, torch.tensor([1 - 0.1, 2 - 0.5, 3 - 0.1, 4 - 0.5]))
+
+
+class Layers(nn.Module):
+    """Two layers; the inner one may be read once more, after the gradient of its rows is there."""
+
+    def __init__(self, outputs=40):
+        super().__init__()
+        self.inner, self.out = nn.Linear(9, 12), nn.Linear(12, outputs)
+
+    def forward(self, x):
+        return self.out(self.inner(x).relu())
+
+
+def rows_of(weight):
+    """An objective that reads weights without a gradient, and only once that of everything else is known."""
+
+    class LastOfAll(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x, weight):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(inputs[1])
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0].square().mean(), None
+
+    return LastOfAll.apply(weight["inner.bias"], weight["out.weight"].detach())
+
+
+def reads_later(loss, params, context):
+    value = loss({**params, "inner.bias": rows_of(params)})
+    return value, value.detach()
+
+
+def layers(rows=5, outputs=40, objective=cross_entropy, precision="tf32"):
+    """A recorded step on the way to a GPU's: what it writes by, and a check that it moves the weights as the gradients say."""
+    torch.manual_seed(0)
+    module = Layers(outputs)
+    engine = Stacked(module, LocalTraining(LR, rows), 0)
+    weights = {name: t + 0.1 * torch.randn(2, *t.shape) for name, t in module.state_dict().items()}
+    x, y, weight = torch.randn(2, rows, 9), torch.randint(0, outputs, (2, rows)), torch.full((2, rows), 1 / rows)
+    function, rest = engine.differentiation.gradients(objective, weights, {}, keyed=False)
+    gradients, losses = function(x, y, weight, *rest)
+    want = [t - LR * g for t, g in zip(weights.values(), gradients, strict=True)]
+    with products(precision, torch.device("cuda")):
+        step = descending(recorded(function, (x, y, weight, *rest)), [3, 4, 5, 6], LR, kernels=True)
+    torch.testing.assert_close(step.forward(x, y, weight, *rest), losses)
+    torch.testing.assert_close(list(weights.values()), want, rtol=1e-5, atol=1e-6)
+    return [str(node.target) for node in step.graph.nodes]
+
+
+def test_a_layer_moves_on_the_way_back():
+    """The last one: of the first nobody needs the gradient of its rows."""
+    found = layers()
+    assert [found.count(of) for of in ("fedfew.linear_step.default", "aten.baddbmm_.default", "aten.bmm.default")] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [{"rows": 65}, {"outputs": 32}, {"precision": "fp32"}, {"objective": reads_later}],
+    ids=["many rows", "few outputs", "products in float32", "weights that are read later"],
+)
+def test_other_layers_move_at_the_end(unlike):
+    found = layers(**unlike)
+    assert [found.count(of) for of in ("fedfew.linear_step.default", "aten.baddbmm_.default", "aten.bmm.default")] == [0, 2, 1]

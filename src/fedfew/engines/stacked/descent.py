@@ -9,13 +9,13 @@ added, those of several parameters in one kernel. What is not recognised is adde
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, cast
 
 import torch
 
-from fedfew.engines.stacked.graph import Graph, Node, nodes_in
+from fedfew.engines.stacked.graph import Graph, Node, nodes_in, origin
 from fedfew.engines.stacked.kernels import descend, row_gather
+from fedfew.engines.stacked.linear_descent import moved_on_the_way_back
 from fedfew.engines.stacked.traced import Recording, drop_unused
 
 aten = torch.ops.aten
@@ -36,9 +36,9 @@ def descending(recording: Recording, parameters: list[int], lr: float, kernels: 
     output.args = (reported,)
     moved = {parameter for parameter, _ in moves}
     for at, (parameter, g) in enumerate(moves):
-        if _origin(g) in moved:  # the gradient of p in p·q is q, which moves too
+        if origin(g) in moved:  # the gradient of p in p·q is q, which moves too
             moves[at] = parameter, _copied(graph, g)
-    left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr, moved)]
+    left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr, moved, kernels)]
     if kernels and (sums := {parameter: found for parameter, g in left if (found := _summed(parameter, g)) is not None}):
         nodes, parts, inner = (list(of) for of in zip(*sums.values(), strict=True))
         graph.call_function(torch.ops.fedfew.descend.default, (list(sums), nodes, parts, inner, -lr))
@@ -49,24 +49,17 @@ def descending(recording: Recording, parameters: list[int], lr: float, kernels: 
     return recording
 
 
-def _origin(node: Node) -> Node:
-    """What the value is another view of, or one of several views."""
-    while node.target in (operator.getitem, aten._unsafe_view.default) or getattr(node.target, "is_view", False):
-        node = node.args[0]
-    return node
-
-
 def _copied(graph: Graph, node: Node) -> Node:
     copy = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.preserve_format})
     copy.meta = dict(node.meta)
     return copy
 
 
-def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[Node]) -> bool:
+def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[Node], kernels: bool) -> bool:
     """Move the parameter without its gradient, if the gradient is of a kind that allows it and nothing else uses it. A product
     with a parameter that is moved, as where a layer's weights are a product of two, must be taken before any is."""
     product = gradient.args[0] if gradient.target is aten.transpose.int else gradient
-    if any(_origin(factor) in moved for factor in nodes_in(product.args)):
+    if any(origin(factor) in moved for factor in nodes_in(product.args)):
         return False
     if gradient.target is aten.mm.default and not gradient.users:
         graph.call_function(aten.addmm_.default, (parameter, *gradient.args), {"alpha": -lr})
@@ -77,6 +70,8 @@ def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[
         return False
     if source.target is aten.bmm.default and (turned or source is gradient):
         a, b = source.args
+        if kernels and not turned and moved_on_the_way_back(graph, parameter, a, b, lr):
+            return True
         if turned:  # (a·b)ᵀ = bᵀ·aᵀ
             a, b = (graph.call_function(aten.transpose.int, (factor, 1, 2)) for factor in (b, a))
         graph.call_function(aten.baddbmm_.default, (parameter, a, b), {"alpha": -lr})

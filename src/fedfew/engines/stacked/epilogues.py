@@ -1,8 +1,8 @@
 """What comes before and after the products of linear layers, done by one kernel in a recording for a GPU.
 
 A product that begins with a bias takes two kernels there: the bias is first copied for every sample. Before ReLU or the loss,
-whose kernels add it on the way, the product alone is enough. On the way back a layer with few outputs and the ReLU before it are
-one kernel.
+whose kernels add it on the way, the product alone is enough. With few rows a large layer and the ReLU after it are one kernel. On
+the way back a layer with few outputs and the ReLU before it are one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from fedfew.engines.precision import in_tf32
 from fedfew.engines.stacked.graph import Graph, Node
-from fedfew.engines.stacked.kernels import bias_relu, cross_entropy, linear_gradient
+from fedfew.engines.stacked.kernels import bias_relu, cross_entropy, linear_gradient, linear_relu
 
 aten, own = torch.ops.aten, torch.ops.fedfew
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default}
@@ -25,6 +26,7 @@ def fuse_epilogues(graph: Graph) -> None:
             bias = _taken_from_product(node)
             if bias is not None:
                 node.target, node.args = own.bias_relu.default, (node.args[0], bias)
+                _take_layer(graph, node)
         elif node.target is own.cross_entropy.default:
             bias = _taken_from_product(node)
             if bias is not None:
@@ -54,6 +56,27 @@ def _adds_a_bias(node: Node) -> bool:
     return bool(node.args[0].meta["like"] == (torch.Size((replicas, 1, outputs)), torch.float32))
 
 
+def _take_layer(graph: Graph, relu: Node) -> None:
+    """Let ReLU multiply by the weights of a layer that the kernel is made for, which multiplies in TF32."""
+    product, bias = relu.args
+    if product.target is not aten.bmm.default or not in_tf32():
+        return
+    rows, turned = product.args
+    if turned.target is not aten.transpose.int or {axis % 3 for axis in turned.args[1:]} != {1, 2}:
+        return
+    weight, nodes = turned.args[0], graph.nodes
+    (_, outputs, inputs), _ = weight.meta["like"]
+    in_float32 = all(node.meta["like"][1] == torch.float32 for node in (rows, weight))
+    between = nodes[nodes.index(product) + 1 : nodes.index(relu)]  # which could move the weights
+    if between or not in_float32 or not linear_relu.suits(rows.meta["like"][0][1], outputs, inputs):
+        return
+    relu.target, relu.args = own.linear_relu.default, (rows, weight, bias)
+    for unused in (product, turned):
+        if not unused.users:
+            unused.release()
+            nodes.remove(unused)
+
+
 def _take_product(graph: Graph, gradient: Node) -> None:
     """Let ReLU's gradient multiply by the few outputs of the layer after it."""
     product, activation, threshold = gradient.args
@@ -66,4 +89,4 @@ def _take_product(graph: Graph, gradient: Node) -> None:
         graph.nodes.remove(product)
 
 
-assert {bias_relu, cross_entropy, linear_gradient}  # they register the operations of these names
+assert {bias_relu, cross_entropy, linear_gradient, linear_relu}  # they register the operations of these names

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 SEQUENCES = (tuple, list)  # a union of types is made anew wherever it is written
@@ -116,6 +117,13 @@ def _collect(value: Any, found: list[Node]) -> None:
     elif isinstance(value, dict):
         for part in value.values():
             _collect(part, found)
+
+
+def origin(node: Node) -> Node:
+    """What the value is another view of, or one of several views."""
+    while node.target in (operator.getitem, torch.ops.aten._unsafe_view.default) or getattr(node.target, "is_view", False):
+        node = node.args[0]
+    return node
 
 
 def replaced(value: Any, by: dict[Node, Any]) -> Any:
