@@ -66,7 +66,7 @@ def test_layers_for_which_the_kernel_is_made():
     assert not linear_relu.suits(50, 50, 1600)
     assert not linear_relu.suits(50, 64, 1000)
     assert not linear_relu.suits(50, 2**16, 2**15)
-    assert [linear_relu.tiles(50, 512, replicas)["BN"] for replicas in (3, 20)] == [16, 32]
+    assert [linear_relu.tiles(50, 512, replicas)["BN"] for replicas in (3, 20)] == [16, 64]
 
 
 def sees_logits(loss, params, context):
