@@ -76,7 +76,8 @@ def log_weights(
     """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums taken a part at a time."""
     objectives = _objectives(losses, preference, ideal)
     least = objectives.amin(1, keepdim=True)
-    log_w = torch.log_softmax((least - objectives) / _checked_mu(mu, losses), 1)
+    scaled = (least - objectives) / _checked_mu(mu, losses)
+    log_w = scaled - scaled.logsumexp(1, keepdim=True)  # log_softmax would wake all cores for however few numbers
     log_sum = -log_w.amax(1)  # log Σ_k exp((least − objectives[i, k]) / μ): where the least is, log w is 0 minus that
     return least[:, 0] / mu - log_sum + _log_client_weights(client_weights, losses), log_w
 

@@ -8,6 +8,12 @@ from torch import Tensor
 from fedfew.stack import Tree, branch, converted, real, scaled, tensor, tree_map
 
 
+def normalised(log_weights: Tensor) -> Tensor:
+    """Weights that sum to one over the first axis. PyTorch's softmax wakes all cores for it, however few the numbers are, which
+    takes longer than the rest of a round's weights."""
+    return (log_weights - log_weights.logsumexp(0)).exp()
+
+
 class WeightedMean:
     """``Σ_i ω[i, k] x[i, k] / Σ_i ω[i, k]`` for each model k, added up a chunk of clients at a time.
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from fedfew.weighted_mean import normalised
+
 FLOOR = 3.0  # of n clients, one may always have 3/n of the weights: in small federations honest clients reach 0.63
 
 
@@ -52,12 +54,12 @@ def log_factors(log_alpha: Tensor, most: Tensor) -> Tensor:
     """
     log_alpha = log_alpha.double()
     most = most.double()
-    if float(log_alpha.softmax(0).amax()) <= float(most.amin()):  # as in nearly every round
+    if float(normalised(log_alpha).amax()) <= float(most.amin()):  # as in nearly every round
         return torch.zeros_like(log_alpha)
     most = most.masked_fill(log_alpha == -torch.inf, 0.0)  # who has no weight can be given none
     if float(most.sum()) <= 1:
         return torch.where(most > 0, most.log() - log_alpha, 0.0)
-    if not bool((log_alpha.softmax(0) > most * (1 + 1e-9)).any()):
+    if not bool((normalised(log_alpha) > most * (1 + 1e-9)).any()):
         return torch.zeros_like(log_alpha)
     capped = torch.zeros(len(most), dtype=torch.bool)
     while True:  # capping one raises the others' shares, which may bring another above its cap

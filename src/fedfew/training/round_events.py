@@ -10,6 +10,7 @@ from torch import Tensor
 from fedfew.stack import all_finite
 from fedfew.training.per_client import some
 from fedfew.util.spelling import counted
+from fedfew.weighted_mean import normalised
 
 ONCE = "This is reported once"  # ends a line about a single client
 MOST = 0.9  # of the weight of a model: a client with more than this gets a line
@@ -61,7 +62,7 @@ def of_weights(
 ) -> list[str]:
     """Lines about clients whose weight is capped, and about clients with most of the weight of a model."""
     capped = factors.nonzero()[:, 0].tolist()
-    before, after = ((log_alpha + added).softmax(0).tolist() if capped else [] for added in (0, factors))
+    before, after = (normalised(log_alpha + added).tolist() if capped else [] for added in (0, factors))
     larger = "; its share of the samples or 3 / number of clients, where larger"
     lines = [
         f"the weight of client {int(clients[row])} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
@@ -69,7 +70,7 @@ def of_weights(
         f"{larger if after[row] > most_share + 1e-3 else ''})"
         for row in capped
     ]
-    of_model = (log_weights + factors[:, None]).softmax(0).nan_to_num()  # NaN: no client gives the model any weight
+    of_model = normalised(log_weights + factors[:, None]).nan_to_num()  # NaN: no client gives the model any weight
     return lines + [
         f"client {int(clients[row])} has most of the weight of model {model}: {100 * float(of_model[row, model]):.0f} % in round "
         f"{round}"
