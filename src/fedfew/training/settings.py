@@ -36,7 +36,9 @@ class Settings(Texts, TrainConfig):
     )
     clients: int | None = data_setting(None, "Number of clients.")
     client: str | None = data_setting(None, "Column that names the client of each row; as --partition by:COLUMN.")
-    label: str | None = data_setting(None, "Label column, if it is not recognised by its name.")
+    label: str | tuple[str, ...] | None = data_setting(
+        None, "Label column, if it is not recognised by its name; give it several times for several labels or targets per sample."
+    )
     input: tuple[str, ...] | None = data_setting(None, "Input column; give it several times for several features.")
     size: int | None = data_setting(None, "Resize images to so many pixels per side.", allowed=AT_LEAST_ONE_OR_NONE)
     group: str = data_setting("", "Column whose rows stay in one split (e.g. a patient); none: no grouping.")
