@@ -39,18 +39,18 @@ class NewData:
         return len(self.names)
 
 
-def read(path: Path, kind: str | None, inputs: Sequence[str] = (), labels: Sequence[str] = ()) -> NewData:
+def read(path: Path, kind: str | None, inputs: Sequence[str] = (), label: str | Sequence[str] | None = None) -> NewData:
     """The rows in a file or folder.
 
-    kind: of the preprocessing ("table", "text", "image"; None: arrays). inputs: the columns used in training. labels: the columns
-    of labels, where there are any; arrays have them in y, images in the name of the folder.
+    kind: of the preprocessing ("table", "text", "image"; None: arrays). inputs: the columns used in training. label: the column
+    of labels, or the columns, where there are any; arrays have them in y, images in the name of the folder.
     """
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if path.suffix.lower() == ".npz":
         return _archive(path)
     if path.suffix.lower() in TABLES and kind is not None:
-        return _table(path, kind, inputs, labels)
+        return _table(path, kind, inputs, (label,) if isinstance(label, str) else tuple(label or ()))
     if kind == "image" and (path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES):
         return _images(path)
     raise DataError(
