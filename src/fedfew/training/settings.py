@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
@@ -75,6 +76,11 @@ class Settings(Texts, TrainConfig):
         "fedfew", "Federated method (see 'fedfew methods'), or module:Class for one of your own (found from here).", panel=TASK
     )
     method_settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Settings:
+        """From what JSON makes of settings: lists of columns are tuples again, as data are found by their settings."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     def as_config(self) -> dict[str, Any]:
         """What a ``--config`` file with these settings holds."""
