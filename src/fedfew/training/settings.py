@@ -80,7 +80,8 @@ class Settings(Texts, TrainConfig):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
         """From what JSON makes of settings: lists of columns are tuples again, as data are found by their settings."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        restored: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**restored)
 
     def as_config(self) -> dict[str, Any]:
         """What a ``--config`` file with these settings holds."""
