@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, r2_score
 from torch import Tensor, tensor
+from torch.func import vmap
 
 from fedfew import targets, tasks
 from fedfew.federation import Federation
@@ -39,6 +40,14 @@ def test_a_loss_of_ones_own_may_give_one_value_per_sample_or_per_target() -> Non
     for wrong in (lambda o, t: (o - t).mean(), lambda o, t: torch.zeros(5)):
         with pytest.raises(ValueError, match=r"must return one value per sample, here of shape \[2\].*reduction='none'"):
             chosen(wrong, "regression").losses(outputs, y)
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae", "huber", "bce"])
+def test_losses_of_numbers_under_vmap_within_vmap_are_those_of_each(loss: str) -> None:
+    outputs, y = torch.randn(3, 2, 5, 4), torch.rand(3, 5, 4)
+    of = criterion(loss).losses
+    nested = vmap(lambda o, y: vmap(lambda head: of(head, y))(o))(outputs, y)
+    assert torch.allclose(nested, torch.stack([torch.stack([of(head, y[c]) for head in outputs[c]]) for c in range(3)]))
 
 
 def means(of: Criterion, outputs: Tensor, y: Tensor) -> Tensor:

@@ -98,6 +98,14 @@ def stored(where: str, y: Tensor, task: TaskName, samples: int) -> Tensor:
     return y
 
 
+def check_width(y: Tensor, outputs: int) -> None:
+    """Refuse targets ``[N, d]`` of another number than the models' outputs: losses would pair each with all of them."""
+    if y.shape[1] != outputs:
+        raise ValueError(
+            f"y has {y.shape[1]} targets or labels per sample, but the models have {outputs} outputs: they must agree"
+        )
+
+
 def _tokens(where: str, y: Tensor, samples: int) -> Tensor:
     if y.ndim != 2 or len(y) != samples or y.shape[1] < 2 or y.is_floating_point():
         raise ValueError(

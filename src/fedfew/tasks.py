@@ -179,7 +179,10 @@ class Criterion:
         axes = self.task.output_axes
         each = outputs.shape[:-axes]
         rows = outputs.flatten(0, -axes - 1)
-        losses = self.function(rows, y.reshape(len(rows), *y.shape[len(each) :]))
+        targets = y.reshape(len(rows), *y.shape[len(each) :])
+        if targets.is_floating_point():  # mapped over where outputs are: vmap of mse_loss and others confuses the axes otherwise
+            targets = targets + rows.new_zeros((), dtype=targets.dtype)
+        losses = self.function(rows, targets)
         if losses.ndim == 0 or len(losses) != len(rows):
             raise ValueError(
                 f"loss: {self.name} must return one value per sample, here of shape [{len(rows)}], but returned "

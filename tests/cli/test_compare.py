@@ -127,3 +127,18 @@ def test_a_method_whose_costs_cannot_be_counted_is_trained_nevertheless(monkeypa
     assert found["fedavg"]["costs"]["gradient_passes"] == 1
     assert not list(Path("c").glob("local-*/costs.json"))
     assert len(list(Path("c").glob("fedavg-*/costs.json"))) == 1
+
+
+@pytest.mark.slow
+def test_methods_for_classes_are_left_out_of_all_and_refused_before_anything_is_trained_for_numbers() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(24, 2)).astype(np.float32)
+    np.savez("numbers.npz", x=x, y=x.sum(1), site=np.arange(24) % 3)
+    words = ("compare", "--dataset", "numbers.npz", "--partition", "by:site", "--rounds", "1", "--model", "mlp")
+    answer = call(*words, "--methods", "fedavg,fedrod", "--folder", "c", code=2)
+    assert "fedrod works with classes alone, but the task is regression" in answer.stderr
+    assert not Path("c").exists()
+    for_classes = [name for name, method in METHODS.items() if method.needs_classes]
+    found = call(*words, "--methods", "all", "--engine", "sequential", "--json")
+    assert f"work with classes alone and the task is regression: {', '.join(for_classes)}\n" in found.stderr
+    assert json.loads(found.stdout)["methods"].keys() == METHODS.keys() - set(for_classes)

@@ -143,3 +143,23 @@ def test_a_loss_of_ones_own_and_several_targets(place: Path, monkeypatch: pytest
     head, *rows = call("predict", "two", "--data", "new.npz").stdout.splitlines()
     assert head == "row,prediction of 0,prediction of 1"
     assert len(rows) == 3
+
+
+def test_several_label_columns_from_a_table(place: Path) -> None:
+    table = str(place / "scans.csv")
+    rng = np.random.default_rng(2)
+    with open(table, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hospital", "age", "pneumonia", "oedema"])
+        writer.writerows(["AB"[row % 2], f"{(age := rng.normal()):.4f}", int(age > 0), int(abs(age) > 1)] for row in range(60))
+    data = ("--dataset", table, "--client", "hospital", "--label", "pneumonia", "--label", "oedema")
+    settings = ("--method", "fedavg", "--rounds", "2", "--device", "cpu")
+    told = json.loads(call("run", *data, *settings, "--folder", str(place / "scans"), "--json").stdout)
+    assert told["settings"]["federation"]["task"] == "multi-label"
+    assert told["settings"]["federation"]["shape"] == [1]  # the age alone: no label is an input
+    assert call("predict", str(place / "scans"), "--data", table, "--labels", table).output.count("\n") == 61
+    assert "micro-F1" in call("select", str(place / "scans"), "--data", table, "-o", str(place / "scans.safetensors")).output
+    answer = refused("select", str(place / "scans"), "--data", table, "--label", "oedema", "-o", str(place / "one.safetensors"))
+    assert "y has 1 targets or labels per sample, but the models have 2 outputs" in answer
+    answer = refused("select", str(place / "scans"), "--data", str(place / "stay.csv"), "-o", str(place / "one.safetensors"))
+    assert "the columns 'pneumonia', 'oedema' are needed" in answer

@@ -308,3 +308,18 @@ def test_what_cannot_be_chosen_by_is_refused(changes: dict, message: str) -> Non
 def test_models_are_a_list() -> None:
     with pytest.raises(TypeError, match=r"models must be a list of modules, such as run\.models, not Linear"):
         fedfew.select(constant(0, 1), *ones(2))
+
+
+def test_targets_of_another_number_than_the_outputs_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(9, 3)).astype(np.float32), rng.normal(size=(9, 2)).astype(np.float32)) for _ in range(2)]
+    run = fedfew.train(fedfew.Federation.from_arrays(clients, clients), "linear", "ifca", rounds=1)
+    x, y = clients[0]
+    for choose in (
+        lambda y: fedfew.select(run.models, x, y),
+        lambda y: fedfew.join(run.models, x, y),
+        lambda y: run.for_new_client(x, y),
+    ):
+        choose(y)
+        with pytest.raises(ValueError, match="y has 1 targets or labels per sample, but the models have 2 outputs"):
+            choose(y[:, 0])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedfew.studies import execution, worker_main
+from fedfew.studies import execution, worker, worker_main
 from fedfew.studies import worker as module
 from fedfew.studies.folder import RunFolder
 from fedfew.studies.worker import Worker
@@ -102,6 +102,15 @@ def hang(settings):
 worker.make_federation = hang
 worker_main.main(sys.argv[1:])
 """
+
+
+def test_lists_of_columns_reach_the_worker_as_they_were_planned():
+    planned = Settings(dataset="ward.csv", input=("age", "height"), label=("ill", "old"))
+    sent = {"key": "abc", "settings": asdict(planned), "candidates": [asdict(planned)], "values": [{}]}
+    received = worker_main._arguments(json.loads(json.dumps(sent)))
+    assert received["settings"] == planned
+    assert received["candidates"] == [planned]
+    assert {worker.data_of(planned): "loaded once"}[worker.data_of(received["settings"])] == "loaded once"
 
 
 @pytest.mark.deploy

@@ -399,3 +399,13 @@ def test_checkpoints_are_in_the_order_of_their_rounds_and_a_link_is_none(tmp_pat
     train(tmp_path / "other", rounds=5, resume=True)
     assert (elsewhere / "precious").read_text() == "kept"  # old checkpoints are removed, what a link leads to is not
     assert checkpoint.checkpoints(tmp_path / "other")[-1].name == "round-000005"
+
+
+@pytest.mark.parametrize("method", ["cfl", "pacfl"])
+def test_clusters_of_the_servers_are_written_after_a_round_that_is_not_scored(method, tmp_path):
+    train(tmp_path, method, rounds=3, score_every=3, on_round=lambda progress: "stop")
+    stopped = fedfew.load(tmp_path)
+    assert stopped.round == 1
+    assert torch.equal(stopped.choice, stopped.state.server["cluster"])
+    resumed = train(tmp_path, method, rounds=3, score_every=3, resume=True)
+    same_run(resumed, train(None, method, rounds=3, score_every=3))

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import fedfew
 from fedfew.engines import LocalTraining, UnsupportedModuleError
 from fedfew.evaluation.costs import cost
+from fedfew.evaluation.metrics import evaluate
 from fedfew.methods import METHODS
 from fedfew.stack import count_bytes, leaves
 from fedfew.training import model_check
@@ -60,6 +61,17 @@ def test_what_is_frozen_stays_and_does_not_travel(name: str, engine: str) -> Non
     held = [path for path in tensors(run) if path.rpartition("/")[2].startswith("body.")]
     assert held == []  # neither with the server nor with a client: once, in the module
     assert run.state.frozen.keys() == {"body.weight", "body.bias"}
+
+
+@pytest.mark.parametrize("settings", [{"adapters": "lora:rank=2"}, {"freeze": "body"}])
+def test_a_run_that_is_read_is_scored_with_the_frozen_body_it_was_trained_with(settings: dict[str, str], tmp_path: Path) -> None:
+    data = federation()
+    run = train(fedfew.FedAvg(), data, rounds=2, **settings)
+    run.save(tmp_path)
+    read = fedfew.load(tmp_path, model=mlp)
+    for name, value in read.state.frozen.items():
+        assert torch.equal(read.new_module().get_parameter(name), value)
+    assert (evaluate(read, data).loss == evaluate(run, data).loss).all()
 
 
 def test_a_frozen_body_costs_what_the_head_costs() -> None:

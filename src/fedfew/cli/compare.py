@@ -13,6 +13,7 @@ from rich.console import Console
 from fedfew.cli import errors, flags, recipe, runfolder
 from fedfew.cli.run import both, fitted, load_data, note, train_in
 from fedfew.training import progress
+from fedfew.training.from_settings import make_method
 from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import resolve
 from fedfew.training.settings import Settings
@@ -87,6 +88,7 @@ def compare(
     console = Console(stderr=json)
     federation = load_data(any_one, console)
     contenders = {label: fitted(settings, federation, console) for label, settings in contenders.items()}
+    contenders = _of_the_task(contenders, specs.strip() == "all", federation, console)
     costs = {label: _cost(label, settings, federation, console) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
     console.print(
@@ -139,6 +141,21 @@ def _specs(given: str | None, kept: str, folder: Path | None, resume: bool) -> s
                 runfolder.check_named_by_user(folder, method["name"], given, f"--methods {kept}, here for")
             import_method(method["name"])
     return specs
+
+
+def _of_the_task(contenders: dict[str, Settings], every: bool, federation: Federation, console: Console) -> dict[str, Settings]:
+    """Those whose method fits the task of the data. every: all methods are asked for, and the others are left out; one that is
+    named is refused now, not after the runs before it."""
+    from fedfew.training.task_settings import check_method
+
+    methods = {label: make_method(settings) for label, settings in contenders.items()}
+    if not every:
+        for method in methods.values():
+            check_method(method, federation.task)
+    unfit = [label for label, method in methods.items() if method.needs_classes and federation.task != "classification"]
+    if unfit:
+        note(console, f"left out, since they work with classes alone and the task is {federation.task}: {', '.join(unfit)}")
+    return {label: settings for label, settings in contenders.items() if label not in unfit}
 
 
 def _settings(

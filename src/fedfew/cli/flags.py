@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
@@ -50,7 +50,11 @@ def takes_settings(
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the flags of Settings that the user gave."""
-    return {name: value for name, value in flags.items() if name in TYPES and value not in (None, [])}
+    found = {name: value for name, value in flags.items() if name in TYPES and value not in (None, [])}
+    for name, value in found.items():
+        if isinstance(value, list) and len(value) == 1 and str in get_args(TYPES[name]):  # a label, which may be several
+            found[name] = value[0]
+    return found
 
 
 def of_the_method(arguments: list[str]) -> dict[str, str | None]:
@@ -118,6 +122,6 @@ def _option(name: str, panel: str, about: str, in_words: str | None) -> inspect.
 
 def _kind(hint: Any) -> Any:
     """What typer is to read: of a choice its text, which is checked with all other settings; of a tuple a repeated flag."""
-    if hint == tuple[str, ...] | None:
+    if tuple[str, ...] in get_args(hint):
         return list[str]
     return str if get_origin(hint) is Literal else hint

@@ -106,8 +106,8 @@ def _chosen_by_labels(found: Predictor, labels: Path, label: str | None) -> Pred
     """The model of a client that took no part, chosen by labelled data; label: their column, if not the one of training."""
     from fedfew.data import new_data
 
-    column = label or found.data.label_column
-    mine = new_data.read(labels, found.data.kind, found.data.columns, column)
+    columns = (label,) if label else found.data.label_columns(found.sample_format.task)
+    mine = new_data.read(labels, found.data.kind, found.data.columns, columns)
     if mine.labels is None:
         raise ValueError(f"{labels} has no labels (--label names their column)")
     return found.for_new_client(mine.x, mine.labels)

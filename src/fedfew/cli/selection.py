@@ -75,14 +75,15 @@ def read(
     from fedfew.training.sample_format import SampleFormat, samples_of
 
     format = SampleFormat.of(source.about)
-    found = new_data.read(path, source.data.kind, source.data.columns, label or source.data.label_column)
+    columns = (label,) if label else source.data.label_columns(format.task)
+    found = new_data.read(path, source.data.kind, source.data.columns, columns)
     language = format.task == "language-modelling" and source.data.kind == "text"  # needs texts alone
     if found.labels is None and not language:
-        column = label or source.data.label_column
-        table = f"the column {column!r}" if column else "a column of labels (--label)"
-        kinds = {".npz": "an array y"} | dict.fromkeys(new_data.TABLES, table)
-        needed = kinds.get(path.suffix.lower(), "a folder per class")
-        raise ValueError(f"{path} has no labels: {needed} is needed. Without labels use 'fedfew predict … --new-client'")
+        named = f"the column {columns[0]!r} is" if len(columns) == 1 else f"the columns {', '.join(map(repr, columns))} are"
+        table = named if columns else "a column of labels (--label) is"
+        kinds = {".npz": "an array y is"} | dict.fromkeys(new_data.TABLES, table)
+        needed = kinds.get(path.suffix.lower(), "a folder per class is")
+        raise ValueError(f"{path} has no labels: {needed} needed. Without labels use 'fedfew predict … --new-client'")
     if len(found) == 0:
         raise ValueError(f"{path} has no rows")
     if group is not None and group not in found.columns:

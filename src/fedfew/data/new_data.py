@@ -39,18 +39,18 @@ class NewData:
         return len(self.names)
 
 
-def read(path: Path, kind: str | None, inputs: Sequence[str] = (), label: str | None = None) -> NewData:
+def read(path: Path, kind: str | None, inputs: Sequence[str] = (), label: str | Sequence[str] | None = None) -> NewData:
     """The rows in a file or folder.
 
     kind: of the preprocessing ("table", "text", "image"; None: arrays). inputs: the columns used in training. label: the column
-    of labels, where there is one; arrays have them in y, images in the name of the folder.
+    of labels, or the columns, where there are any; arrays have them in y, images in the name of the folder.
     """
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if path.suffix.lower() == ".npz":
         return _archive(path)
     if path.suffix.lower() in TABLES and kind is not None:
-        return _table(path, kind, inputs, label)
+        return _table(path, kind, inputs, (label,) if isinstance(label, str) else tuple(label or ()))
     if kind == "image" and (path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES):
         return _images(path)
     raise DataError(
@@ -73,11 +73,9 @@ def _archive(path: Path) -> NewData:
     return NewData(x, _numbers(len(x)), labels, columns)
 
 
-def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> NewData:
+def _table(path: Path, kind: str, inputs: Sequence[str], of_labels: Sequence[str]) -> NewData:
     table, notes = table_file.read_table(path)
-    labels = None if label is None or label not in table.column_names else np.array(table[label].to_pylist(), dtype=object)
-    if labels is not None and any(value is None for value in labels):
-        raise DataError(f"{path.name}, row {[v is None for v in labels].index(True) + 1}: the label is missing")
+    labels = _labels(table, of_labels, path)
     others = [name for name in table.column_names if name not in inputs]
     plain = table_columns.plain_types(table.select(others))
     columns = {name: table_columns.column_texts(plain[name]) for name in others if table_columns.is_plain(plain[name].type)}
@@ -91,6 +89,17 @@ def _table(path: Path, kind: str, inputs: Sequence[str], label: str | None) -> N
             raise DataError(f"{path.name}, row {[isinstance(v, str) for v in values].index(False) + 1}: the {kind} is missing")
         x = values if kind == "text" else [inside(path.parent, value) for value in values]
     return NewData(x, _numbers(len(table)), labels, columns, notes)
+
+
+def _labels(table: Any, columns: Sequence[str], path: Path) -> NDArray[Any] | None:
+    """[N] of one column, [N, d] of several; None where one of them is not there."""
+    if not columns or not set(columns) <= set(table.column_names):
+        return None
+    values = [table[name].to_pylist() for name in columns]
+    for row, labels in enumerate(zip(*values, strict=True), 1):
+        if None in labels:
+            raise DataError(f"{path.name}, row {row}: the label is missing")
+    return np.array(values[0] if len(columns) == 1 else list(zip(*values, strict=True)), dtype=object)
 
 
 def _images(path: Path) -> NewData:

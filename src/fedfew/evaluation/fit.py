@@ -99,6 +99,8 @@ def prior_of(y: Any, outputs: int, label_prior: LabelPrior, strength: float, cri
             raise ValueError(
                 f"label_prior is {label_prior!r}, which is for classes, but the task is {criterion.task.name}: use 'none'"
             )
+        if criterion.task.name != "language-modelling":
+            targets.check_width(targets.stored("y", torch.as_tensor(labels), criterion.task.name, len(labels)), outputs)
         return None
     if labels.dtype.kind not in "biuf":
         raise ValueError("y must be numbers of classes; run.for_new_client takes the names that the run's classes have")

@@ -38,8 +38,8 @@ def spread(points: Tensor, number: int, first: int | None = None) -> Tensor:
 
 
 def grouped(points: Tensor, number: int) -> Tensor:
-    """Groups of ``points[m, d]``, at most so many: the number of each point's, [m]. All points count alike. Of several starts,
-    from points at different distances from the mean, it is the one with the least sum of squared distances in the end."""
+    """Groups of ``points[m, d]``, at most so many, numbered by their first member, [m]. All points count alike. Of several
+    starts, from points at different distances from the mean, it is the one with the least sum of squared distances in the end."""
     alike = torch.ones(len(points), dtype=torch.float64, device=points.device)
     order = (points - points.mean(0)).norm(dim=1).argsort(descending=True)
     best, found = torch.inf, torch.zeros_like(order)
@@ -49,4 +49,10 @@ def grouped(points: Tensor, number: int) -> Tensor:
         spent = float((points - centres[joined]).square().sum())
         if spent < best * (1 - 1e-9):  # equally good ones differ by rounding: the first of them
             best, found = spent, joined
-    return found
+    return _by_first_member(found)
+
+
+def _by_first_member(groups: Tensor) -> Tensor:
+    """The same groups under numbers that do not depend on where k-means began: rounding decides between points equally far."""
+    numbers: dict[int, int] = {}
+    return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups.tolist()], device=groups.device)

@@ -186,4 +186,4 @@ def _measured(root: Path, packed: bool) -> dict[Kind, float]:
 def _settings_of(row: dict[str, Any]) -> Settings:
     config = json.loads(row["settings"])
     method = config.pop("method")
-    return Settings(**config, method=method.pop("name"), method_settings=method)
+    return Settings.from_json(config | {"method": method.pop("name"), "method_settings": method})

@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> None:
 
 def _arguments(message: dict[str, Any]) -> dict[str, Any]:
     """Of :meth:`Worker.make`."""
-    candidates = [Settings(**settings) for settings in message["candidates"]]
-    settings = Settings(**message["settings"])
+    candidates = [Settings.from_json(settings) for settings in message["candidates"]]
+    settings = Settings.from_json(message["settings"])
     return {"key": message["key"], "settings": settings, "candidates": candidates, "values": message["values"]}
 
 

@@ -47,6 +47,13 @@ class DataRecord:
             preprocessing=federation.preprocessing,
         )
 
+    def label_columns(self, task: str) -> tuple[str, ...]:
+        """The columns of the labels: one, or with several targets or labels per sample one of each."""
+        if self.label_column is None:
+            return ()
+        several = task in ("regression", "multi-label") and self.label_column in self.class_names
+        return self.class_names if several else (self.label_column,)
+
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> DataRecord:
         kept = document.get("preprocessing")

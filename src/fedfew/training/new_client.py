@@ -18,7 +18,7 @@ from fedfew.data.tokens import Tokens
 from fedfew.federation import as_input
 from fedfew.local import best_model, mixture_weights
 from fedfew.models.served import ServedModel
-from fedfew.targets import from_one_hot, stored
+from fedfew.targets import check_width, from_one_hot, stored
 from fedfew.tasks import TASKS, Criterion, chosen
 from fedfew.training import unlabelled
 from fedfew.training.data_record import DataRecord
@@ -92,7 +92,9 @@ def targets_of(y: Any, data: DataRecord, format: SampleFormat, x: NDArray[Any]) 
     if format.task == "classification":
         return numbered(from_one_hot(np.asarray(y)), data, format.classes)
     given = torch.as_tensor(np.asarray(y, dtype=np.float32))
-    return stored("y", given, TASKS[format.task].name, len(given))
+    targets = stored("y", given, TASKS[format.task].name, len(given))
+    check_width(targets, format.classes)
+    return targets
 
 
 def _are_numbers(names: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.recorded import named_factory
 from fedfew.models.served import ServedModel
-from fedfew.models.state import load_state
+from fedfew.models.state import holding, load_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
 from fedfew.tasks import Criterion, Task, recorded_task
 from fedfew.training import checkpoint, confusion
@@ -50,7 +50,7 @@ class Run(Predictor):
         self.state = state.in_use()
         self.state.history.client_names = state.data.client_names
         self.method = method
-        self._factory = factory
+        self._factory = holding(factory, dict(named_leaves(state.frozen)))  # a random body is that of the first initialisation
         self._criterion = criterion
         self.federation: Federation | None = None  # that it was trained on, in the process that trained
         self.folder: Path | None = None  # that it was read from

@@ -101,7 +101,8 @@ class Serving:
             parts.append(choose(self.engine, candidates, self.own_data.take(clients), self.config, self._learned(own, clients)))
         mixtures = [mixture for _, mixture in parts if mixture is not None]
         assigned = self.method.assigned(server)
-        choice = torch.cat([choice for choice, _ in parts]) if assigned is None else assigned.cpu()
+        found = torch.cat([choice for choice, _ in parts])
+        choice = found if assigned is None else assigned.cpu().clone()  # a file holds no two tensors that share their memory
         return choice, torch.cat(mixtures) if mixtures else None
 
     def _learned(self, own: Tree, clients: Tensor) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
@@ -36,7 +37,9 @@ class Settings(Texts, TrainConfig):
     )
     clients: int | None = data_setting(None, "Number of clients.")
     client: str | None = data_setting(None, "Column that names the client of each row; as --partition by:COLUMN.")
-    label: str | None = data_setting(None, "Label column, if it is not recognised by its name.")
+    label: str | tuple[str, ...] | None = data_setting(
+        None, "Label column, if it is not recognised by its name; give it several times for several labels or targets per sample."
+    )
     input: tuple[str, ...] | None = data_setting(None, "Input column; give it several times for several features.")
     size: int | None = data_setting(None, "Resize images to so many pixels per side.", allowed=AT_LEAST_ONE_OR_NONE)
     group: str = data_setting("", "Column whose rows stay in one split (e.g. a patient); none: no grouping.")
@@ -73,6 +76,12 @@ class Settings(Texts, TrainConfig):
         "fedfew", "Federated method (see 'fedfew methods'), or module:Class for one of your own (found from here).", panel=TASK
     )
     method_settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Settings:
+        """From what JSON makes of settings: lists of columns are tuples again, as data are found by their settings."""
+        restored: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**restored)
 
     def as_config(self) -> dict[str, Any]:
         """What a ``--config`` file with these settings holds."""

@@ -13,8 +13,8 @@ WIDE = 10.0  # standard deviation of targets from which a line says so
 def check(training: LocalTraining, criterion: Criterion, method: Method | None = None) -> None:
     """Refuse settings, and a method, that are not valid for this task or loss."""
     task = criterion.task.name
-    if method is not None and method.needs_classes and task != "classification":
-        raise ValueError(f"method: {method.name} works with classes alone, but the task is {task}: choose another method")
+    if method is not None:
+        check_method(method, task)
     if training.label_prior != "none" and task != "classification":
         raise ValueError(
             f"label_prior is {training.label_prior!r}, which adds log frequencies of classes, but the task is {task}: use 'none'"
@@ -25,6 +25,11 @@ def check(training: LocalTraining, criterion: Criterion, method: Method | None =
             raise ValueError(
                 f"{name} is {value!r}, which is part of cross-entropy, but the loss is {criterion.name}: use {off!r}"
             )
+
+
+def check_method(method: Method, task: str) -> None:
+    if method.needs_classes and task != "classification":
+        raise ValueError(f"method: {method.name} works with classes alone, but the task is {task}: choose another method")
 
 
 def notes(federation: Federation, criterion: Criterion, recipe: Recipe) -> list[str]:
