@@ -108,6 +108,17 @@ def test_a_gradient_that_is_a_part_of_another_parameter_is_taken_before_that_mov
     torch.testing.assert_close(whole, torch.tensor([1 - 0.1, 2 - 0.5, 3 - 0.1, 4 - 0.5]))
 
 
+def test_a_gradient_that_is_a_sum_of_another_parameter_is_summed_before_that_moves():
+    def gradients(whole, sums):
+        return [torch.stack([whole, whole, whole]).sum(0), whole.sum(0)], whole.sum()
+
+    whole, sums = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5.0, 6.0])
+    step = descending(recorded(gradients, (whole, sums)), [0, 1], LR, kernels=True)
+    step.forward(whole, sums)
+    torch.testing.assert_close(sums, torch.tensor([5 - 0.4, 6 - 0.6]))
+    torch.testing.assert_close(whole, torch.tensor([[0.7, 1.4], [2.1, 2.8]]))
+
+
 class Layers(nn.Module):
     """Two layers; the inner one may be read once more, after the gradient of its rows is there."""
 

@@ -39,7 +39,7 @@ def descending(recording: Recording, parameters: list[int], lr: float, kernels: 
         if origin(g) in moved:  # the gradient of p in p·q is q, which moves too
             moves[at] = parameter, _copied(graph, g)
     left = [(parameter, g) for parameter, g in moves if not _fused(graph, parameter, g, lr, moved, kernels)]
-    if kernels and (sums := {parameter: found for parameter, g in left if (found := _summed(parameter, g)) is not None}):
+    if kernels and (sums := {parameter: found for parameter, g in left if (found := _summed(parameter, g, moved)) is not None}):
         nodes, parts, inner = (list(of) for of in zip(*sums.values(), strict=True))
         graph.call_function(torch.ops.fedfew.descend.default, (list(sums), nodes, parts, inner, -lr))
         left = [(parameter, g) for parameter, g in left if parameter not in sums]
@@ -83,9 +83,9 @@ def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[
     return False
 
 
-def _summed(parameter: Node, gradient: Node) -> tuple[Node, int, int] | None:
+def _summed(parameter: Node, gradient: Node, moved: set[Node]) -> tuple[Node, int, int] | None:
     """What the gradient is the sum of: a node, in how many parts it lies in memory, and how long each is. One part: the gradient
-    itself. None where it lies otherwise than the parameter."""
+    itself. None where it lies otherwise than the parameter. Parts of a parameter that is moved are summed before."""
     layout, (size, dtype) = _layout(gradient), gradient.meta["like"]
     lies_alike = gradient.meta["like"] == parameter.meta["like"] and layout == _layout(parameter)
     if not lies_alike or not _is_dense(sorted(layout, reverse=True)) or dtype != torch.float32 or size.numel() >= 2**31:
@@ -98,7 +98,7 @@ def _summed(parameter: Node, gradient: Node) -> tuple[Node, int, int] | None:
         parts, (axis,) = total.args[:2]
         length, dtype = parts.meta["like"]
         in_order = _is_dense(_layout(parts)) and _is_dense(_layout(total))
-        if in_order and dtype == torch.float32 and length[axis] <= MOST_PARTS:
+        if in_order and dtype == torch.float32 and length[axis] <= MOST_PARTS and origin(parts) not in moved:
             return parts, length[axis], length[axis % len(length) + 1 :].numel()
     return gradient, 1, size.numel()
 
