@@ -78,3 +78,27 @@ def test_it_tells_groups_of_clients_apart() -> None:
     )
     apart = torch.cdist(run.state.own["pi"], run.state.own["pi"])
     assert float(apart[torch.arange(3), torch.arange(3) + 3].max()) < float(apart[:3, :3][~torch.eye(3, dtype=torch.bool)].min())
+
+
+def test_a_new_clients_weights_are_the_shares_of_samples_that_each_model_explains() -> None:
+    certain = torch.tensor([[0.0, 0.0, 0.0, torch.inf], [torch.inf, torch.inf, torch.nan, 0.0]])
+    assert_close(FedEM.learned_mixture(certain), torch.tensor([0.75, 0.25]))
+    assert FedEM.learned_mixture(torch.full((2, 3), torch.inf)) is None
+
+
+def test_a_new_clients_weights_are_the_most_likely_ones() -> None:
+    """At the maximum of Σ_j log Σ_k π_k exp(−l_jk) the mean over j of exp(−l_jk) / Σ_k π_k exp(−l_jk) is 1 for every k in use."""
+    losses = torch.tensor([[0.1, 2.0, 0.3, 1.5, 0.7], [1.0, 0.2, 1.1, 0.1, 0.8]])
+    pi = FedEM.learned_mixture(losses)
+    likelihood = (-losses).exp()
+    torch.testing.assert_close((likelihood / (pi @ likelihood)).mean(1), torch.ones(2), rtol=0, atol=1e-4)
+    assert 0.05 < float(pi[0]) < 0.95
+
+
+def test_a_client_that_took_no_part_gets_what_it_would_have_learned() -> None:
+    data = federation()
+    run = train(FedEM(models=2), data, rounds=30)
+    for client, (x, y) in enumerate(clients_of(data)):
+        weights, own = run.for_new_client(x, y).module.log_weights.exp(), run.state.own["pi"][client]
+        assert len(weights) == 2
+        torch.testing.assert_close(weights, own, rtol=0, atol=0.1)

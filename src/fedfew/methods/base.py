@@ -273,6 +273,12 @@ class Method(ABC):
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Candidate models of a stack of clients now: ``[C, S, …]``, or ``[1, S, …]`` where all choose among the same."""
 
+    @staticmethod
+    def learned_mixture(losses: Tensor) -> Tensor | None:
+        """The weights ``[K]`` that a client which took no part learns for the K models as they are, from the losses ``[K, n]`` of
+        its samples. None: it chooses or mixes them by their mean losses."""
+        return None
+
     def mixture(self, own: Tree) -> Tensor | None:
         """The weights ``[C, S]`` that a stack of clients learned for its candidates, rows summing to one: it predicts with their
         mixture, whatever ``serve`` says. None: it uses the candidate that fits it best, or a mixture by losses."""

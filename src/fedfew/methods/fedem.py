@@ -14,6 +14,8 @@ from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.stack import Tree, add, leaves, stack, subtract, tensor
 from fedfew.weighted_mean import WeightedMean
 
+MOST_STEPS, STILL = 1000, 1e-6  # of EM for a new client: how many, and what change of a weight ends it
+
 
 @dataclass(frozen=True)
 class FedEM(Method):
@@ -69,3 +71,17 @@ class FedEM(Method):
 
     def mixture(self, own: Tree) -> Tensor:
         return tensor(own, "pi")
+
+    @staticmethod
+    def learned_mixture(losses: Tensor) -> Tensor | None:
+        """E- and M-steps with the models as they are, as for the paper's unseen clients, until the weights stay."""
+        losses = losses.double().masked_fill(losses.isnan(), torch.inf)
+        seen = losses[:, losses.isfinite().any(0)]  # samples that no model explains say nothing
+        if not seen.shape[1]:
+            return None
+        pi = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
+        for _ in range(MOST_STEPS):
+            before, pi = pi, (pi.log()[:, None] - seen).softmax(0).mean(1)
+            if float((pi - before).abs().max()) < STILL:
+                break
+        return pi.float()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedfew.local import Local
@@ -34,6 +35,10 @@ class FedRC(FedEM):
     served: ClassVar[str] = "the mixture of the K server models by the client's learned weights ω"
     adapted: ClassVar[str] = "the mixture, by the client's new weights ω, of its K locally trained copies"
     notes: ClassVar[frozenset[str]] = frozenset({"classes"})
+
+    @staticmethod
+    def learned_mixture(losses: Tensor) -> Tensor | None:
+        return None  # it would need the class frequencies of the clusters, which stay with the server
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         models, own = super().init(fresh, clients)
