@@ -83,7 +83,8 @@ class LocalTraining(Group):
     )
     precision: Precision = compute_setting(
         "tf32",
-        "GPU matmul and convolution precision: tf32, fp32 (half as fast), bf16, or fp16 (tf32, convolutions in float16).",
+        "GPU matmul and convolution precision: tf32, fp32 (half as fast), fp16 (digits of tf32, faster convolutions, overflows "
+        "at 65504), bf16.",
         allowed=Precision,
         outcome=False,
     )
