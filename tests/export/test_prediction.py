@@ -103,6 +103,20 @@ def test_one_model_for_all_needs_no_client(tmp_path: Path) -> None:
         export.read(export.write(fedfew.train(data, linear, **SHORT), tmp_path / "k"), linear).predict(x)
 
 
+def test_a_new_client_of_fedem_learns_its_weights_from_an_export_too(tmp_path: Path) -> None:
+    """Distilled models are each a client's: the new client gets the one that fits it best."""
+    data = federation()
+    run = fedfew.train(data, linear, "fedem", **SHORT)
+    x, y = data.test.of(1)
+    back = export.read(export.write(run, tmp_path / "e"), linear)
+    weights = back.for_new_client(x, y).module.log_weights.exp()
+    assert 0 < float(weights[0]) < 1
+    torch.testing.assert_close(weights, run.for_new_client(x, y).module.log_weights.exp())
+    distilled = export.read(export.write_distilled(run, data, tmp_path / "d", epochs=1), linear)
+    assert len(distilled.models) == len(data)
+    assert len(distilled.for_new_client(x, y).module.models) == 1
+
+
 def test_models_of_the_clients_own_are_not_in_it(tmp_path: Path) -> None:
     data = federation()
     back = export.read(export.write(fedfew.train(data, linear, "ditto", **SHORT), tmp_path / "e"), linear)

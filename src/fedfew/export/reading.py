@@ -66,7 +66,8 @@ class Export(Predictor):
     @property
     def training_settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = self.card["training"]
-        return settings
+        of_single_clients = "distilled" in self.card or self.card.get("personal")  # which are not mixed as the method's own are
+        return settings if of_single_clients else settings | {"method": self.card["method"]}
 
     def model_of(self, client: int | str) -> nn.Module:
         """What a client (a number or a name) uses: one model or a mixture, with its label prior, as it was scored."""

@@ -113,7 +113,8 @@ def new_client(
 ) -> NewClient:
     """What a client with these samples would have been served after the training; y: None for inputs without labels.
 
-    settings: of the training; label_prior, serve and temperature count, and loss where no criterion is given.
+    settings: of the training; label_prior, serve, temperature and method (if it is there) count, and loss where no criterion is
+    given.
     """
     if not models:
         raise ValueError(
@@ -154,7 +155,7 @@ def _by_losses(
     losses = torch.stack([criterion.total(outputs, labels) / len(labels) for outputs in each])[None]
     if not losses.isfinite().any():
         raise ValueError(f"none of the {len(models)} models has a finite loss on these samples: there is nothing to choose")
-    method = METHODS.get(settings["method"]["name"])  # unknown: one of the user's own
+    method = METHODS.get(settings.get("method", {}).get("name", ""))  # unknown: one of the user's own, or none
     each_losses = criterion.losses(torch.stack(each), labels.expand(len(each), *labels.shape))
     learned = None if method is None else method.learned_mixture(each_losses)
     if learned is not None:
