@@ -197,6 +197,19 @@ def test_rows_without_a_client_or_a_group_are_counted() -> None:
     assert "4 rows have no value in patient: they are one group, (missing)" in notes
 
 
+@pytest.mark.parametrize(
+    ("partition", "words"),
+    [
+        ("dirichlet-published:0.5", "has 0 samples, too few for 2 splits"),
+        ("dirichlet:0.5", "3 samples are too few for 4 clients with at least 2 each .rows of one group count as one sample"),
+    ],
+)
+def test_fewer_groups_than_clients_are_explained(partition: str, words: str) -> None:
+    rows = {"x": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "y": [0, 1, 0, 1, 0, 1], "patient": [0, 0, 1, 1, 2, 2]}
+    with pytest.raises(ValueError, match=words):
+        load(pa.table(rows), label="y", input="x", clients=4, partition=partition, group="patient")
+
+
 def test_clients_that_hold_several_values_of_a_column_are_not_named_after_a_value_of_another() -> None:
     """With the values 0, 1 and 2 for two clients, both were called 0."""
     rows = np.arange(60)

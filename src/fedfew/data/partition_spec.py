@@ -82,7 +82,8 @@ class PartitionSpec:
         """Row indices per client.
 
         at_least: samples that every client must have, if the user set it. fewest: the same if not, for partitions without a rule
-        of their own. units: rows with the same number here (images of one lesion) go to the same client.
+        of their own. units: rows with the same number here (images of one lesion) go to the same client, and are one sample to
+        the partition.
         """
         if self.kind == "by":
             return self._by_column(data, clients, rng)
@@ -92,25 +93,28 @@ class PartitionSpec:
             raise DataError(
                 f"partition {self} splits classes among clients, but the task is {data.task}: use iid, quantity or by"
             )
-        labels, inverse = data.y, None
-        if units is not None:
-            _, first, inverse = np.unique(units, return_index=True, return_inverse=True)
-            labels = data.y[first]
         least = fewest if at_least is None else at_least
-        if self.kind == "iid":
-            parts = partitions.iid(len(labels), clients, rng)
-        elif self.kind == "dirichlet":
-            parts = partitions.dirichlet(labels, clients, float(self.value), rng, least)
-        elif self.kind == "dirichlet-published":
-            parts = partitions.dirichlet_published(labels, clients, float(self.value), rng, at_least)
-        elif self.kind == "pathological":
-            parts = partitions.pathological(labels, clients, int(self.value), rng)
-        else:
-            parts = partitions.quantity(len(labels), clients, float(self.value), rng, least)
-        if inverse is None:
-            return parts
+        if units is None:
+            return self._divide(data.y, clients, rng, at_least, least)
+        _, first, inverse = np.unique(units, return_index=True, return_inverse=True)
+        try:
+            parts = self._divide(data.y[first], clients, rng, at_least, least)
+        except ValueError as error:
+            raise ValueError(f"{error} (rows of one group count as one sample here)") from error
         members = partitions.rows_by_code(inverse)
-        return [np.concatenate([members[unit] for unit in part]) for part in parts]
+        return [np.concatenate([inverse[:0], *(members[unit] for unit in part)]) for part in parts]
+
+    def _divide(self, labels: Indices, clients: int, rng: np.random.Generator, at_least: int | None, least: int) -> list[Indices]:
+        """Samples with these labels divided among clients; at_least: None for the published variant's own rule."""
+        if self.kind == "iid":
+            return partitions.iid(len(labels), clients, rng)
+        if self.kind == "dirichlet":
+            return partitions.dirichlet(labels, clients, float(self.value), rng, least)
+        if self.kind == "dirichlet-published":
+            return partitions.dirichlet_published(labels, clients, float(self.value), rng, at_least)
+        if self.kind == "pathological":
+            return partitions.pathological(labels, clients, int(self.value), rng)
+        return partitions.quantity(len(labels), clients, float(self.value), rng, least)
 
     def _by_column(self, data: DecodedData, clients: int | None, rng: np.random.Generator) -> list[Indices]:
         if self.value not in data.columns:
