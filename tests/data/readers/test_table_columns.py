@@ -67,6 +67,36 @@ def test_what_is_used(values: list[object]) -> None:
     assert "marker" in chosen({"age": AGE, "marker": values}).used
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (["?", "1", "2.5", "3"], "30 of 40 values are numbers, but not '?'"),
+        (["1.000,5", "20,5", "2.300,1", "7"], "numbers written as '1.000,5', '2.300,1', '20,5'"),
+        (["12 %", "3%", "7%", "12 %"], "numbers written as '12 %', '3%', '7%'"),
+        (["20-29", "30-39", "20-29", "3"], None),
+        (["1", "2", "3", "1"], None),  # codes in words: somebody made them words
+        (["low", "high", "1", "2a"], None),
+    ],
+)
+def test_numbers_that_are_used_as_words_are_noted(values: list[str], reason: str | None) -> None:
+    table = pa.table({"age": AGE, "dose": values * 10, "y": LABEL})
+    notes = load(table, label="y", clients=1, partition="iid").about["notes"]
+    found = [note for note in notes if "used as words" in note]
+    assert found == ([] if reason is None else [note for note in found if f"dose ({reason})" in note][:1])
+    assert bool(found) == (reason is not None)
+
+
+def test_numbers_of_half_precision_are_numbers() -> None:
+    table = pa.table({"half": np.array([1.5, 2.25, 7.0, 0.5] * 10, dtype=np.float16), "y": LABEL})
+    data = load(table, label="y", clients=1, partition="iid", scale="none")
+    assert set(data.train.x[:, 0].tolist()) | set(data.test.x[:, 0].tolist()) == {1.5, 2.25, 7.0, 0.5}
+
+
+def test_nested_labels_are_refused() -> None:
+    with pytest.raises(DataError, match="the label column 'y' holds struct<k: int64>: numbers or words are needed"):
+        load(pa.table({"age": AGE, "y": [{"k": i} for i in LABEL]}), label="y", clients=1, partition="iid")
+
+
 def test_words_that_end_like_ids_are_no_ids() -> None:
     assert chosen({"paid": [0, 1] * 20, "acid": AGE, "covid": ["y", "n"] * 20}).left_out == {}
 

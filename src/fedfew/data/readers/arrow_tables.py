@@ -97,7 +97,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         "used": used,
         "left_out": left_out,
         "splits": given_split,
-        "notes": notes,
+        "notes": notes + (table_columns.doubtful(table, chosen) if chosen else ()),
     }
     if single is None:
         assert chosen is not None
@@ -172,8 +172,13 @@ def _class_names(parts: Sequence[TablePart], label: str) -> tuple[str, ...] | No
 
 def _rows(table: pa.Table, targets: tuple[str, ...]) -> list[Any]:
     """The labels: one value per row, or with several columns a list of them; 0 without any."""
+    import pyarrow.types as types
+
     if not targets:
         return [0] * len(table)
+    for name in targets:
+        if types.is_struct(kind := table.schema.field(name).type) or types.is_map(kind):
+            raise DataError(f"the label column {name!r} holds {kind}: numbers or words are needed")
     columns = [table[name].to_pylist() for name in targets]
     return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 MOST_CATEGORIES = 50  # a text column with more different values is not used as a category, unless it is named
 ROWS_FOR_IDS = 20  # in smaller tables different values in all rows are no sign of an id
 NUMBERS_BUT = 0.1  # the most words that are no numbers in a column that was meant to hold numbers
+DOUBTFUL = 0.5  # the same for a column that is used as categories, about which a note asks
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_WRITTEN_OTHERWISE = re.compile(r"[-+]?\d[\d.,' ]*\s?%?")  # 1.234,5 or 12 %: numbers to a reader, words to a program
 _ID_NAME = re.compile(r"(?i:(^|[\s_\-.])(id|ids|uid|uuid|guid|mrn|key)$)|[a-z](Id|ID)$|(?i:^id[\s_\-.])")
 _ID_NAMES = {"", "unnamed: 0", "index", "idx", "row", "row_number", "rownames", "patient", "subject", "participant", "name"}
 
@@ -60,6 +63,17 @@ def choose(table: pa.Table, named: tuple[str, ...] | None, not_features: dict[st
     if named is not None:
         left_out |= {name: "not named in input" for name in table.column_names if name not in named and name not in left_out}
     return FeatureColumns(tuple(numbers), tuple(categories), left_out)
+
+
+def doubtful(table: pa.Table, chosen: FeatureColumns) -> tuple[str, ...]:
+    """A note about columns that are used as categories, but look as if they were meant to hold numbers."""
+    found = {name: _nearly_numbers(table[name], DOUBTFUL) or _written_otherwise(table[name]) for name in chosen.categories}
+    listed = "; ".join(f"{name} ({reason})" for name, reason in found.items() if reason)
+    return (
+        (f"columns used as words, not as numbers: {listed}. Numbers need a plain form, and empty cells as gaps",)
+        if listed
+        else ()
+    )
 
 
 def features(table: pa.Table, chosen: FeatureColumns) -> Features:
@@ -117,7 +131,7 @@ def coded(values: pa.ChunkedArray) -> Column:
 
 
 def plain_types(table: pa.Table) -> pa.Table:
-    """Categoricals as their values, and all kinds of strings and decimals as one kind."""
+    """Categoricals as their values, all kinds of strings and decimals as one kind, and half precision as single."""
     import pyarrow as pa
     import pyarrow.types as types
 
@@ -126,6 +140,8 @@ def plain_types(table: pa.Table) -> pa.Table:
             return plain(kind.value_type)
         if types.is_decimal(kind):
             return pa.float64()
+        if types.is_float16(kind):  # pyarrow computes little with it
+            return pa.float32()
         string_view = getattr(types, "is_string_view", lambda _: False)
         return pa.string() if types.is_large_string(kind) or string_view(kind) else kind
 
@@ -176,11 +192,23 @@ def _reason_to_leave_out(table: pa.Table, name: str, kind: str | None, index: se
     return None
 
 
-def _nearly_numbers(column: pa.ChunkedArray) -> str | None:
-    """Why a column of words is none: nearly all of them are numbers, so that the others are mistakes."""
+def _nearly_numbers(column: pa.ChunkedArray, most: float = NUMBERS_BUT) -> str | None:
+    """Why a column of words is none: at most this share of them are no numbers, which are then mistakes or gaps."""
     words = [word for word in column.to_pylist() if word is not None]
     wrong = [word for word in words if not _NUMBER.fullmatch(word.strip())]
-    if not 0 < len(wrong) <= NUMBERS_BUT * len(words):
+    if not 0 < len(wrong) <= most * len(words):
         return None
-    some = ", ".join(repr(shortened(printable(word))) for word in sorted(set(wrong))[:3])
-    return f"{len(words) - len(wrong):,} of {len(words):,} values are numbers, but not {some}"
+    return f"{len(words) - len(wrong):,} of {len(words):,} values are numbers, but not {_some(wrong)}"
+
+
+def _written_otherwise(column: pa.ChunkedArray) -> str | None:
+    """Why a column of words may be none: all are digits with points, commas or per cent, some of which are no plain numbers."""
+    words = [word.strip() for word in column.to_pylist() if word is not None]
+    odd = [word for word in words if not _NUMBER.fullmatch(word)]
+    if not odd or not all(_WRITTEN_OTHERWISE.fullmatch(word) for word in words):
+        return None
+    return f"numbers written as {_some(odd)}"
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(repr(shortened(printable(word))) for word in sorted(set(words))[:3])
