@@ -54,6 +54,33 @@ def test_a_regression_ends_as_in_the_simulator(tmp_path: Path, loss: str) -> Non
     same_as_simulated(run, oracle, tmp_path / "sites")
 
 
+def test_a_site_whose_score_is_undefined_reports_its_choice_and_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R² of one test sample is no number."""
+    (x, y), rest = FEDERATION.test.of(3), [FEDERATION.test.of(i) for i in range(3)]
+    few = Federation.from_arrays([FEDERATION.train.of(i) for i in range(4)], [*rest, (x[:1], y[:1])])
+    monkeypatch.setattr("tests.flower.test_tasks.FEDERATION", few)
+    run = server_loop(tmp_path, network(tmp_path), method="fedfew:models=2", rounds=2).run()
+    same = {name: SETTINGS[name] for name in ("batch_size", "lr", "score_every")}
+    oracle = fedfew.train(few, tiny, fedfew.FedFew(models=2), rounds=2, engine="sequential", **same)
+    assert np.isnan(run.history.last_scores("served")[3])
+    same_as_simulated(run, oracle, tmp_path / "sites")
+    assert run.choice.tolist() == oracle.choice.tolist()
+    np.testing.assert_allclose(run.predict(x.numpy(), client=3), oracle.predict(x.numpy(), client=3), rtol=1e-4)
+
+
+def test_a_client_that_was_away_when_clients_chose_has_no_model(tmp_path: Path) -> None:
+    here = network(tmp_path)
+    here.change = lambda node, message, reply: None if node == 103 and message.kind == "score" else reply
+    run = server_loop(tmp_path, here, method="fedfew:models=2", rounds=1).run()
+    assert run.choice.tolist()[3] == -1
+    back = fedfew.export.read(fedfew.export.write(run, tmp_path / "e"), tiny)
+    for source in (run, back):
+        with pytest.raises(ValueError, match="which model client 3 uses is not known: it was not there"):
+            source.model_of(3)
+    x, _ = FEDERATION.test.of(0)
+    np.testing.assert_array_equal(back.predict(x.numpy(), client=0), run.predict(x.numpy(), client=0))
+
+
 def test_a_site_with_another_task_cannot_take_part(tmp_path: Path) -> None:
     here = network(tmp_path)
     here.sites[103] = site(tmp_path / "sites", 3)

@@ -16,7 +16,7 @@ from fedfew.models import ModelFactory
 from fedfew.models.served import ServedModel
 from fedfew.tasks import Criterion, LossFunction, own_criterion
 from fedfew.training.data_record import DataRecord
-from fedfew.training.prediction import Predictor
+from fedfew.training.prediction import Predictor, known_choice
 from fedfew.training.sample_format import SampleFormat
 from fedfew.util.files import sha256_of
 from fedfew.util.printable import printable
@@ -77,7 +77,7 @@ class Export(Predictor):
         prior = self._served["log_prior"][number] if "log_prior" in self._served else None
         if "mixture" in self._served:
             return ServedModel(self.models, self._served["mixture"][number], prior, self.sample_format.task).eval()
-        chosen = self.models[int(self._served["choice"][number])]
+        chosen = self.models[known_choice(int(self._served["choice"][number]), self.data.client_name(number))]
         return chosen if prior is None else ServedModel([chosen], None, prior).eval()
 
     def _shared_model(self) -> nn.Module | None:

@@ -35,8 +35,12 @@ def save(folder: Path, task: Task, candidates: Tree, scores: ServedScores) -> No
 
 
 def reported(scores: ServedScores) -> dict[str, Any]:
-    """What is sent of them; nothing where there is no score (R² of equal targets), since numbers in messages must be finite."""
-    return {} if bool(scores.score.isnan().any()) else _as_values(scores)
+    """What is sent of them. Numbers in messages must be finite: a score that there is not (R² of equal targets) is left out, and
+    all of them where there is no loss either."""
+    values = _as_values(scores)
+    if not bool(scores.score.isnan().any()):
+        return values
+    return {name: values[name] for name in ("choice", "loss")} if bool(scores.loss.isfinite().all()) else {}
 
 
 def _as_values(scores: ServedScores) -> dict[str, Any]:

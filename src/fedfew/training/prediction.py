@@ -16,6 +16,7 @@ from fedfew.federation import as_input
 from fedfew.tasks import Criterion, chosen
 from fedfew.training.data_record import DataRecord
 from fedfew.training.sample_format import RawRows, SampleFormat
+from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from fedfew.training.new_client import NewClient
@@ -180,6 +181,16 @@ class Predictor(ABC):
         if isinstance(client, (str, int, np.integer)) and not isinstance(client, bool):
             return self.data.client_number(client if isinstance(client, str) else int(client), self.clients)
         return self.data.client_numbers([client], self.clients)[0]
+
+
+def known_choice(model: int, client: str) -> int:
+    """The number of the model that a client uses; on a network one that was not there when clients chose has none (−1)."""
+    if model < 0:
+        raise ValueError(
+            f"which model client {printable(client)} uses is not known: it was not there when clients were scored for the last "
+            "time. Predict as a new client, with some labelled samples (for_new_client, --labels)"
+        )
+    return model
 
 
 def logits_of(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from fedfew.training.checkpoint import State
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
-from fedfew.training.prediction import Predictor
+from fedfew.training.prediction import Predictor, known_choice
 from fedfew.training.sample_format import SampleFormat
 from fedfew.util.spelling import counted
 
@@ -195,7 +195,7 @@ class Run(Predictor):
         prior = tensor(self.state.priors, "log_prior")[client] if self.state.priors else None
         if self.state.mixture is not None:
             return Served(candidates, self.state.mixture[client], prior)
-        at = int(self.choice[client]) if len(leaves(candidates)[0]) > 1 else 0
+        at = known_choice(int(self.choice[client]), self.data.client_name(client)) if len(leaves(candidates)[0]) > 1 else 0
         return Served(take(candidates, slice(at, at + 1)), torch.ones(1), prior)
 
     def confusion(self, client: int | str | None = None, data: Federation | None = None) -> NDArray[np.int64]:
