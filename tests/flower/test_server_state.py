@@ -163,3 +163,32 @@ def test_the_server_does_not_pretend_to_know_models_that_sites_keep(method, tmp_
     run = server_loop(tmp_path, fake_network(tmp_path), method=method, rounds=1).run()
     with pytest.raises(ValueError, match="client 2 keeps a model of its own at its site"):
         run.model_of(2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"method": "fedfew:models=2", "serve": "mixture"}, "the weights of its mixture"),
+        ({"method": "fedem:models=2"}, "the weights of its mixture"),
+        ({"method": "fedfew:models=2", "label_prior": "client"}, "its label frequencies"),
+        ({"method": "fedavg", "label_prior": "client"}, "its label frequencies"),
+    ],
+)
+def test_the_server_does_not_predict_without_what_sites_keep(settings, kept, tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path), rounds=1, **settings).run()
+    x, y = FEDERATION.test.of(2)
+    for source in (run, fedfew.load(tmp_path / "run", tiny)):
+        with pytest.raises(ValueError, match=f"client 2 keeps {kept} at its site"):
+            source.predict(x.numpy(), client=2)
+        with pytest.raises(ValueError, match="client is missing"):
+            source.predict(x.numpy())
+    back = fedfew.export.read(fedfew.export.write(run, tmp_path / "e"), tiny)
+    with pytest.raises(ValueError, match="what client 2 uses is not in this export"):
+        back.model_of(2)
+    assert len(back.for_new_client(x.numpy(), y.numpy()).predict(x.numpy())) == len(x)
+
+
+def test_a_mixture_of_one_model_is_that_model(tmp_path):
+    run = server_loop(tmp_path, fake_network(tmp_path), rounds=1, method="fedavg", serve="mixture").run()
+    x, _ = FEDERATION.test.of(2)
+    np.testing.assert_array_equal(run.predict(x.numpy(), client=2), run.predict(x.numpy()))

@@ -30,7 +30,7 @@ from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
 from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export
 from fedfew.methods import METHODS, Method
-from fedfew.stack import tensor
+from fedfew.stack import leaves, tensor
 from fedfew.training import privacy
 from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
@@ -132,7 +132,8 @@ def anonymised(data: DataRecord) -> DataRecord:
 
 def _served(run: Run) -> dict[str, Tensor]:
     """What each client uses of the server's models."""
-    if not (run.serves_server_models and run.has_choice):
+    models = run.method.server_models(run.state.served)
+    if not (run.serves_server_models and run.has_choice) or run.kept_by_sites(len(leaves(models)[0])):
         return {}
     state = run.state
     served = {"choice": run.choice.long()}
@@ -140,8 +141,6 @@ def _served(run: Run) -> dict[str, Tensor]:
         served["mixture"] = state.mixture
     if state.priors:
         served["log_prior"] = tensor(state.priors, "log_prior")
-    elif run.settings.get("label_prior", "none") != "none":  # of a run on a network: it stays with the clients
-        return {}
     return served
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedfew.federation import Federation
-from fedfew.methods import Method
+from fedfew.methods import METHODS, Method
 from fedfew.models import ModelFactory
 from fedfew.models.recorded import named_factory
 from fedfew.models.served import ServedModel
@@ -28,6 +28,7 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.training.prediction import Predictor, known_choice
 from fedfew.training.sample_format import SampleFormat
+from fedfew.util.printable import printable
 from fedfew.util.spelling import counted
 
 AT_ONCE = 64  # clients whose models are compared with the server's at a time
@@ -177,10 +178,21 @@ class Run(Predictor):
         return True
 
     def _shared_model(self) -> nn.Module | None:
-        if self.state.priors or not self.serves_server_models:
+        if self.state.priors or self.kept_by_sites(1) or not self.serves_server_models:
             return None
         modules = self.models
         return modules[0] if len(modules) == 1 else None
+
+    def kept_by_sites(self, candidates: int) -> str | None:
+        """What of the module that a client makes of so many candidates is known to its site alone; None: nothing."""
+        if not self.state.sites:
+            return None
+        if self.settings.get("label_prior", "none") != "none" and not self.state.priors:
+            return "its label frequencies"
+        known = METHODS.get(self.settings["method"]["name"])
+        learned = known is not None and known.mixture is not Method.mixture
+        mixed = candidates > 1 and (learned or self.settings.get("serve") == "mixture")
+        return "the weights of its mixture" if mixed and self.state.mixture is None else None
 
     def served_to(self, client: int) -> Served:
         """The parameters of what a client uses."""
@@ -192,6 +204,11 @@ class Run(Predictor):
             if not self.state.sites or self.state.own:
                 raise
             raise ValueError(f"client {client} keeps a model of its own at its site, which the server does not know") from None
+        if kept := self.kept_by_sites(len(leaves(candidates)[0])):
+            raise ValueError(
+                f"client {printable(self.data.client_name(client))} keeps {kept} at its site, which has saved the model that it "
+                "uses (model.safetensors). Predict there, or as a new client, with some labelled samples (for_new_client)"
+            )
         prior = tensor(self.state.priors, "log_prior")[client] if self.state.priors else None
         if self.state.mixture is not None:
             return Served(candidates, self.state.mixture[client], prior)
