@@ -184,11 +184,12 @@ class Predictor(ABC):
 
 
 def known_choice(model: int, client: str) -> int:
-    """The number of the model that a client uses; on a network one that was not there when clients chose has none (−1)."""
+    """The number of the model that a client uses; −1 where the server of a network does not know it."""
     if model < 0:
         raise ValueError(
             f"which model client {printable(client)} uses is not known: it was not there when clients were scored for the last "
-            "time. Predict as a new client, with some labelled samples (for_new_client, --labels)"
+            "time, or keeps it to itself (share-scores=false). Predict at its site, or as a new client, with some labelled samples "
+            "(for_new_client, --labels)"
         )
     return model
 
