@@ -103,6 +103,15 @@ def test_one_model_for_all_needs_no_client(tmp_path: Path) -> None:
         export.read(export.write(fedfew.train(data, linear, **SHORT), tmp_path / "k"), linear).predict(x)
 
 
+@pytest.mark.parametrize("method", [fedfew.FedFew(models=2), "fedem"])
+def test_a_new_client_has_the_weights_that_the_run_gives_it(method: object, tmp_path: Path) -> None:
+    data = federation()
+    run = fedfew.train(data, linear, method, **SHORT)
+    back = export.read(export.write(run, tmp_path / "e"), linear)
+    x, y = data.test.of(1)
+    torch.testing.assert_close(back.for_new_client(x, y).module.log_weights, run.for_new_client(x, y).module.log_weights)
+
+
 def test_models_of_the_clients_own_are_not_in_it(tmp_path: Path) -> None:
     data = federation()
     back = export.read(export.write(fedfew.train(data, linear, "ditto", **SHORT), tmp_path / "e"), linear)

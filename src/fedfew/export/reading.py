@@ -65,8 +65,7 @@ class Export(Predictor):
 
     @property
     def training_settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = self.card["training"]
-        return settings
+        return {**self.card["training"], "method": self.card["method"]}  # which a card has beside them
 
     def model_of(self, client: int | str) -> nn.Module:
         """What a client (a number or a name) uses: one model or a mixture, with its label prior, as it was scored."""
