@@ -119,6 +119,20 @@ def test_another_length_takes_the_place_of_the_old_one_in_the_tables(here):
     assert "declares none" not in (here / "out").read_text()
 
 
+def test_runs_of_before_the_file_changed_are_named(here):
+    rows = {"R": {"method": "fedavg"}, "S": {"method": {"name": "fedfew", "models": 2}}}
+    (here / "edited.yaml").write_text(text(name="edited", base={"rounds": 3}, rows=rows))
+    assert "file has changed" not in call("run", "edited.yaml").stdout
+    assert "file has changed" not in call("run", "edited.yaml", "--only", "*/R").stdout
+    (here / "edited.yaml").write_text(text(name="edited", base={"rounds": 3}, rows={"R": rows["R"]}))
+    out = " ".join(call("run", "edited.yaml").stdout.split())
+    assert "The study's file has changed, and its tables still show what was planned before and is not planned now: " in out
+    assert "/ S. To leave that out, delete" in out
+    (here / "studies" / "edited" / "plan.json").unlink()
+    assert "file has changed" not in call("run", "edited.yaml").stdout
+    assert {run["row"] for run in json.loads(call("show", "edited", "--json").stdout)} == {"R"}
+
+
 def test_show_as_json_and_from_the_file_or_the_name(here):
     runs = json.loads(call("show", "tiny", "--format", "json").stdout)
     assert [run["row"] for run in runs if run["status"] == "done"] == ["FedAvg", "FedFew"]

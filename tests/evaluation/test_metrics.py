@@ -59,7 +59,7 @@ def test_no_client_with_a_value_gives_nan_not_a_number_made_up():
     [
         ([], None, r"values must hold one number per client.*\[0\]"),
         ([[1.0]], None, r"values must hold one number per client.*\[1, 1\]"),
-        ([1.0, math.inf], None, "values must be finite.*client 1"),
+        ([1.0, math.inf], None, "values must be finite.*client 1.*training diverged: lower lr"),
         ([1.0, 2.0], [1], "samples has 1 clients, but values has 2"),
         ([1.0, 2.0], [1, -3], "samples must be finite and ≥ 0, but client 1 has -3"),
         ([1.0, 2.0], [NAN, 1], "samples must be finite and ≥ 0, but client 0"),

@@ -153,6 +153,14 @@ def test_what_lies_beside_is_shown() -> None:
     assert document["absent"] == {}
 
 
+def test_errors_in_their_own_units_are_shown_and_the_greatest_is_the_worst() -> None:
+    document = made(SideFiles(final={"mae": [1.0, 40.5, 2.0, 4.5], "rmse": [2.0, 50.0, 3.0, 5.0], "perplexity": [None] * 4}))
+    shown = document["final"]["mae"]
+    assert (shown["mean"], shown["min"], shown["max"], shown["worst_tenth"]) == (12.0, 1.0, 40.5, 40.5)
+    assert unpacked(document["clients"]["rmse"]).tolist() == [2, 50, 3, 5]
+    assert document["final"]["perplexity"]["mean"] is None
+
+
 def test_predictions_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([0, 0, 1], [0, 2, 1]), ([2], [2]), ([1], [0]), ([1], [1])]
     shown = made(SideFiles(confusion=Confusion.of(pairs, 3)))["confusion"]

@@ -268,7 +268,7 @@ def test_significance_of_several_data_in_one_table_or_in_one_each() -> None:
         assert (difference.value, t_test.value, flips.value) == (whole[1].value, whole[5].value, whole[7].value), label
         if difference.value is not None:
             assert difference.value + half.value == pytest.approx(whole[3].value)
-    assert dict(short.rows)["FedProx"][0].note == "not run"
+    assert dict(short.rows)["FedProx"][0].note == "failed"
     assert any("FedProx on femnist-20 (0), APFL on cifar10-dir-20 (2)" in note for note in short.notes)
 
 
@@ -380,7 +380,23 @@ def test_costs_are_the_counted_ones() -> None:
     assert cell(table, "FedAvg", "MB up").value == pytest.approx(3.514152)
     assert cell(table, "FedAvg", "steps").value == 44.5
     assert cell(table, "FedAvg", "steps").over_seeds is None  # the same of every seed
-    assert cell(table, "FedProx", "steps").note == "not run"
+    assert cell(table, "FedProx", "steps").note == "failed"
+
+
+def test_runs_that_failed_or_have_no_such_number_are_not_called_not_run() -> None:
+    book = by_hand_with_costs()
+    book.add("FedProx", status="failed", error="the loss became NaN")
+    book.add("Ditto", status="missing")
+    for seed in range(3):
+        book.scored(book.add("IFCA", seed), [0.5], [0.5])
+    for run in book.runs:
+        run["macro_f1"] = None if run["row"] == "IFCA" else 0.5
+        run["cost"] = None if run["row"] == "IFCA" else run["cost"]
+    (cost,) = tables.make_tables([{"kind": "costs"}], book.results(), "table1")
+    (tests,) = tables.make_tables([{"kind": "significance", "measure": "macro_f1"}], book.results(), "table1")
+    expected = {"FedProx": "failed", "Ditto": "not run", "IFCA": "has none"}
+    assert {row: cell(cost, row, "steps").note for row in expected} == expected
+    assert {row: dict(tests.rows)[row][1].note for row in expected} == expected
 
 
 def test_costs_that_depend_on_the_seed_are_means() -> None:

@@ -73,6 +73,15 @@ def test_the_grid_is_part_of_the_key():
         ({"tune": {"models": [2]}}, "tune: there is no hyperparameter of a method in this study, 'models'"),
         ({"tune": {"rounds": [2, 3]}}, "tune → rounds: cannot be tuned"),
         ({"tune": {"seed": [2, 3]}}, "seed is set by the plan"),
+        ({"grid": {"lr": [0.1, 0.2]}}, "tune → lr: lr is in the grid or sweep, too"),
+        (
+            {
+                "tune": None,
+                "rows": {"R": {"method": "fedfew", "tune": {"models": [1, 2]}}},
+                "sweep": [{"models": 2}, {"models": 3}],
+            },
+            "rows → R → tune → models: models is in the grid or sweep, too",
+        ),
         ({"tune": {"lr": list(range(1, 102))}}, "has 101 combinations, and at most 100 are possible"),
         ({"rows": {"R": {"method": "fedavg", "tune": {"mu": [1]}}}}, "rows → R → tune: there is no hyperparameter 'mu'"),
     ],

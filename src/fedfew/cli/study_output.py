@@ -116,9 +116,12 @@ def run_with_display(prepared: Prepared, console: Console, keep_models: bool, ti
     from fedfew.studies.display import Tally, display
 
     seconds = {key: prepared.estimate.seconds[key] or 1.0 for key in prepared.new}
+    older = prepared.older
     tally = Tally(len(prepared.done) + len(prepared.new), len(prepared.done), seconds)
     with display(console, tally) as watcher:
         report, dropped = prepared.run(watcher, keep_models=keep_models, time_limit=time_limit)
+    if older is not None:
+        console.print(printable(older), soft_wrap=True, markup=False)
     if dropped is not None:
         console.print(
             f"The tables now show {prepared.options.length} instead of {dropped}. No runs are deleted: the tables show them "

@@ -114,7 +114,7 @@ def _of_client(run: Run, outputs: Tensor, y: Tensor, classes: int) -> dict[str, 
         found = vars(client_scores(outputs.numpy(), y.numpy(), classes))
         return found if run.criterion.is_cross_entropy else found | {"loss": float(run.criterion.losses(outputs, y).mean())}
     if not bool(outputs.isfinite().all()):
-        raise ValueError("outputs must be finite")
+        raise ValueError("outputs must be finite, but some are not: training diverged. Lower lr, or standardise the targets")
     score = regression_scores if run.task.name == "regression" else multi_label_scores
     return score(outputs.numpy(), y.numpy()) | {"loss": float(run.criterion.losses(outputs, y).double().mean())}
 

@@ -31,7 +31,10 @@ def summarise(values: ArrayLike, samples: ArrayLike | None = None, *, higher_is_
     """
     x = _per_client(values, "values")
     if np.isinf(x).any():
-        raise ValueError(f"values must be finite (or NaN for an absent client), but client {_first(np.isinf(x))} has ±inf")
+        raise ValueError(
+            f"values must be finite (or NaN for an absent client), but client {_first(np.isinf(x))} has ±inf. A run has such "
+            "scores where training diverged: lower lr, or standardise the targets"
+        )
     weights = None if samples is None else _weights(samples, len(x))
     present = ~np.isnan(x)
     x = x[present]

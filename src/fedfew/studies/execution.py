@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedfew.studies import availability, packing, runner, store
 from fedfew.studies.estimate import Estimate, estimate
-from fedfew.studies.folder import ERROR, LOG, RunFolder, StoredPlan, write_plan
+from fedfew.studies.folder import ERROR, LOG, PLAN, RunFolder, StoredPlan, planned_otherwise, write_plan
 from fedfew.studies.job import Job, Report, Watcher
 from fedfew.studies.key import OUTCOME_VERSION
 from fedfew.studies.options import Options
@@ -44,6 +44,18 @@ class Prepared:
     @property
     def folder(self) -> Path:
         return self.root / self.study.name
+
+    @property
+    def older(self) -> str | None:
+        """What the tables show besides from before the study's file changed, in words; asked before the runs are made."""
+        kept = planned_otherwise(self.folder, self.study.text, self.options.length, self.cells)
+        if not kept:
+            return None
+        named = ", ".join(kept[:10]) + (", …" if len(kept) > 10 else "")
+        return (
+            f"The study's file has changed, and its tables still show what was planned before and is not planned now: {named}. "
+            f"To leave that out, delete {self.folder / PLAN} and run the study again: finished runs are kept."
+        )
 
     @property
     def protocol_changes(self) -> dict[str, list[str]]:

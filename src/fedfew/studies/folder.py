@@ -167,6 +167,22 @@ def write_plan(folder: Path, text: str, length: str, cells: list[Cell], missing:
     return plan, dropped
 
 
+def planned_otherwise(folder: Path, text: str, length: str, cells: list[Cell]) -> list[str]:
+    """Columns and rows whose runs stay in the tables although the study's file has changed since they were planned."""
+    stored = folder / STUDY
+    if not stored.exists() or stored.read_text(encoding="utf-8") == text:
+        return []
+    try:
+        before = StoredPlan.read(folder)
+    except DamagedFileError:
+        return []
+    if before is None or before.length != length:
+        return []
+    places = {_place(_entry(cell)) for cell in cells}
+    kept = [entry for entry in before.cells if _place(entry) not in places]
+    return list(dict.fromkeys(f"{entry['column']} / {entry['row']}" for entry in kept))
+
+
 def _entry(cell: Cell) -> dict[str, Any]:
     place = {name: getattr(cell, name) for name in ("study", "protocol", "column", "row", "point", "seed", "key")}
     return place | {"settings": asdict(cell.settings)}

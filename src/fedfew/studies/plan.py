@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -134,6 +134,17 @@ def _check_tune(study: Study, known: set[str]) -> None:
             raise study.error("tune", unknown("hyperparameter of a method in this study,", name, sorted(known)))
 
 
+def _check_no_axis_is_tuned(study: Study, axes: Iterable[str]) -> None:
+    """The value that is chosen would replace that of the point: rows "K = 2" and "K = 3" would show one and the same run."""
+    places = {"tune": study.tune} | {f"rows → {row} → tune": values for row, values in study.row_tune.items()}
+    for place, tuned in places.items():
+        for name in axes:
+            if name in tuned:
+                raise study.error(
+                    f"{place} → {name}", f"{name} is in the grid or sweep, too: compare its values there, or have one chosen here"
+                )
+
+
 def _check_size(study: Study, options: Options) -> None:
     """Refuse a study with too many runs before planning it."""
     seeds = sum(len(options.seeds_of(study, protocol)) for protocol in options.protocols or study.protocols)
@@ -153,6 +164,7 @@ def _check_axes(study: Study) -> None:
         if name in ("dataset", "partition", "clients", "method"):
             raise study.error(f"grid → {name}", f"{name} is no axis: the data are named by columns, the methods by rows")
     _check_tune(study, known)
+    _check_no_axis_is_tuned(study, axes)
     places = {"base": study.base} | {f"columns → {name}": column for name, column in study.columns.items()}
     for place, layer in (places | {"grid or sweep": axes}).items():
         for name in layer:

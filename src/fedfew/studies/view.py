@@ -66,6 +66,11 @@ class View:
     def done(self, column: str, line: Line) -> list[Run]:
         return [run for run in self.planned(column, line) if run["status"] == "done"]
 
+    def absence(self, column: str, line: Line) -> str:
+        """Why a column and line have no number, in the words of a cell."""
+        status = {run["status"] for run in self.planned(column, line)}
+        return "has none" if "done" in status else "failed" if "failed" in status else "not run"
+
     def scores(self, wanted: str = "both") -> tuple[str, ...]:
         """What is shown of scored measures: as published alone under that protocol, else one or both scores."""
         if self.protocol == PUBLISHED and wanted == "both":

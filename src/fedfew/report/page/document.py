@@ -74,8 +74,10 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
             for score in (*SCORES, *(["single"] if _mixed(record) else []))
         },
         "final": {
-            name: series.summary_values(summarise(np.array(files.final[name], dtype=float)))
-            for name in series.FINAL
+            name: series.summary_values(
+                summarise(np.array(files.final[name], dtype=float), higher_is_better=name in series.FINAL)
+            )
+            for name in (*series.FINAL, *series.FINAL_ERRORS)
             if name in files.final
         },
         "curves": curves,

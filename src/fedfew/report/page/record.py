@@ -64,7 +64,7 @@ class SideFiles:
     name: str = ""  # of the folder
     about: Mapping[str, Any] = field(default_factory=dict)  # samples and groups of the clients, names of classes
     labels: Array | None = None  # [M, classes]: training samples of each label
-    final: Mapping[str, Any] = field(default_factory=dict)  # macro-F1 and AUC of each client
+    final: Mapping[str, Any] = field(default_factory=dict)  # macro-F1, AUC, MAE, perplexity, … of each client
     config: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, Any] = field(default_factory=dict)  # fields of fedfew.evaluation.costs.Cost
     confusion: Confusion | None = None  # of the test samples, by what clients are served

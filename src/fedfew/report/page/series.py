@@ -25,6 +25,7 @@ OF_WEIGHTS = ("entropy", "largest", "alpha_cv", "models_in_use")
 
 
 FINAL = ("macro_f1", "auc", "subset_accuracy")  # shares of 1 that are computed when a run has ended, where the task has them
+FINAL_ERRORS = ("mae", "rmse", "perplexity")  # the same, but numbers of which less is better
 
 
 def score_column(record: Record, score: str) -> str:
@@ -125,6 +126,9 @@ def clients(record: Record, about: Mapping[str, Any], final: Mapping[str, Any], 
     for name in FINAL:
         if name in final:
             columns[name] = pack.fractions(np.array(final[name], dtype=float))
+    for name in FINAL_ERRORS:
+        if name in final:
+            columns[name] = pack.floats(np.array(final[name], dtype=float))
     if "alpha" in record.columns:
         columns["alpha"] = pack.floats(record.row("alpha", last))
     if "w" in record.columns:

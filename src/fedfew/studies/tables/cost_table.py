@@ -50,7 +50,7 @@ def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
 def _row(view: View, column: str, line: Line) -> tuple[Cell, ...]:
     counted = [json.loads(run["cost"]) for run in view.done(column, line) if run["cost"]]
     if not counted:
-        return tuple(Cell(None, note="not run") for _ in COUNTED)
+        return tuple(Cell(None, note=view.absence(column, line)) for _ in COUNTED)
     return tuple(_cell([factor * cost[name] for cost in counted]) for name, (_, factor, _) in COUNTED.items())
 
 

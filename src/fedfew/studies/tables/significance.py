@@ -30,6 +30,7 @@ class Compared:
     tests: dict[Line, Paired | None]
     t_tests: dict[Line, float | None]  # Holm's
     flips: dict[Line, float | None]
+    absences: dict[Line, str]  # why a method has no value
 
 
 def significance(spec: Mapping[str, Any], results: Results, study: str) -> list[TableData]:
@@ -56,7 +57,8 @@ def compared(view: View, column: str, measure: Measure, score: str) -> Compared:
     tests = {line: paired_seeds(values[line], values[best]) for line in values if best and line != best}
     t_tests = dict(zip(tests, holm([test.t_test if test else None for test in tests.values()]), strict=True))
     flips = dict(zip(tests, holm([test.sign_flips if test else None for test in tests.values()]), strict=True))
-    return Compared(values, best, tests, t_tests, flips)
+    absences = {line: view.absence(column, line) for line, seeds in values.items() if not seeds}
+    return Compared(values, best, tests, t_tests, flips, absences)
 
 
 def _full(view: View, spec: Mapping[str, Any], name: str, score: str, column: str) -> TableData:
@@ -115,13 +117,13 @@ def paired_seeds(ours: Seeds, best: Seeds) -> Paired | None:
 def _why(found: Compared, line: Line) -> str:
     """Why a method is not tested."""
     count = len(found.values[line])
-    return "the best" if line == found.best else counted(count, "seed") if count else "not run"
+    return "the best" if line == found.best else counted(count, "seed") if count else found.absences[line]
 
 
 def _full_row(found: Compared, line: Line) -> tuple[Cell, ...]:
     seeds, test = found.values[line], found.tests.get(line)
     value = fmean(seeds.values()) if seeds else None
-    mean = Cell(value, seeds=len(seeds), rank=1 if line == found.best else None, note="" if seeds else "not run")
+    mean = Cell(value, seeds=len(seeds), rank=1 if line == found.best else None, note=found.absences.get(line, ""))
     if test is None:
         return (mean, Cell(None, note=_why(found, line)), *(Cell(None) for _ in HEADS[2:]))
     numbers = (test.difference, test.low, test.high, test.t_test, found.t_tests[line], test.sign_flips, found.flips[line])

@@ -58,6 +58,8 @@ function clientTiles(doc, client) {
   if (c.train) tiles.push(tile("samples", grouped(last("train")), c.test ? ` and ${grouped(last("test"))} for tests` : ""));
   if (doc.groups.length && Number.isFinite(last("group"))) tiles.push(tile("true group", doc.groups[last("group")]));
   if (c.macro_f1) tiles.push(tile("served macro-F1", percent(last("macro_f1")), Number.isFinite(last("auc")) ? ` AUC ${percent(last("auc"))}` : ""));
+  if (c.mae) tiles.push(tile("served MAE", plain(last("mae"), 4), ` RMSE ${plain(last("rmse"), 4)}`));
+  if (c.perplexity) tiles.push(tile("served perplexity", plain(last("perplexity"), 4)));
   return el("dl", { class: "tiles" }, tiles);
 }
 

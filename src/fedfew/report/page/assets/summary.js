@@ -46,6 +46,11 @@ function scoreTable({ run, scores, final }) {
     score === "single" ? `best single model, ${run.score}` : `${score} ${run.score}`, scores[score]));
   const more = { macro_f1: "served macro-F1", auc: "served AUC", subset_accuracy: "served subset accuracy" };
   for (const [name, words] of Object.entries(more)) if (final[name]) rows.push(row(words, final[name]));
+  const errors = { mae: "served MAE", rmse: "served RMSE", perplexity: "served perplexity" }; // in their own units; the greatest is the worst
+  for (const [name, words] of Object.entries(errors)) {
+    const s = final[name];
+    if (s) rows.push([words, `${plain(s.mean, 4)} ± ${plain(s.std, 4)}`, plain(s.max, 4), plain(s.worst_tenth, 4), plain(s.min, 4), plain(s.jain, 4)]);
+  }
   return table(["over clients, last scored round", "mean ± std", "worst", "worst tenth", "best", "Jain"], rows, "numbers");
 }
 
