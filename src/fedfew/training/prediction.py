@@ -188,8 +188,8 @@ def known_choice(model: int, client: str) -> int:
     if model < 0:
         raise ValueError(
             f"which model client {printable(client)} uses is not known: it was not there when clients were scored for the last "
-            "time, or keeps it to itself (share-scores=false). Predict at its site, or as a new client, with some labelled samples "
-            "(for_new_client, --labels)"
+            "time, or keeps it to itself (share-scores=false). Predict at its site, or as a new client, with some labelled "
+            "samples (for_new_client, --labels)"
         )
     return model
 
