@@ -58,3 +58,12 @@ def test_axes():
     assert axes.expanded({"a": torch.ones(1, 2)}, 3)["a"].shape == (3, 2)
     assert axes.add_model_axis(copied)["a"].tolist() == [[[2, 3]], [[1, 2]], [[1, 2]]]
     assert torch.equal(axes.drop_model_axis(axes.add_model_axis(copied))["a"], copied["a"])
+
+
+def test_the_magnitude_by_which_a_gpu_is_asked_whether_all_numbers_are_finite():
+    real, whole = torch.tensor([[1.0, -2.0], [0.5, 0.0]]).mT, torch.tensor([7, -7])
+    assert float(stack.magnitude([real, whole, torch.zeros(0), torch.tensor([-3.0], dtype=torch.float64)])) == 6.5
+    assert float(stack.magnitude([torch.tensor([3 + 4j])])) == 5
+    assert float(stack.magnitude([whole])) == 0
+    for wrong in (math.nan, math.inf, -math.inf):
+        assert not math.isfinite(float(stack.magnitude([real, torch.tensor([wrong, 1.0])])))

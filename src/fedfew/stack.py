@@ -158,8 +158,8 @@ def all_finite(tree: Tree) -> bool:
 def magnitude(tensors: list[Tensor]) -> Tensor:
     """Σ|x| over tensors on a GPU but those of whole numbers, in few kernels and without waiting for it: finite if all of them
     are, unless it overflows."""
-    norms = torch._foreach_norm([t for t in tensors if t.is_floating_point() or t.is_complex()], 1)
-    return torch.stack([norm.double() for norm in norms]).sum() if norms else torch.zeros(())
+    asked = [t for t in tensors if t.is_floating_point() or t.is_complex()]
+    return torch.stack([norm.double() for norm in torch._foreach_norm(asked, 1)]).sum() if asked else torch.zeros(())
 
 
 def _finite_throughout(tensors: list[Tensor]) -> bool:

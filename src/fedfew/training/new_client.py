@@ -17,7 +17,7 @@ from fedfew.data.table_preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import as_input
 from fedfew.local import best_model, mixture_weights
-from fedfew.methods import METHODS
+from fedfew.methods import METHODS, Method
 from fedfew.models.served import ServedModel
 from fedfew.targets import check_width, from_one_hot, stored
 from fedfew.tasks import TASKS, Criterion, chosen
@@ -155,11 +155,11 @@ def _by_losses(
     losses = torch.stack([criterion.total(outputs, labels) / len(labels) for outputs in each])[None]
     if not losses.isfinite().any():
         raise ValueError(f"none of the {len(models)} models has a finite loss on these samples: there is nothing to choose")
-    method = METHODS.get(settings.get("method", {}).get("name", ""))  # unknown: one of the user's own, or none
-    each_losses = criterion.losses(torch.stack(each), labels.expand(len(each), *labels.shape))
-    learned = None if method is None else method.learned_mixture(each_losses)
-    if learned is not None:
-        return learned
+    method = METHODS.get(settings.get("method", {}).get("name", ""), Method)  # unknown: one of the user's own, or none
+    if method.learned_mixture is not Method.learned_mixture:
+        learned = method.learned_mixture(torch.stack([criterion.losses(outputs, labels) for outputs in each]))
+        if learned is not None:
+            return learned
     if settings["serve"] == "mixture":
         return mixture_weights(losses, settings["temperature"])[0]
     return torch.nn.functional.one_hot(best_model(losses)[0], len(models)).float()
