@@ -1,4 +1,4 @@
-"""Products of linear layers by oneDNN, in recorded steps of one replica.
+"""Products of linear layers by oneDNN, in recordings on a CPU.
 
 PyTorch multiplies matrices of single precision with Intel's MKL. On processors of other makers MKL takes about twice as long as
 oneDNN, with which PyTorch computes convolutions. Small products stay with MKL, where a call of oneDNN

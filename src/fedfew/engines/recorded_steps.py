@@ -14,12 +14,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedfew.engines import onednn_products
 from fedfew.engines.sequential import Descent, Drawn, Sequential, Step
 from fedfew.engines.stacked import optimizer
 from fedfew.engines.stacked.descent import descending
 from fedfew.engines.stacked.recording import NotRecordableError
-from fedfew.engines.stacked.traced import Recording, Traced
+from fedfew.engines.stacked.traced import Traced
 from fedfew.local import Objective, Projection
 from fedfew.stack import Tree, from_named, leaves, named_leaves
 
@@ -79,7 +78,7 @@ class RecordedSteps:
         self, name: Hashable, gradients: partial[Found], tensors: list[Tensor], moved: list[int], lr: float
     ) -> Found | Tensor:
         """The loss reported if the recording has taken the step, too; else the gradients as well."""
-        rewrite = partial(_rewritten, moved=moved if optimizer.is_plain(self.engine.training) else None, lr=lr)
+        rewrite = partial(descending, parameters=moved, lr=lr) if optimizer.is_plain(self.engine.training) else None
         if name not in self._refused:
             try:
                 found: Found | Tensor = self._recordings(name, gradients, *tensors, rewrite=rewrite)
@@ -87,12 +86,3 @@ class RecordedSteps:
             except NotRecordableError:
                 self._refused.add(name)
         return gradients(*tensors)
-
-
-def _rewritten(recording: Recording, moved: list[int] | None, lr: float) -> Recording:
-    """The recording as it is replayed; moved: among its arguments, the parameters that it moves itself."""
-    if moved is not None:
-        recording = descending(recording, moved, lr)
-    if onednn_products.faster():
-        onednn_products.multiply_by_onednn(recording.graph)
-    return recording

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedfew.engines.stacked.linear import StackedLinear, make_linear
+from fedfew.engines.stacked.linear import StackedLinear, _Linear, make_linear
 
 X, W, B = torch.randn(6, 4, 5, dtype=torch.float64), torch.randn(6, 3, 5, dtype=torch.float64), torch.randn(6, 3).double()
 
@@ -61,3 +62,30 @@ def test_a_subclass_is_left_alone():
         pass
 
     assert type(make_linear(nn.Sequential(Special(2, 2)))[0]) is Special
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_models_that_see_the_same_samples_share_one_product(bias):
+    torch.manual_seed(0)
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 3, 2, 6, dtype=torch.float64, requires_grad=True)  # of 3 models of each of 4 clients
+    shift = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True) if bias else None
+    products = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            products.extend([function] if "mm" in str(function) else [])
+            return function(*args, **(kwargs or {}))
+
+    of_models = vmap(_Linear.apply, in_dims=(None, 0, 0 if bias else None))
+    with Counting():
+        found = of_models(x, weight[0], None if shift is None else shift[0])
+        several = vmap(of_models, in_dims=(None, 0, 0 if bias else None))(x, weight, shift)
+    want = torch.einsum("bi,ckoi->ckbo", x, weight) + (0 if shift is None else shift[:, :, None])
+    assert len(products) == 2  # one each
+    torch.testing.assert_close(found, want[0])
+    torch.testing.assert_close(several, want)
+    each = [t for t in (x, weight, shift) if t is not None]
+    g = torch.randn_like(want)
+    for mine, plain in zip(torch.autograd.grad(several, each, g), torch.autograd.grad(want, each, g), strict=True):
+        torch.testing.assert_close(mine, plain)

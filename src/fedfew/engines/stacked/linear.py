@@ -63,10 +63,17 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
-        """One more axis of replicas. A frozen layer is the same for all of them: theirs are more rows of one product."""
-        if weight.ndim == 2 and in_dims[1] is None and (bias is None or in_dims[2] is None):
-            rows: Tensor = _Linear.apply(x.movedim(in_dims[0] or 0, 0), weight, bias)
+        """One more axis of replicas. A frozen layer is the same for all of them: theirs are more rows of one product. Where all
+        of them see the same samples (on a CPU), theirs are more outputs of it, which all cores and oneDNN share better."""
+        of_x, of_weight, of_bias = in_dims
+        if weight.ndim == 2 and of_weight is None and (bias is None or of_bias is None):
+            rows: Tensor = _Linear.apply(x.movedim(of_x or 0, 0), weight, bias)
             return rows, 0
+        same_samples = of_x is None and weight.ndim == 3 and (bias is None or of_bias is not None)
+        if same_samples and not x.is_cuda:
+            outputs = weight.movedim(of_weight or 0, 0).flatten(0, 1)
+            together: Tensor = _Linear.apply(x, outputs, None if bias is None else bias.movedim(of_bias or 0, 0).flatten())
+            return together.unflatten(-1, (info.batch_size, -1)).movedim(-2, 0), 0
         every = [
             t if t is None else t.expand(info.batch_size, *t.shape) if at is None else t.movedim(at, 0)
             for t, at in zip((x, weight, bias), in_dims, strict=True)

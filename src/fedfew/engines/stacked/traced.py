@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfew.engines import onednn_products
 from fedfew.engines.precision import not_rounded
 from fedfew.engines.stacked.epilogues import fuse_epilogues
 from fedfew.engines.stacked.graph import Graph, Node, as_function
@@ -97,6 +98,8 @@ def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
     """The function that is called in place of the recorded one. On a GPU operations wait for the device, not for Python."""
     if device.type == "cpu":
         write_in_place(recording.graph)
+        if onednn_products.faster():
+            onednn_products.multiply_by_onednn(recording.graph)
         drop_unused(recording.graph)
         program = scripted(recording.graph, recording.constants)
         if program is not None:
