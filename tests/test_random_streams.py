@@ -24,6 +24,19 @@ def test_order_depends_on_identity_alone_not_on_who_else_is_there():
     assert torch.equal(whole[2, :, :14], alone[0])
 
 
+def test_a_much_longer_company_changes_nothing():
+    alone = random_streams.order(7, 2, torch.tensor([15]), 3, 0, torch.tensor([300]), 300)
+    beside = random_streams.order(7, 2, torch.tensor([15, 4]), 3, 0, torch.tensor([300, 70_000]), 70_000)
+    assert torch.equal(beside[0, :, :300], alone[0])
+
+
+def test_of_equal_draws_the_first_sample_comes_first(monkeypatch):
+    monkeypatch.setattr(random_streams, "_splitmix_in_numpy", lambda x: x * 0 + 5)
+    monkeypatch.setattr(random_streams, "_splitmix", lambda x: x * 0 + 5)
+    keys, counts = torch.zeros(2, 1, dtype=torch.int64), torch.tensor([4, 6])
+    assert random_streams.permutations(keys, counts, 6).tolist() == [[[0, 1, 2, 3, 4, 5]]] * 2
+
+
 def test_every_number_that_names_an_order_changes_it():
     def order(seed=0, round=0, client=0, epoch=0, model=0):
         return random_streams.order(seed, round, torch.tensor([client]), 2, epoch, torch.tensor([50]), 50)[0, model].tolist()

@@ -10,6 +10,7 @@ from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_state, replica_state
 from fedfew.stack import Tree, leaves
+from fedfew.util.generators import seeded
 
 
 def fresh_models(factory: ModelFactory, seed: int, device: torch.device) -> Fresh:
@@ -40,6 +41,5 @@ def frozen_parameters(factory: ModelFactory, seed: int) -> Tree:
 
 
 def _initialised(factory: ModelFactory, seed: int, k: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(random_streams.count(random_streams.INIT, seed, k)))
+    with seeded(int(random_streams.count(random_streams.INIT, seed, k))):
         return factory()

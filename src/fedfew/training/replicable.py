@@ -67,7 +67,7 @@ def _of_itself(module: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tens
 
 
 def _draw_alike() -> None:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
 

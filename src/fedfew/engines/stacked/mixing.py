@@ -12,6 +12,7 @@ from fedfew.engines.stacked.batch_norm import weighted_rows
 from fedfew.federation import Samples
 from fedfew.models.state import replica_state
 from fedfew.stack import Tree
+from fedfew.util.generators import seeded
 
 FEW = (2, 3)  # samples, and in how large a batch: what is checked whatever the clients' sizes are
 MOST = 3  # sizes of partial batches that are checked at a time
@@ -95,8 +96,7 @@ def _draws(module: nn.Module, x: Tensor) -> bool:
 def _found(module: nn.Module, x: Tensor, count: int) -> list[Tensor]:
     """What the first samples get, and what the module keeps in its buffers, in float64; the others fill the batch up."""
     weights = _weights(module)
-    with torch.random.fork_rng(devices=[]), weighted_rows((torch.arange(len(x)) < count).float()):
-        torch.manual_seed(0)  # for a module that draws random numbers itself
+    with seeded(0), weighted_rows((torch.arange(len(x)) < count).float()):  # it may draw random numbers itself
         outputs = forward(module, weights, x)
     buffers = [weights[name] for name, _ in module.named_buffers() if name in weights]
     return [t.double() for t in (outputs[:count], *buffers) if isinstance(t, Tensor)]
