@@ -77,8 +77,8 @@ def log_weights(
     objectives = _objectives(losses, preference, ideal)
     least = objectives.amin(1, keepdim=True)
     scaled = (least - objectives) / _checked_mu(mu, losses)
-    log_w = scaled - scaled.logsumexp(1, keepdim=True)  # log_softmax would wake all cores for however few numbers
-    log_sum = -log_w.amax(1)  # log Σ_k exp((least − objectives[i, k]) / μ): where the least is, log w is 0 minus that
+    log_sum = scaled.exp().sum(1).log()  # the largest is 0. log_softmax would wake all cores for however few numbers
+    log_w = scaled - log_sum[:, None]
     return least[:, 0] / mu - log_sum + _log_client_weights(client_weights, losses), log_w
 
 

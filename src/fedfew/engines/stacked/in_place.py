@@ -15,6 +15,7 @@ FRESH = {  # operations that return new memory, and never a view of an argument
     *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default),
     *(aten.exp.default, aten.log.default, aten.relu.default, aten.threshold_backward.default),
     *(aten.amax.default, aten.sum.dim_IntList, aten.gather.default, aten.scatter_add.default, aten.index_select.default),
+    *(aten._to_copy.default, aten.clone.default, aten.arange.default),
 }
 TWINS = {  # operations of one element at a time, whose result may take the place of their first argument
     aten.add.Tensor: aten.add_.Tensor,
