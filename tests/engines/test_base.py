@@ -165,3 +165,11 @@ def test_steps_are_what_a_constant_gradient_is_multiplied_by(momentum: float) ->
 def test_steps_of_adam_are_counted_without_its_moments() -> None:
     engine = Sequential(nn.Linear(1, 2), LocalTraining(lr=0.1, batch_size=5, optimizer="adam"), 0)
     assert engine.steps(torch.tensor([7, 12]), 2).tolist() == [4.0, 6.0]
+
+
+def test_the_memory_of_a_sample_is_what_autograd_keeps_of_it():
+    module = nn.Sequential(nn.Linear(5, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False))
+    engine = Sequential(module, LocalTraining(lr=0.1, batch_size=8), 0)
+    floats = 8 * 5 + 8 * 5 + 5 * 3 + 8 * 3 + 1  # inputs; what ReLU gives, once; weights; log-probabilities; the loss's count
+    labels = 8 * 8
+    assert engine.bytes_per_sample(FEDERATION.train) == (4 * floats + labels) / 8

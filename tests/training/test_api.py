@@ -1,5 +1,7 @@
 """``fedfew.train``: seeds, memory, devices, and settings that are refused."""
 
+import gc
+
 import pytest
 import torch
 
@@ -111,3 +113,15 @@ def test_it_trains_inside_no_grad_and_inference_mode_too(engine):
         with context:
             run = fedfew.train(data, "linear", "fedfew", rounds=2, engine=engine)
         assert (run.history.served_loss == expected.history.served_loss).all()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "threaded", "stacked"])
+def test_a_run_leaves_nothing_of_its_models_in_memory(engine):
+    def parameters() -> int:
+        gc.collect()
+        return sum(isinstance(kept, torch.nn.Parameter) for kept in gc.get_objects())
+
+    train(model="mlp", engine=engine)
+    before = parameters()
+    train(model="mlp", engine=engine)
+    assert parameters() == before

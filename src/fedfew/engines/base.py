@@ -290,15 +290,17 @@ class Engine(ABC):
         kept = 0
         seen = {parameter.data_ptr() for parameter in self.module.parameters() if not parameter.requires_grad}
 
-        def pack(tensor: Tensor) -> Tensor:
+        held: list[Tensor] = []  # or their memory would be used again, and not be counted
+
+        def pack(tensor: Tensor) -> None:  # what it returns the graph holds: the tensor itself would hold the graph for ever
             nonlocal kept
             if tensor.data_ptr() not in seen:
                 seen.add(tensor.data_ptr())
+                held.append(tensor.detach())
                 kept += tensor.numel() * tensor.element_size()
-            return tensor
 
         rows = torch.arange(min(len(samples.y), self.training.batch_size), device=samples.y.device)
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda _: None):
             self.criterion.total(self.module(samples.inputs(rows)), samples.y[rows])
         return -(-kept // len(rows))
 
