@@ -287,20 +287,20 @@ class Engine(ABC):
 
     def bytes_per_sample(self, samples: Samples) -> int:
         """What autograd keeps of one sample on its way through the model, besides frozen parameters, which are there once."""
-        kept = 0
+        kept, nothing = 0, torch.empty(0)
         seen = {parameter.data_ptr() for parameter in self.module.parameters() if not parameter.requires_grad}
-
         held: list[Tensor] = []  # or their memory would be used again, and not be counted
 
-        def pack(tensor: Tensor) -> None:  # what it returns the graph holds: the tensor itself would hold the graph for ever
+        def pack(tensor: Tensor) -> Tensor:
             nonlocal kept
             if tensor.data_ptr() not in seen:
                 seen.add(tensor.data_ptr())
                 held.append(tensor.detach())
                 kept += tensor.numel() * tensor.element_size()
+            return nothing  # the graph holds what is returned: the tensor itself would hold the graph for ever
 
         rows = torch.arange(min(len(samples.y), self.training.batch_size), device=samples.y.device)
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda _: None):
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             self.criterion.total(self.module(samples.inputs(rows)), samples.y[rows])
         return -(-kept // len(rows))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
+
+from fedfew.models.max_over_time import max_over_time
 
 VOCABULARY = 32_000  # the paper's, where a federation does not say how many token ids it has
 PAD = 0  # the token that fills short texts up, unless a tokeniser has another; its embedding is 0 and stays so
@@ -33,8 +34,7 @@ class TextCNN(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.is_floating_point():
             raise TypeError(f"textcnn needs token ids (whole numbers), not {tokens.dtype}")
-        words = self.embedding(tokens).transpose(1, 2)  # [B, embedding, length]
-        features = torch.cat([convolution(words).relu().amax(-1) for convolution in self.convolutions], 1)
+        features = max_over_time(self.embedding(tokens), self.convolutions).relu()
         scores: Tensor = self.fc(self.dropout(features))
         return scores.log_softmax(-1) if self.log_probabilities else scores
 
