@@ -1,12 +1,13 @@
 """TextCNN by hand, as published, and in the stacked engine."""
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 import fedfew
 from fedfew import models
-from fedfew.engines import Sequential, Stacked
+from fedfew.engines import Sequential, Stacked, Threaded
 from fedfew.models.textcnn import TextCNN
 from tests.engines.small import assert_close, trained
 from tests.helpers import difference
@@ -55,8 +56,9 @@ def test_published_textcnn_gives_log_probabilities_and_the_same_loss():
     torch.testing.assert_close(*losses)
 
 
-def test_embeddings_and_dropout_in_the_stack():
-    (_, a, losses_a), (_, b, losses_b) = (trained(cls, tiny_textcnn, texts(), epochs=3) for cls in (Stacked, Sequential))
+@pytest.mark.parametrize("engine", [Stacked, Threaded])
+def test_embeddings_and_dropout_of_recorded_steps(engine):
+    (_, a, losses_a), (_, b, losses_b) = (trained(cls, tiny_textcnn, texts(), epochs=3) for cls in (engine, Sequential))
     assert_close(a, b, 1e-5)
     torch.testing.assert_close(losses_a, losses_b, rtol=1e-4, atol=1e-5)
     assert not a["embedding.weight"][:, :, 0].any()  # padding stays where it is

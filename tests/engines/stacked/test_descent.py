@@ -119,6 +119,27 @@ def test_a_gradient_that_is_a_sum_of_another_parameter_is_summed_before_that_mov
     torch.testing.assert_close(whole, torch.tensor([[0.7, 1.4], [2.1, 2.8]]))
 
 
+@pytest.mark.parametrize("padding", [None, 2])
+def test_of_an_embedding_the_rows_that_occur_move_but_padding(padding):
+    at, upstream = torch.tensor([[0, 2, 4], [4, 2, 1]]), torch.randn(2, 3, 3)
+
+    def gradients(table):
+        table = table.detach().requires_grad_()
+        total = (torch.nn.functional.embedding(at, table, padding) * upstream).sum()
+        return list(torch.autograd.grad(total, [table])), total.detach()
+
+    table = torch.randn(6, 3)
+    (gradient,), _ = gradients(table)
+    assert gradient[2].any() != (padding == 2)
+    want = table - LR * gradient
+    step = descending(recorded(gradients, (table,)), [0], LR)
+    step.forward(table)
+    torch.testing.assert_close(table, want)
+    found = [str(node.target) for node in step.graph.nodes]
+    assert "fedfew.add_rows.default" in found
+    assert "aten.embedding_dense_backward.default" not in found
+
+
 class Layers(nn.Module):
     """Two layers; the inner one may be read once more, after the gradient of its rows is there."""
 

@@ -76,11 +76,18 @@ def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[
             a, b = (graph.call_function(aten.transpose.int, (factor, 1, 2)) for factor in (b, a))
         graph.call_function(aten.baddbmm_.default, (parameter, a, b), {"alpha": -lr})
         return True
-    if source.target is aten.embedding_dense_backward.default and source.args[3:] == (-1, False) and not turned:
-        g, at = source.args[:2]
-        graph.call_function(torch.ops.fedfew.add_rows.default, (parameter, at, g, -lr))
+    if source.target is aten.embedding_dense_backward.default and not source.args[4] and not turned:
+        g, at, _, padding, _ = source.args
+        rows = g if padding < 0 else _without_padding(graph, g, at, padding)
+        graph.call_function(torch.ops.fedfew.add_rows.default, (parameter, at, rows, -lr))
         return True
     return False
+
+
+def _without_padding(graph: Graph, g: Node, at: Node, padding: int) -> Node:
+    """The gradient ``[…, D]`` of the rows chosen, 0 for those of padding."""
+    is_padding = graph.call_function(aten.unsqueeze.default, (graph.call_function(aten.eq.Scalar, (at, padding)), -1))
+    return graph.call_function(aten.where.ScalarSelf, (is_padding, 0.0, g))
 
 
 def _summed(parameter: Node, gradient: Node, moved: set[Node]) -> tuple[Node, int, int] | None:
