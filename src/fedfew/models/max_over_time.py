@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedfew.models.layers import has_hooks
@@ -40,18 +41,10 @@ def max_over_time(vectors: Tensor, convolutions: nn.ModuleList) -> Tensor:
 def _largest(vectors: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of each filter ``weight[F, D, W]`` the largest answer in the text, and where its window begins, [B, F].
 
-    All words meet all parts of the filters in one product; a window's answer is the sum of W of these.
+    A text is an image of one row here, laid out channels last as it is: of what lies otherwise PyTorch takes three times as long.
     """
-    filters, _, width = weight.shape
-    if vectors.shape[1] < width:
-        raise ValueError(f"texts of {vectors.shape[1]} words are shorter than a window of {width}")
-    rows = weight.permute(2, 0, 1).flatten(0, 1)
-    parts = (vectors.flatten(0, 1) @ rows.T).to(vectors.dtype).unflatten(1, (width, filters)).unflatten(0, vectors.shape[:2])
-    windows = vectors.shape[1] - width + 1
-    answers = parts[:, :windows, 0]
-    for at in range(1, width):
-        answers = answers + parts[:, at : at + windows, at]
-    value, index = answers.max(1)
+    answers = F.conv2d(vectors.mT.unsqueeze(2), weight.unsqueeze(2))
+    value, index = answers.squeeze(2).max(2)
     return value, index
 
 
