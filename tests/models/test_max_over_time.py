@@ -100,6 +100,14 @@ def test_layers_that_are_more_than_a_convolution_are_called():
     torch.testing.assert_close(max_over_time(vectors, layers), plain(vectors, layers))
 
 
+def test_it_can_be_traced():
+    layers = convolutions()
+    module = Layers(layers, max_over_time).eval()
+    program = torch.jit.trace(module, torch.randn(2, 9, 6).double())
+    vectors = torch.randn(2, 9, 6).double()
+    torch.testing.assert_close(program(vectors), plain(vectors, layers))
+
+
 def test_second_derivatives_are_refused():
     layers = convolutions()
     vectors = torch.randn(2, 9, 6, dtype=torch.float64, requires_grad=True)

@@ -22,10 +22,11 @@ Parts = tuple[Tensor, ...]
 def max_over_time(vectors: Tensor, convolutions: nn.ModuleList) -> Tensor:
     """``convolution(vectors.mT).amax(-1)`` of each convolution, side by side, for vectors[B, T, D]: [B, filters].
 
-    On a GPU, where the stack has kernels for convolutions, and of layers that are more than ``nn.Conv1d`` it is just that.
+    On a GPU, where the stack has kernels for convolutions, of layers that are more than ``nn.Conv1d`` and in a traced program it
+    is just that.
     """
     plain = [layer for layer in convolutions if type(layer) is nn.Conv1d and not has_hooks(layer)]
-    if vectors.is_cuda or len(plain) < len(convolutions):
+    if vectors.is_cuda or len(plain) < len(convolutions) or torch.jit.is_tracing():  # type: ignore[attr-defined]  # public
         return torch.cat([layer(vectors.mT).amax(-1) for layer in convolutions], 1)
     weights, biases = [layer.weight for layer in plain], [layer.bias for layer in plain if layer.bias is not None]
     with torch.no_grad():
