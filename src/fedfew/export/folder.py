@@ -182,6 +182,7 @@ def _card(
         "privacy": privacy.guarantee(run),
         "scores": _scores(run),
         "scores_are_of_these_models": shared,
+        "mixes": run.mixes,
         "parameters": sum(p.numel() for p in modules[0].parameters()),
         "of_single_clients": sorted(served) + ([] if not record.client_names else ["names"]) + _own_statistics(record),
         "models": [users(k) for k in range(len(modules))],

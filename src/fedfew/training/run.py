@@ -97,6 +97,16 @@ class Run(Predictor):
         return self.settings
 
     @property
+    def mixes(self) -> bool:
+        """Whether clients mix models by their losses: not where each is served a single one (CFL, FeSEM, FedSoft, …)."""
+        if self.settings.get("serve") != "mixture":
+            return False
+        try:
+            return len(leaves(self.method.candidates(self.state.served, self.state.own, torch.tensor([0])))[0][0]) > 1
+        except LookupError:  # of a run on a network, whose sites keep what a client is served
+            return True
+
+    @property
     def sample_format(self) -> SampleFormat:
         return SampleFormat.of(self.settings["federation"])
 
