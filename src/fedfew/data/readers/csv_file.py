@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +20,12 @@ _WRONG_WIDTH = re.compile(r"(Row #\d+: )?Expected \d+ columns, got \d+")  # the 
 _DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
 
 
-def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
-    """The table, and what was assumed about the file."""
+def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tuple[str, ...]]:
+    """The table, and what was assumed about the file. names: which columns name something (clients, patients), so that 01 and 1,
+    1e3 and 1000 are different."""
     import pyarrow as pa
     import pyarrow.csv as csv
+    import pyarrow.types as types
 
     try:
         check_size(path, path.stat().st_size)
@@ -31,12 +35,19 @@ def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
     encoding = _encoding(contents)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(contents, encoding)
     try:
-        table = csv.read_csv(
-            pa.BufferReader(contents),
+        read = partial(
+            csv.read_csv,
             read_options=csv.ReadOptions(encoding=encoding),
             parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True, null_values=MISSING_WORDS),
         )
+        options = {"strings_can_be_null": True, "null_values": MISSING_WORDS}
+        table = read(pa.BufferReader(contents), convert_options=csv.ConvertOptions(**options))
+        again = {
+            f.name: pa.string() for f in table.schema if names(f.name) and (types.is_integer(f.type) or types.is_floating(f.type))
+        }
+        if again and len(set(table.column_names)) == len(table.column_names):
+            only = csv.ConvertOptions(column_types=again, include_columns=list(again), **options)
+            table = _with_codes(table, read(pa.BufferReader(contents), convert_options=only))
     except pa.ArrowException as error:
         safe = _WRONG_WIDTH.search(str(error))
         reason = safe.group() if safe else "it is empty" if "Empty" in str(error) else "its lines do not form a table"
@@ -65,6 +76,20 @@ def _delimiter(contents: bytes, encoding: str) -> str:
     header = contents[: 2**16].decode(encoding, errors="ignore").lstrip("\ufeff").split("\n", 1)[0]
     bare = re.sub(r'"[^"]*"', "", header)
     return max(DELIMITERS, key=bare.count)  # the first, a comma, if none occurs
+
+
+def _with_codes(table: pa.Table, words: pa.Table) -> pa.Table:
+    """The table; in the place of its columns of numbers their words, where these are not all written as programs write numbers
+    (1, 1.0 or 2.5): 01, 1E3 and 1.10 are codes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, name in enumerate(table.column_names):
+        if name in words.column_names:
+            written, number = pc.utf8_trim_whitespace(words[name]), table[name].cast(pa.string())
+            plain = pc.or_(pc.equal(written, number), pc.equal(written, pc.binary_join_element_wise(number, ".0", "")))
+            table = table if pc.all(plain).as_py() in (True, None) else table.set_column(place, name, written)
+    return table
 
 
 def _with_decimal_commas(table: pa.Table) -> tuple[pa.Table, list[str]]:
