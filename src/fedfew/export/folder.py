@@ -36,6 +36,7 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically, sha256_of
 
+DISTIL = "--distil (fedfew.export.write_distilled), which makes one model per client"  # of classes alone
 _NOT_ON_THE_CARD = {"federation", "method", "model", "fedfew", "torch", "engine", "chunk"}  # elsewhere, or without effect
 
 
@@ -116,10 +117,8 @@ def check_one_model_each(run: Run) -> None:
     if name in METHODS and METHODS[name].around is not Method.around:
         raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
     if run.state.mixture is not None and run.state.mixture.shape[1] > 1 and not run.serves_server_models:
-        raise ValueError(
-            "clients predict with mixtures of models of their own: --distil (fedfew.export.write_distilled) makes one model per "
-            "client, or predict from the run"
-        )
+        advice = f"export with {DISTIL}, or " if run.task.name == "classification" else ""
+        raise ValueError(f"clients predict with mixtures of models of their own: {advice}predict from the run")
 
 
 def anonymised(data: DataRecord) -> DataRecord:
