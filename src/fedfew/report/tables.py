@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
+from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from fedfew.adapters import TrainedPart
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fedfew.training.run import Run
 
 BOX = box.SIMPLE_HEAD
+WIDEST = 10_000  # characters of a line
 WORDS = ("score",)  # columns that hold words
 
 
@@ -55,6 +58,16 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
             column, justify="left" if position == 0 or column in WORDS else "right", no_wrap=position > 0, overflow="fold"
         )
     return table
+
+
+def show(console: Console, *tables: Table) -> None:
+    """Print tables of :func:`empty` whole: of one that is wider than the console Rich would cut numbers' last digits."""
+    for table in tables:
+        width = console.width
+        needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+        console.width = max(width, needed)
+        console.print(table)
+        console.width = width
 
 
 def _index(value: float) -> str:
