@@ -158,11 +158,19 @@ def mlp(data):
     return lambda: models.build("mlp", tuple(data["shape"]), data["classes"])
 
 
-@pytest.mark.parametrize("method", ["ditto", "apfl", "fedrep", "local", "fedamp", "fedmtl"])
+@pytest.mark.parametrize(
+    "method", ["ditto", "apfl", "fedrep", "fedrod", "feddbe", "fedper", "lgfedavg", "local", "fedamp", "fedmtl"]
+)
 def test_the_server_does_not_pretend_to_know_models_that_sites_keep(method, tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path), method=method, rounds=1).run()
     with pytest.raises(ValueError, match="client 2 keeps a model of its own at its site"):
         run.model_of(2)
+    assert not run.serves_server_models
+    if not run.models:
+        with pytest.raises(ValueError, match="none to export; each site has saved the one that it uses"):
+            fedfew.export.write(run, tmp_path / "e")
+    else:
+        assert not fedfew.export.read(fedfew.export.write(run, tmp_path / "e"), tiny).card["scores_are_of_these_models"]
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,11 @@ def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str
     place, modules = Path(folder), kind.modules(run)
     if not modules:
         check_one_model_each(run)
+        there = "each site has saved the one that it uses (model.safetensors)"
+        personal = "--personal (fedfew.export.write_personal) writes the model of each client"
         raise ValueError(
-            f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export; --personal "
-            "(fedfew.export.write_personal) writes the model of each client"
+            f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export; "
+            f"{there if run.kept_at_sites else personal}"
         )
     _check_free(place, force)
     used = kind.served(run)
