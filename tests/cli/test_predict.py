@@ -207,3 +207,14 @@ def test_nothing_that_a_folder_names_is_imported() -> None:
         assert not Path("imported").exists()
         assert len(rows(call("predict", source, "--data", "new.npz", "--model", "own_net:net").stdout)) == 6
         Path("imported").unlink()
+
+
+def test_numbers_are_written_with_all_their_digits() -> None:
+    x = np.linspace(-1, 1, 24, dtype=np.float32)[:, None]
+    data = fedfew.Federation.from_arrays([(x, 12345.67 + 890 * x)] * 2, [(x, 12345.67 + 890 * x)] * 2)
+    run = fedfew.train(data, "linear", "fedavg", rounds=20, lr=0.3, batch_size=24, engine="sequential")
+    run.save("run")
+    np.savez("new.npz", x=x)
+    found = [float(row["prediction"]) for row in rows(call("predict", "run", "--data", "new.npz").stdout)]
+    assert np.abs(run.predict(x)).max() > 10_000
+    np.testing.assert_array_equal(np.float32(found), np.float32(run.predict(x)))
