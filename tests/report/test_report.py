@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +169,10 @@ def test_tables_wider_than_the_console_are_printed_whole() -> None:
     tables.show(console, table)
     assert [line.split() for line in console.file.getvalue().splitlines() if "K =" in line] == [["K", "=", "1", *cells]]
     assert console.width == 60
+
+
+def test_the_caption_of_a_comparison_says_which_round_the_scores_are_of(run: fedfew.Run) -> None:
+    data = replace(federation(), val=federation().train)
+    best = fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", engine="sequential")
+    assert "Last round, mean over clients;" in " ".join(shown(tables.comparison({"one": [run]}, "title")).split())
+    assert "Best round on validation data, mean over" in " ".join(shown(tables.comparison({"one": [best]}, "title")).split())

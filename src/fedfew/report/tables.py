@@ -147,11 +147,13 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
 def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     """Methods compared: two rows each, its two scores over its seeds. The best means and worst clients are bold."""
     several = len(next(iter(runs.values()))) > 1
+    kept_best = any(run.settings.get("keep") == "best" for row in runs.values() for run in row)
     over_seeds = {"± seeds": "std_over_seeds"} if several else {}
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
     caption = (
-        "served: the model as the server sends it. adapted: after the round's local training. Last round, mean "
-        f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
+        "served: the model as the server sends it. adapted: after the round's local training. "
+        f"{'Best round on validation data' if kept_best else 'Last round'}, mean over clients"
+        f"{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )
     called = score_name(next(iter(runs.values()))[0])
     table = empty(f"{title}: test {called}, %", "method", "score", *columns, "seconds", caption=caption)
