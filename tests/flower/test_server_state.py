@@ -170,7 +170,10 @@ def test_the_server_does_not_pretend_to_know_models_that_sites_keep(method, tmp_
         with pytest.raises(ValueError, match="none to export; each site has saved the one that it uses"):
             fedfew.export.write(run, tmp_path / "e")
     else:
-        assert not fedfew.export.read(fedfew.export.write(run, tmp_path / "e"), tiny).card["scores_are_of_these_models"]
+        found = fedfew.export.read(fedfew.export.write(run, tmp_path / "e"), tiny)
+        assert not found.card["scores_are_of_these_models"]
+        with pytest.raises(ValueError, match="models that their sites keep"):
+            found.model_of(2)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,7 @@ def _card(
         "scores": _scores(run),
         "scores_are_of_these_models": shared,
         "mixes": run.mixes,
+        "kept_at_sites": run.kept_at_sites,
         "parameters": sum(p.numel() for p in modules[0].parameters()),
         "of_single_clients": sorted(served) + ([] if not record.client_names else ["names"]) + _own_statistics(record),
         "models": [users(k) for k in range(len(modules))],

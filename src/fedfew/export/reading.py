@@ -97,6 +97,8 @@ class Export(Predictor):
     def _why_not(self) -> str:
         if not self.card["scores_are_of_these_models"]:
             who = f"clients of {self.card['method']['name']}"
+            if self.card.get("kept_at_sites"):
+                return f"{who} use models that their sites keep (model.safetensors there). Predict as a new client (--labels)"
             return f"{who} use models that are not here. Predict from the run's folder, or export it with --personal"
         what = "it was written without its clients (--anonymous), or they are not known"
         return f"{what}. Predict from the run's folder, or as a new client, with some labelled samples (for_new_client, --labels)"
