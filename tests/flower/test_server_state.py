@@ -203,3 +203,11 @@ def test_a_mixture_of_one_model_is_that_model(tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path), rounds=1, method="fedavg", serve="mixture").run()
     x, _ = FEDERATION.test.of(2)
     np.testing.assert_array_equal(run.predict(x.numpy(), client=2), run.predict(x.numpy()))
+
+
+@pytest.mark.parametrize(("method", "mixes"), [("fedsoft:models=2", False), ("fedfew:models=2", True), ("ditto", False)])
+def test_a_new_client_mixes_models_where_the_simulator_does(method, mixes, tmp_path):
+    settings = {"method": method, "rounds": 1, "serve": "mixture"}
+    run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    oracle = fedfew.train(FEDERATION, tiny, run.method, rounds=1, serve="mixture", engine="sequential")
+    assert run.mixes == oracle.mixes == mixes

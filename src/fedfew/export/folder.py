@@ -117,7 +117,8 @@ def check_one_model_each(run: Run) -> None:
     """Refuse a run whose clients do not predict with one model, or with models of the server's."""
     name = run.settings["method"]["name"]
     if name in METHODS and METHODS[name].around is not Method.around:
-        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
+        where = "at its site" if run.kept_at_sites else "from the run"
+        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict {where}")
     if run.state.mixture is not None and run.state.mixture.shape[1] > 1 and not run.serves_server_models:
         advice = f"export with {DISTIL}, or " if run.task.name == "classification" else ""
         raise ValueError(f"clients predict with mixtures of models of their own: {advice}predict from the run")

@@ -26,6 +26,7 @@ from fedfew.training.checkpoint import State
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
+from fedfew.training.initialisation import fresh_models
 from fedfew.training.prediction import Predictor, known_choice
 from fedfew.training.sample_format import SampleFormat
 from fedfew.util.printable import printable
@@ -101,8 +102,12 @@ class Run(Predictor):
         """Whether clients mix models by their losses: not where each is served a single one (CFL, FeSEM, FedSoft, …)."""
         if self.settings.get("serve") != "mixture":
             return False
-        candidates = self._candidates(torch.tensor([0]))
-        return candidates is None or len(leaves(candidates)[0][0]) > 1
+        first = torch.tensor([0])
+        candidates = self._candidates(first)
+        if candidates is None:  # as many as one with an initial private state has
+            _, own = self.method.init(fresh_models(self._factory, self.settings["seed"], first.device), self.clients)
+            candidates = self.method.candidates(self.state.served, own, first)
+        return len(leaves(candidates)[0][0]) > 1
 
     @property
     def sample_format(self) -> SampleFormat:
