@@ -71,12 +71,17 @@ def test_commas_in_words_and_ranges_are_no_decimal_points(tmp_path: Path) -> Non
         (("12345678901234567891", "12345678901234567892"), ("12345678901234567891", "12345678901234567892")),
         ((" 01", " 02"), ("01", "02")),
         (("1.0", "2.0", "-3.0"), ("1", "2", "-3")),  # whole numbers as pandas writes them beside gaps
-        (("true", "false"), ("true", "false")),
+        (("True", "False"), ("true", "false")),
+        (("true", "1"), ("true", "1")),
+        (("12:30", "12:30:00"), ("12:30", "12:30:00")),
     ],
 )
-def test_clients_are_named_as_they_are_written(tmp_path: Path, written: tuple[str, ...], names: tuple[str, ...]) -> None:
-    rows = [f"{word},{i % 7},{i % 2}" for word in written for i in range(20)]
-    (tmp_path / "a.csv").write_text("\n".join(["site,x,label", *rows]) + "\n")
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_clients_are_named_as_they_are_written(
+    tmp_path: Path, delimiter: str, written: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    rows = [delimiter.join([word, str(i % 7), str(i % 2)]) for word in written for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join([delimiter.join(["site", "x", "label"]), *rows]) + "\n")
     federation = load(tmp_path / "a.csv", client="site", input="x")
     assert federation.client_names == names
     assert federation.train.count.tolist() == [15] * len(names)

@@ -42,9 +42,7 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
         )
         options = {"strings_can_be_null": True, "null_values": MISSING_WORDS}
         table = read(pa.BufferReader(contents), convert_options=csv.ConvertOptions(**options))
-        again = {
-            f.name: pa.string() for f in table.schema if names(f.name) and (types.is_integer(f.type) or types.is_floating(f.type))
-        }
+        again = {f.name: pa.string() for f in table.schema if names(f.name) and types.is_primitive(f.type)}  # all but words
         if again and len(set(table.column_names)) == len(table.column_names):
             only = csv.ConvertOptions(column_types=again, include_columns=list(again), **options)
             table = _with_codes(table, read(pa.BufferReader(contents), convert_options=only))
@@ -54,7 +52,7 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
         raise DataError(f"{path} cannot be read as CSV: {reason}") from None
     notes = [f"{path.name} is not UTF-8 and was read as {encoding}"] if encoding not in ("utf-8", "utf-16") else []
     if delimiter == ";":
-        table, commas = _with_decimal_commas(table)
+        table, commas = _with_decimal_commas(table, names)
         notes += [f"{path.name}: commas are decimal points in {', '.join(commas)}"] if commas else []
     return table, tuple(notes)
 
@@ -79,20 +77,22 @@ def _delimiter(contents: bytes, encoding: str) -> str:
 
 
 def _with_codes(table: pa.Table, words: pa.Table) -> pa.Table:
-    """The table; in the place of its columns of numbers their words, where these are not all written as programs write numbers
-    (1, 1.0 or 2.5): 01, 1E3 and 1.10 are codes."""
+    """The table; in the place of columns that were taken for numbers, truth values or times their words, where these are not all
+    written as programs write them (1, 1.0, 2.5, True): 01, 1E3 and 1.10 are codes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for place, name in enumerate(table.column_names):
         if name in words.column_names:
-            written, number = pc.utf8_trim_whitespace(words[name]), table[name].cast(pa.string())
-            plain = pc.or_(pc.equal(written, number), pc.equal(written, pc.binary_join_element_wise(number, ".0", "")))
+            written, value = pc.utf8_trim_whitespace(words[name]), table[name].cast(pa.string())
+            plain = pc.or_(
+                pc.equal(pc.utf8_lower(written), value), pc.equal(written, pc.binary_join_element_wise(value, ".0", ""))
+            )
             table = table if pc.all(plain).as_py() in (True, None) else table.set_column(place, name, written)
     return table
 
 
-def _with_decimal_commas(table: pa.Table) -> tuple[pa.Table, list[str]]:
+def _with_decimal_commas(table: pa.Table, names: Callable[[str], bool]) -> tuple[pa.Table, list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types
@@ -100,7 +100,7 @@ def _with_decimal_commas(table: pa.Table) -> tuple[pa.Table, list[str]]:
     changed = []
     for place, name in enumerate(table.column_names):
         column = table.column(place)
-        if types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
+        if not names(name) and types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
             numbers = pc.replace_substring(pc.utf8_trim_whitespace(column), ",", ".").cast(pa.float64())
             table = table.set_column(place, name, numbers)
             changed.append(name)
