@@ -207,3 +207,31 @@ def test_nothing_that_a_folder_names_is_imported() -> None:
         assert not Path("imported").exists()
         assert len(rows(call("predict", source, "--data", "new.npz", "--model", "own_net:net").stdout)) == 6
         Path("imported").unlink()
+
+
+def test_numbers_are_written_with_all_their_digits() -> None:
+    x = np.linspace(-1, 1, 24, dtype=np.float32)[:, None]
+    data = fedfew.Federation.from_arrays([(x, 12345.67 + 890 * x)] * 2, [(x, 12345.67 + 890 * x)] * 2)
+    run = fedfew.train(data, "linear", "fedavg", rounds=20, lr=0.3, batch_size=24, engine="sequential")
+    run.save("run")
+    np.savez("new.npz", x=x)
+    found = [float(row["prediction"]) for row in rows(call("predict", "run", "--data", "new.npz").stdout)]
+    assert np.abs(run.predict(x)).max() > 10_000
+    np.testing.assert_array_equal(np.float32(found), np.float32(run.predict(x)))
+
+
+@pytest.mark.parametrize("classes", [(0, 1), (1, 2), (-1, 3)])
+def test_whole_numbers_in_a_table_are_labels_of_a_new_client(classes: tuple[int, int]) -> None:
+    frame = pd.DataFrame({"a": np.arange(40) % 7.0, "label": np.where(np.arange(40) % 7 > 3, *classes)})
+    frame.to_csv("d.csv", index=False)
+    run = fedfew.train(fedfew.data.load("d.csv", partition="iid", clients=2), "linear", fedfew.FedFew(models=2), **SHORT)
+    run.save("run")
+    expected = run.for_new_client(frame, frame["label"].to_numpy()).predict(frame)
+    found = rows(call("predict", "run", "--data", "d.csv", "--labels", "d.csv").stdout)
+    assert [int(row["prediction"]) for row in found] == expected.tolist()
+    chosen = json.loads(call("select", "run", "--data", "d.csv", "--validation", "0", "--json").stdout)
+    x = torch.tensor(((frame.a - frame.a.mean()) / frame.a.std(ddof=0)).to_numpy(np.float32))[:, None]
+    for model, scores in zip(run.models, chosen["models"], strict=True):
+        with torch.no_grad():
+            right = np.array(classes)[model(x).argmax(1).numpy()] == frame.label
+        assert scores["accuracy"] == pytest.approx(right.mean())

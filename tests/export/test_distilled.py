@@ -48,6 +48,7 @@ def test_each_client_gets_its_student_and_the_card_has_both_accuracies(data, lab
     assert summary["mixture_accuracy"] == pytest.approx(float(run.history.last("served_accuracy").mean()), abs=1e-6)
     assert summary["agreement"] == pytest.approx(sum(student.agreement for student in students) / 3)
     page = (place / "README.md").read_text()
+    assert "served: the mixture that a model here is distilled from. adapted:" in page
     assert "distilled from its mixture of the models trained (3 epochs" in page
     assert (
         f"their mean test accuracy is {summary['accuracy']:.1%}, that of the mixtures {summary['mixture_accuracy']:.1%}" in page

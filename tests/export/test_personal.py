@@ -42,13 +42,21 @@ def test_what_has_no_model_per_client_is_refused(tmp_path: Path) -> None:
             write(memory, tmp_path / "e")
     own = fedfew.train(DATA, normalised, "fedfew", rounds=1, serve="mixture", batch_norm="local", device="cpu")
     for write in (export.write, export.write_personal):
-        with pytest.raises(ValueError, match=r"mixtures of models of their own: --distil .*, or predict from the run"):
+        with pytest.raises(
+            ValueError, match=r"mixtures of models of their own: export with --distil .*, or predict from the run"
+        ):
             write(own, tmp_path / "e")
     found = export.read(export.write_distilled(own, DATA, tmp_path / "e", epochs=1), normalised)
     assert found.predict(DATA.test.of(0)[0].numpy(), client=0).shape == (len(DATA.test.of(0)[0]),)
     mixed = fedfew.train(DATA, "linear", "fedfew", rounds=1, serve="mixture", device="cpu")
     with pytest.raises(ValueError, match=r"mixtures of the server's models.*export without --personal .*, or with --distil"):
         export.write_personal(mixed, tmp_path / "e")
+    rng = torch.Generator().manual_seed(0)
+    samples = [(torch.randn(12, 2, generator=rng), torch.randn(12, 1, generator=rng)) for _ in range(3)]
+    numbers = fedfew.Federation.from_arrays(samples, samples, task="regression")
+    regression = fedfew.train(numbers, "linear", "fedfew", rounds=1, serve="mixture", device="cpu")
+    with pytest.raises(ValueError, match=r"with all that they use$"):  # --distil refuses numbers
+        export.write_personal(regression, tmp_path / "e")
 
 
 @pytest.mark.usefixtures("here")

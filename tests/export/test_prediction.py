@@ -184,3 +184,24 @@ def test_what_is_not_valid_is_refused(run: fedfew.Run, tmp_path: Path) -> None:
     replaced("data.json")
     with pytest.raises(export.ExportError, match="no preprocessing of kind 'pickle'"):
         export.read(place)
+
+
+@pytest.mark.parametrize("kind", ["distilled", "personal", "cluster"])
+def test_a_new_client_mixes_no_models_that_nobody_mixes(kind: str, tmp_path: Path) -> None:
+    """Those of single clients, and of clusters: it gets the one with the least loss on its samples."""
+    data = federation()
+    method = {"distilled": fedfew.FedFew(models=2), "personal": "ditto", "cluster": fedfew.methods.FeSEM(models=2)}[kind]
+    run = fedfew.train(data, linear, method, serve="mixture", temperature=5.0, **SHORT)
+    place = tmp_path / "e"
+    if kind == "distilled":
+        export.write_distilled(run, data, place, epochs=1)
+    else:
+        (export.write_personal if kind == "personal" else export.write)(run, place)
+    back = export.read(place, linear)
+    x, y = data.test.of(0)
+    with torch.no_grad():
+        losses = [float(F.cross_entropy(model(x), y)) for model in back.models]
+        expected = back.models[int(np.argmin(losses))](x).double().softmax(1)
+    assert len(losses) > 1
+    for one in [back] + [run] * (kind == "cluster"):
+        np.testing.assert_allclose(one.for_new_client(x.numpy(), y.numpy()).predict_proba(x.numpy()), expected, atol=1e-6)

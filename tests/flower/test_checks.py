@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fedfew
+from fedfew.flower.checks import norm
 from fedfew.stack import named_leaves, tree_map
 from tests.flower.support import FEDERATION, fake_network, losing, server_loop, tiny
 
@@ -62,6 +63,34 @@ def test_long_updates_are_shortened_where_asked_for(tmp_path):
     assert distance(free.state.server, start) > 1e3
     assert distance(short.state.server, start) < 0.01 + 1e-6
     assert [event for event in short.state.events if "client 1's update is shortened from" in event]
+
+
+def one_class_each(client: int):
+    """Of every other client all labels are the same: with FedRoD's balanced loss it has nothing to learn."""
+    x, y = FEDERATION.take([client]).train.of(0)
+    y = torch.zeros_like(y) if client % 2 == 0 else torch.arange(len(y)) % 3
+    return fedfew.Federation.from_arrays([(x, y)], [(x, y)], classes=3)
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_clients_that_learn_count_where_half_of_the_others_hardly_move(forged, monkeypatch, tmp_path):
+    monkeypatch.setattr("tests.flower.support.make", lambda config: one_class_each(config["client"]))
+    norms = {}
+
+    def change(node, message, reply):
+        if message.kind == "train":
+            reply.tree = tree_map(lambda t: t * 1e3, reply.tree) if forged and node == 103 else reply.tree
+            norms[node] = norm(reply.tree), norm(message.tree)
+        return reply
+
+    network = fake_network(tmp_path, change=change)
+    run = server_loop(tmp_path, network, method="fedrod", rounds=1, classes=3).run()
+    lengths = sorted(length for length, _ in norms.values())
+    assert lengths[2] > 100 * lengths[1]  # the median says nothing of those that learn
+    assert norms[101][0] < norms[101][1]
+    refused = [event for event in run.state.events if "left out" in event]
+    assert [event.split(":")[1] for event in refused] == [" client 3 is left out"] * forged
+    assert not forged or norms[103][0] > norms[103][1]
 
 
 def distance(a, b):

@@ -158,11 +158,22 @@ def mlp(data):
     return lambda: models.build("mlp", tuple(data["shape"]), data["classes"])
 
 
-@pytest.mark.parametrize("method", ["ditto", "apfl", "fedrep", "local", "fedamp", "fedmtl"])
+@pytest.mark.parametrize(
+    "method", ["ditto", "apfl", "fedrep", "fedrod", "feddbe", "fedper", "lgfedavg", "local", "fedamp", "fedmtl"]
+)
 def test_the_server_does_not_pretend_to_know_models_that_sites_keep(method, tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path), method=method, rounds=1).run()
     with pytest.raises(ValueError, match="client 2 keeps a model of its own at its site"):
         run.model_of(2)
+    assert not run.serves_server_models
+    if not run.models:
+        with pytest.raises(ValueError, match="none to export; each site has saved the one that it uses"):
+            fedfew.export.write(run, tmp_path / "e")
+    else:
+        found = fedfew.export.read(fedfew.export.write(run, tmp_path / "e"), tiny)
+        assert not found.card["scores_are_of_these_models"]
+        with pytest.raises(ValueError, match="models that their sites keep"):
+            found.model_of(2)
 
 
 @pytest.mark.parametrize(
@@ -192,3 +203,11 @@ def test_a_mixture_of_one_model_is_that_model(tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path), rounds=1, method="fedavg", serve="mixture").run()
     x, _ = FEDERATION.test.of(2)
     np.testing.assert_array_equal(run.predict(x.numpy(), client=2), run.predict(x.numpy()))
+
+
+@pytest.mark.parametrize(("method", "mixes"), [("fedsoft:models=2", False), ("fedfew:models=2", True), ("ditto", False)])
+def test_a_new_client_mixes_models_where_the_simulator_does(method, mixes, tmp_path):
+    settings = {"method": method, "rounds": 1, "serve": "mixture"}
+    run = server_loop(tmp_path, fake_network(tmp_path), **settings).run()
+    oracle = fedfew.train(FEDERATION, tiny, run.method, rounds=1, serve="mixture", engine="sequential")
+    assert run.mixes == oracle.mixes == mixes

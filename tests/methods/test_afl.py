@@ -30,6 +30,8 @@ def test_the_projection_is_the_nearest_point_of_the_simplex() -> None:
         assert abs(float(found.sum()) - 1) < 1e-12
         assert float(found.min()) >= 0
         assert float((found - v).norm()) <= float((grid - v).norm(dim=1).min()) + 1e-12
+    forged = torch.tensor([0.25, 0.25, 3e38], dtype=torch.float64)
+    assert to_simplex(forged).tolist() == [0.0, 0.0, 1.0]
 
 
 def test_two_rounds_by_hand() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,21 @@ def test_a_score_that_no_client_has_is_a_dash_everywhere() -> None:
     run = fedfew.train(federation((9, 8)), "linear", "fedavg", rounds=1, engine="sequential")
     table = tables.run_summary(run, {"auc": [None, None]})
     assert [list(column.cells)[-1] for column in table.columns] == ["served AUC", "–", "–", "–", "–"]
+
+
+def test_tables_wider_than_the_console_are_printed_whole() -> None:
+    """Rich cuts what is too wide: of 2.8e-05 it left 2.8e-0."""
+    table = tables.empty("t", "model", *(f"heading {i}" for i in range(12)))
+    cells = [f"{i}.8e-05" for i in range(12)]
+    table.add_row("K = 1", *cells)
+    console = Console(file=io.StringIO(), width=60)
+    tables.show(console, table)
+    assert [line.split() for line in console.file.getvalue().splitlines() if "K =" in line] == [["K", "=", "1", *cells]]
+    assert console.width == 60
+
+
+def test_the_caption_of_a_comparison_says_which_round_the_scores_are_of(run: fedfew.Run) -> None:
+    data = replace(federation(), val=federation().train)
+    best = fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", engine="sequential")
+    assert "Last round, mean over clients;" in " ".join(shown(tables.comparison({"one": [run]}, "title")).split())
+    assert "Best round on validation data, mean over" in " ".join(shown(tables.comparison({"one": [best]}, "title")).split())

@@ -171,6 +171,15 @@ def test_data_files_count_by_name_and_size(tmp_path: Path):
     assert key._files("digits", None) is None
 
 
+def test_a_users_own_files_count_by_how_they_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    np.savez(tmp_path / "mine.npz", x=np.zeros(3))
+    own, known = Settings(dataset=str(tmp_path / "mine.npz")), Settings(dataset="digits")
+    before = key.run_key(own), key.run_key(known)
+    monkeypatch.setattr("fedfew.data.cache.FORMAT", -1)
+    assert key.run_key(own) != before[0]
+    assert key.run_key(known) == before[1]
+
+
 def test_a_users_own_files_count_by_time_as_well(tmp_path: Path):
     path = tmp_path / "mine.npz"
     np.savez(path, x=np.zeros(3))

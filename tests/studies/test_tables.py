@@ -86,6 +86,15 @@ def test_both_kinds_of_spread_are_named_and_one_seed_has_no_spread_over_seeds() 
     assert "1 seed;" in one.caption
 
 
+def test_the_caption_says_which_round_the_scores_are_of() -> None:
+    book = Book()
+    book.scored(book.add("FedAvg", settings='{"keep": "best"}'), FEDAVG[0], FEDAVG[0])
+    kind: dict[str, object]
+    for kind in ({}, {"kind": "significance"}):
+        assert all("1 seed; best round on validation data. " in table.caption for table in made(book, **kind))
+        assert all("3 seeds; last round. " in table.caption for table in made(by_hand(), **kind))
+
+
 def test_what_is_missing_is_told() -> None:
     book = by_hand()
     book.add("FedProx", 0, status="failed", error="Traceback (most recent call last):\n  File\nRuntimeError: out of memory")

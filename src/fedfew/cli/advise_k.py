@@ -94,7 +94,7 @@ def advise_k(
     if json:
         tables.print_json({"folder": str(place), "plot": str(picture)} | advice.values())
         return
-    console.print(report.table(advice, title))
+    tables.show(console, report.table(advice, title))
     for sentence in advice.sentences():
         console.print(sentence, soft_wrap=True, highlight=False)
     console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)

@@ -65,7 +65,7 @@ def bench(
     from fedfew.bench.tables import legend, measured
     from fedfew.bench.timed_engine import variants
     from fedfew.bench.workloads import WORKLOADS, find
-    from fedfew.report.tables import print_json
+    from fedfew.report.tables import print_json, show
     from fedfew.util.devices import device_named
 
     if append is not None:
@@ -86,7 +86,7 @@ def bench(
         print_json(document)
         return
     for result in results:
-        console.print(measured(result))
+        show(console, measured(result))
         for variant in result["variants"]:
             if "error" in variant:
                 errors.say(f"{variant['engine']} {variant['precision']} failed: {variant['error']}")

@@ -107,9 +107,8 @@ def compare(
     if json:
         tables.print_json({"folder": str(place), "plot": str(picture), "methods": _as_values(runs, costs)})
         return
-    console.print(
-        tables.comparison(runs, title), tables.costs({label: counted for label, counted in costs.items() if counted is not None})
-    )
+    known = {label: counted for label, counted in costs.items() if counted is not None}
+    tables.show(console, tables.comparison(runs, title), tables.costs(known))
     console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
 
 

@@ -57,8 +57,7 @@ def demo(
         scores = {label: [score_values(run) for run in row] for label, row in runs.items()}
         tables.print_json({"scores": scores, "groups_found": found, "seeds": list(numbers), "plot": str(picture)})
         return
-    console.print(tables.comparison(runs, "rotated digits"))
-    console.print(_who_uses_which(first[demonstration.FEDFEW], groups.tolist()))
+    tables.show(console, tables.comparison(runs, "rotated digits"), _who_uses_which(first[demonstration.FEDFEW], groups.tolist()))
     console.print(_verdict(found), highlight=False)
     console.print(f"Learning curves and weights over rounds: [bold]{picture}[/bold]", soft_wrap=True, highlight=False)
 

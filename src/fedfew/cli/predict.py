@@ -125,7 +125,15 @@ def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]
         return {"prediction": [_cell(str(one)) for one in predicted.tolist()]}
     columns = predicted.T.tolist() if predicted.ndim == 2 else [predicted.tolist()]
     names = [_cell(f"prediction of {name}") for name in found.class_names] if len(columns) > 1 else ["prediction"]
-    return {name: [f"{value:.6g}" for value in column] for name, column in zip(names, columns, strict=True)}
+    return {name: [_digits(value) for value in column] for name, column in zip(names, columns, strict=True)}
+
+
+def _digits(value: float) -> str:
+    """As many digits as tell the number from its neighbours, of models in single precision."""
+    import numpy as np
+
+    single = np.float32(value)
+    return str(single if float(single) == value else value)
 
 
 def _opened(source: Path, model: str | None, method: str | None, loss: str | None) -> Predictor:

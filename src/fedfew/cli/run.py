@@ -124,7 +124,7 @@ def _show(place: Path, finished: Run, final: dict[str, Any], console: Console, j
     if json:
         tables.print_json({"folder": str(place)} | describe(finished) | {"final": final})
     else:
-        console.print(tables.run_summary(finished, final))
+        tables.show(console, tables.run_summary(finished, final))
         console.print(f"'fedfew show {place}' shows it client by client.", soft_wrap=True)
 
 

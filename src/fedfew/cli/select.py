@@ -132,7 +132,7 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
         bold = "[bold]{}[/bold]" if k == joined.model else "{}"
         cells = [bold.format(text) for text in (str(k), f"{one.loss:.4f}", tables.percent(one.score))]
         table.add_row(*cells, *([_some(users[k])] if users else []))
-    console.print(table)
+    tables.show(console, table)
     console.print(f"Model {joined.model} fits best.")
     if joined.before is not None:
         title = f"model {joined.model} on {counted(joined.held_out, 'sample')} held out"
@@ -140,7 +140,7 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
         for label, score in (("as received", joined.before), ("adapted", joined.after)):
             if score is not None:
                 scores.add_row(label, f"{score.loss:.4f}", tables.percent(score.score))
-        console.print(scores)
+        tables.show(console, scores)
         if called == "accuracy":
             console.print(f"One sample is {100 / joined.held_out:.3g} points of accuracy here.")
     if joined.worse:

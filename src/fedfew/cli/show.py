@@ -73,7 +73,7 @@ def show(
     for event in run.state.events:
         console.print(printable(event), style="yellow", markup=False, highlight=False, soft_wrap=True)
     _require_rounds(run)
-    console.print(tables.run_summary(run, final), tables.clients(run, about))
+    tables.show(console, tables.run_summary(run, final), tables.clients(run, about))
 
 
 def _show_classes(run: Run, client: str | None, console: Console, json: bool) -> None:
@@ -84,7 +84,7 @@ def _show_classes(run: Run, client: str | None, console: Console, json: bool) ->
         tables.print_json({"client": client} | class_tables.values(matrix, names))
         return
     whose = "all clients" if client is None else f"client {tables.name_cell(client)}"
-    console.print(class_tables.scores(matrix, names, whose), class_tables.confusion(matrix, names))
+    tables.show(console, class_tables.scores(matrix, names, whose), class_tables.confusion(matrix, names))
 
 
 def load(folder: Path, model: str | None, method: str | None = None, loss: str | None = None) -> Run:

@@ -17,7 +17,7 @@ from fedfew.data import tensorfile
 from fedfew.data.decoded import Column, DecodedData, Features, Words
 from fedfew.data.errors import DataError
 
-FORMAT = 4  # part of every key: increase it whenever decoding or the stored form changes
+FORMAT = 5  # part of every key: increase it whenever decoding or the stored form changes
 
 
 def folder() -> Path:

@@ -107,7 +107,7 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
     client, images = None, tuple[str, ...]()
     read: Callable[[], RawData]
     if path.suffix.lower() in table_file.TEXT_SUFFIXES and path.is_file():
-        table, notes = table_file.read_table(path)
+        table, notes = table_file.read_table(path, choice.excluded.__contains__)
         rows = arrow_tables.from_tables([arrow_tables.TablePart(path.name, table, path.parent)], choice, notes)
         files, images, read = [path], rows.image_files, lambda: rows  # images that have changed are read again
     elif not path.is_dir():

@@ -74,7 +74,7 @@ def _archive(path: Path) -> NewData:
 
 
 def _table(path: Path, kind: str, inputs: Sequence[str], of_labels: Sequence[str]) -> NewData:
-    table, notes = table_file.read_table(path)
+    table, notes = table_file.read_table(path, lambda name: name not in (*inputs, *of_labels))
     labels = _labels(table, of_labels, path)
     others = [name for name in table.column_names if name not in inputs]
     plain = table_columns.plain_types(table.select(others))

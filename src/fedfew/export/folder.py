@@ -36,6 +36,7 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.run import Run
 from fedfew.util.files import folder_written_atomically, sha256_of
 
+DISTIL = "--distil (fedfew.export.write_distilled), which makes one model per client"  # of classes alone
 _NOT_ON_THE_CARD = {"federation", "method", "model", "fedfew", "torch", "engine", "chunk"}  # elsewhere, or without effect
 
 
@@ -84,9 +85,11 @@ def write_as(kind: WholeModels, run: Run, folder: str | Path, about: Mapping[str
     place, modules = Path(folder), kind.modules(run)
     if not modules:
         check_one_model_each(run)
+        there = "each site has saved the one that it uses (model.safetensors)"
+        personal = "--personal (fedfew.export.write_personal) writes the model of each client"
         raise ValueError(
-            f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export; --personal "
-            "(fedfew.export.write_personal) writes the model of each client"
+            f"{run.settings['method']['name']} keeps no whole models on the server, so there are none to export; "
+            f"{there if run.kept_at_sites else personal}"
         )
     _check_free(place, force)
     used = kind.served(run)
@@ -114,12 +117,11 @@ def check_one_model_each(run: Run) -> None:
     """Refuse a run whose clients do not predict with one model, or with models of the server's."""
     name = run.settings["method"]["name"]
     if name in METHODS and METHODS[name].around is not Method.around:
-        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict from the run")
+        where = "at its site" if run.kept_at_sites else "from the run"
+        raise ValueError(f"clients of {name} predict with more than a model, which an export cannot hold: predict {where}")
     if run.state.mixture is not None and run.state.mixture.shape[1] > 1 and not run.serves_server_models:
-        raise ValueError(
-            "clients predict with mixtures of models of their own: --distil (fedfew.export.write_distilled) makes one model per "
-            "client, or predict from the run"
-        )
+        advice = f"export with {DISTIL}, or " if run.task.name == "classification" else ""
+        raise ValueError(f"clients predict with mixtures of models of their own: {advice}predict from the run")
 
 
 def anonymised(data: DataRecord) -> DataRecord:
@@ -182,6 +184,8 @@ def _card(
         "privacy": privacy.guarantee(run),
         "scores": _scores(run),
         "scores_are_of_these_models": shared,
+        "mixes": run.mixes,
+        "kept_at_sites": run.kept_at_sites,
         "parameters": sum(p.numel() for p in modules[0].parameters()),
         "of_single_clients": sorted(served) + ([] if not record.client_names else ["names"]) + _own_statistics(record),
         "models": [users(k) for k in range(len(modules))],

@@ -122,9 +122,10 @@ def _scores(card: Mapping[str, Any]) -> str:
         if (s := scores[name]) is not None:
             mean, worst, best = (_value(card, s[which]) for which in ("mean", "min", "max"))
             rows.append(f"| {name} | {mean} ± {_value(card, s['std']).rstrip('%')} | {worst} | {best} | {s['clients']} |")
+    served = "the mixture that a model here is distilled from" if "distilled" in card else "the model as it is here"
     of_whom = (
-        "served: the model as it is here. adapted: after a client's own local training, which is not part of this folder."
-        if card["scores_are_of_these_models"]
+        f"served: {served}. adapted: after a client's own local training, which is not part of this folder."
+        if card["scores_are_of_these_models"] or "distilled" in card
         else f"{_whose(card)} The scores are of what clients use, not of the models here."
     )
     return (
@@ -155,7 +156,7 @@ def _as_served(card: Mapping[str, Any]) -> str:
         text += (
             f" The models here are distilled from mixtures: their mean test accuracy is {found['accuracy']:.1%}, that of the "
             f"mixtures {found['mixture_accuracy']:.1%}; both predict the same class for {found['agreement']:.1%} of a client's "
-            "test inputs. The table is of the mixtures."
+            "test inputs."
         )
     elif _mixed(card):
         temperature = card["training"].get("temperature", 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfew.export.folder import WholeModels, check_one_model_each, write_as
+from fedfew.export.folder import DISTIL, WholeModels, check_one_model_each, write_as
 from fedfew.models.served import ServedModel
 from fedfew.stack import tensor
 from fedfew.training.run import Run
@@ -23,9 +23,10 @@ def write_personal(run: Run, folder: str | Path, *, about: Mapping[str, Any] | N
     """
     check_one_model_each(run)
     if run.state.mixture is not None and run.state.mixture.shape[1] > 1:
+        advice = f", or with {DISTIL}" if run.task.name == "classification" else ""
         raise ValueError(
             "clients predict with mixtures of the server's models: export without --personal (fedfew.export.write), with all "
-            "that they use, or with --distil (fedfew.export.write_distilled), which makes one model per client"
+            f"that they use{advice}"
         )
     return write_as(PersonalModels(), run, folder, about or {}, force, anonymous=False)
 

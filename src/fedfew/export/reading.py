@@ -66,8 +66,17 @@ class Export(Predictor):
     @property
     def training_settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = self.card["training"]
-        of_single_clients = "distilled" in self.card or self.card.get("personal")  # which are not mixed as the method's own are
-        return settings if of_single_clients else settings | {"method": self.card["method"]}
+        return settings if self._of_single_clients else settings | {"method": self.card["method"]}
+
+    @property
+    def mixes(self) -> bool:
+        as_trained = self.card["training"].get("serve") == "mixture"  # of an export of an earlier version, as far as is known
+        return not self._of_single_clients and bool(self.card.get("mixes", as_trained))
+
+    @property
+    def _of_single_clients(self) -> bool:
+        """Are the models here of one client each? Then they are not mixed as the method's own are."""
+        return "distilled" in self.card or bool(self.card.get("personal"))
 
     def model_of(self, client: int | str) -> nn.Module:
         """What a client (a number or a name) uses: one model or a mixture, with its label prior, as it was scored."""
@@ -88,6 +97,8 @@ class Export(Predictor):
     def _why_not(self) -> str:
         if not self.card["scores_are_of_these_models"]:
             who = f"clients of {self.card['method']['name']}"
+            if self.card.get("kept_at_sites"):
+                return f"{who} use models that their sites keep (model.safetensors there). Predict as a new client (--labels)"
             return f"{who} use models that are not here. Predict from the run's folder, or export it with --personal"
         what = "it was written without its clients (--anonymous), or they are not known"
         return f"{what}. Predict from the run's folder, or as a new client, with some labelled samples (for_new_client, --labels)"

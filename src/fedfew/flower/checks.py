@@ -97,15 +97,20 @@ def norm(update: Tree) -> float:
     return sum(float(t.double().square().sum()) for t in leaves(update) if t.is_floating_point()) ** 0.5
 
 
-def outliers(replies: Mapping[int, CheckedReply], ratio: float) -> dict[int, str]:
-    """Clients whose update is more than ``ratio`` times longer than the round's median, and how much longer it is."""
+def outliers(replies: Mapping[int, CheckedReply], ratio: float, sent: Mapping[int, Tree]) -> dict[int, str]:
+    """Clients whose update is more than ``ratio`` times longer than the round's median, and longer than the models ``sent`` to
+    them; and how much longer it is.
+
+    The median alone is no scale where half of the clients hardly move, because their models fit their samples: it refused clients
+    that learn as usual. An update no longer than the models it started from cannot make them huge.
+    """
     if ratio == 0 or len(replies) < 3:
         return {}
     median = statistics.median_low(reply.norm for reply in replies.values())
     return {
         client: f"its update is {reply.norm / median:.3g} times as long as the round's median"
         for client, reply in replies.items()
-        if median > 0 and reply.norm > ratio * median
+        if median > 0 and reply.norm > ratio * median and reply.norm > norm(sent[client])
     }
 
 

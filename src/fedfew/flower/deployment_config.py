@@ -57,7 +57,9 @@ class DeploymentConfig(Texts, TrainConfig):
     )
     clip_norm: float = setting(0.0, "Updates with a larger norm are shortened to it. 0: off.", allowed=NOT_NEGATIVE)
     refuse_ratio: float = setting(
-        100.0, "Updates this many times longer than the round's median are refused. 0: off.", allowed=ZERO_OR_ABOVE_ONE
+        100.0,
+        "Updates this many times longer than the round's median, and longer than the models sent out, are refused. 0: off.",
+        allowed=ZERO_OR_ABOVE_ONE,
     )
     max_samples: int = setting(10_000_000, "A site that reports more training samples is refused.", allowed=AT_LEAST_ONE)
     classes: int = setting(

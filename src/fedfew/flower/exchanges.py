@@ -64,7 +64,8 @@ class Exchanges:
                 if masked and isinstance(reason, RevealedError):
                     masked.already_revealed = True
                 self._log_event(f"round {number}: client {request.client} is left out: {reason}")
-        for client, outlier in checks.outliers(replies, self.config.refuse_ratio).items():
+        sent = {request.client: messages[node].tree for node, request in requests.items()}
+        for client, outlier in checks.outliers(replies, self.config.refuse_ratio, sent).items():
             self._log_event(f"round {number}: client {client} is left out: {outlier}")
             del replies[client]
         for client, reply in replies.items():

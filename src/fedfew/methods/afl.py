@@ -80,6 +80,7 @@ class AFL(FedAvg):
 
 def to_simplex(v: Tensor) -> Tensor:
     """The nearest point whose entries are ≥ 0 and sum to one: entries less a common number, or 0."""
+    v = v - v.max()  # the same point; beside a forged loss of 10³⁸ the 1 below would be lost
     ordered = v.sort(descending=True).values
     excess = (ordered.cumsum(0) - 1) / torch.arange(1, len(v) + 1, device=v.device)
     less = excess[(ordered > excess).nonzero()[:, 0].max()]

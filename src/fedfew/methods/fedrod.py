@@ -15,7 +15,7 @@ from fedfew.methods.allowed import LayerName, NotNegative
 from fedfew.methods.base import Family, Fresh, Outcome, Reply
 from fedfew.methods.fedavg import FedAvg
 from fedfew.models.split import linear_head
-from fedfew.stack import Tree, branch, named_leaves, subtract, tensor
+from fedfew.stack import Tree, branch, leaves, named_leaves, subtract, tensor
 
 ABSENT = 1e-6  # the count of a class that a client has no sample of: with 0 its logarithm would not be finite
 
@@ -71,6 +71,5 @@ class FedRoD(FedAvg):
 
     def serve(self, received: Tree, own: Tree) -> Tree:
         """Both heads are linear in the same features, so their sum is one head."""
-        clients = len(next(iter(named_leaves(own)))[1])
-        model = expanded(received, clients)
+        model = expanded(received, len(leaves(own)[0]))
         return model | {name: tensor(model, name) + t[:, None] for name, t in named_leaves(own)}

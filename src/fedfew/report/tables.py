@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
+from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from fedfew.adapters import TrainedPart
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fedfew.training.run import Run
 
 BOX = box.SIMPLE_HEAD
+WIDEST = 10_000  # characters of a line
 WORDS = ("score",)  # columns that hold words
 
 
@@ -55,6 +58,16 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
             column, justify="left" if position == 0 or column in WORDS else "right", no_wrap=position > 0, overflow="fold"
         )
     return table
+
+
+def show(console: Console, *tables: Table) -> None:
+    """Print tables of :func:`empty` whole: of one that is wider than the console Rich would cut numbers' last digits."""
+    for table in tables:
+        width = console.width
+        needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+        console.width = max(width, needed)
+        console.print(table)
+        console.width = width
 
 
 def _index(value: float) -> str:
@@ -134,11 +147,13 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
 def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     """Methods compared: two rows each, its two scores over its seeds. The best means and worst clients are bold."""
     several = len(next(iter(runs.values()))) > 1
+    kept_best = any(run.settings.get("keep") == "best" for row in runs.values() for run in row)
     over_seeds = {"± seeds": "std_over_seeds"} if several else {}
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
     caption = (
-        "served: the model as the server sends it. adapted: after the round's local training. Last round, mean "
-        f"over clients{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
+        "served: the model as the server sends it. adapted: after the round's local training. "
+        f"{'Best round on validation data' if kept_best else 'Last round'}, mean over clients"
+        f"{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )
     called = score_name(next(iter(runs.values()))[0])
     table = empty(f"{title}: test {called}, %", "method", "score", *columns, "seconds", caption=caption)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ SCORED = {
     "served": "Served: the model as the server sends it.",
     "adapted": "Adapted: after the round's local training.",
 }
+ROUNDS = {"last": "last round", "best": "best round on validation data"}  # by the setting keep
 NOT_ALIKE = "† the paper scored this method the other way: FedFew adapted, all others served."
 SHOWN_NOTES = 12
 
@@ -74,6 +76,12 @@ def facts(runs: Iterable[Run]) -> str:
     return ", ".join([*parts, counted(seeds, "seed")]) if runs else "no runs"
 
 
+def which_round(runs: Iterable[Run]) -> str:
+    """Of which round the scores are: with keep="best" of the best one on validation data."""
+    kept = {json.loads(run["settings"] or "{}").get("keep", "last") for run in runs}
+    return " or ".join(words for keep, words in ROUNDS.items() if keep in kept) or ROUNDS["last"]
+
+
 def _span(values: Iterable[int | None], noun: str) -> str:
     known = sorted({value for value in values if value is not None})
     if len(known) == 1:
@@ -85,7 +93,7 @@ def caption(view: View, table: TableData, score: str) -> str:
     """What the numbers are."""
     cells = table.cells()
     parts = [
-        f"{facts(view.runs)}; last round.",
+        f"{facts(view.runs)}; {which_round(view.runs)}.",
         PROTOCOLS.get(view.protocol, f"Protocol {view.protocol}."),
         SCORED.get(score, ""),
     ]

@@ -49,6 +49,7 @@ def identity(settings: Settings) -> dict[str, Any]:
         "device": device,
         "precision": settings.precision if device == "cuda" else None,  # of no effect elsewhere
         "files": _files(settings.dataset, settings.data_dir),
+        **_decoding(settings.dataset),
         "factory": _source(settings.model),
         **({"loss_source": _source(settings.loss)} if ":" in settings.loss else {}),
         **({"tokenizer_files": _tokenizer(settings.tokenizer)} if settings.tokenizer else {}),
@@ -88,6 +89,13 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
         if found:
             return [[p.relative_to(place).as_posix(), p.stat().st_size] for p in found]
     return None
+
+
+def _decoding(dataset: str) -> dict[str, Any]:
+    """Of a user's own files: the version of what makes samples and clients of them."""
+    from fedfew.data.cache import FORMAT
+
+    return {"decoding": FORMAT} if Path(dataset).expanduser().exists() else {}
 
 
 @cache

@@ -74,8 +74,7 @@ def numbered(y: Any, data: DataRecord, classes: int) -> Tensor:
     if given.dtype == object or (given.dtype.kind in "iuf" and _are_numbers(data.class_names)):
         words = [str(int(one)) if isinstance(one, float) and one.is_integer() else str(one) for one in given.tolist()]
         given = np.array(words, dtype=np.str_)
-    names = data.class_names or (tuple(map(str, range(classes))) if data.label_type == "str" else None)
-    numbers = class_numbers(given, names, "y")
+    numbers = class_numbers(given, data.class_names or tuple(map(str, range(classes))), "y")
     if len(numbers) == 0 or numbers.min() < 0 or numbers.max() >= classes:
         raise ValueError(f"y must be labels, one per row, as whole numbers from 0 to {classes - 1} or names of classes")
     return torch.from_numpy(numbers)

@@ -54,6 +54,11 @@ class Predictor(ABC):
         return {}
 
     @property
+    def mixes(self) -> bool:
+        """Whether clients mix the models by their losses, so that a new client does, too."""
+        return False
+
+    @property
     def criterion(self) -> Criterion:
         """The loss that was minimised, with its task. Of what was read from a folder, a loss of the user's own is not known
         unless it is given to :func:`fedfew.load` or :func:`fedfew.export.read`."""
@@ -92,7 +97,8 @@ class Predictor(ABC):
         """
         from fedfew.training.new_client import new_client
 
-        return new_client(self.models, self.training_settings, self.data, self.sample_format, x, y, self._criterion)
+        settings = self.training_settings | {"serve": "mixture" if self.mixes else "best"}
+        return new_client(self.models, settings, self.data, self.sample_format, x, y, self._criterion)
 
     def with_prior(self, frequencies: Sequence[float] | NDArray[Any], model: int | None = None) -> nn.Module:
         """One of the models, by its number, for a client with these label frequencies: its logits + τ·log π.

@@ -18,7 +18,7 @@ from fedfew.methods import METHODS, Method
 from fedfew.models import ModelFactory
 from fedfew.models.recorded import named_factory
 from fedfew.models.served import ServedModel
-from fedfew.models.state import holding, load_state
+from fedfew.models.state import holding, load_state, replica_state
 from fedfew.stack import Tree, leaves, named_leaves, take, tensor
 from fedfew.tasks import Criterion, Task, recorded_task
 from fedfew.training import checkpoint, confusion
@@ -26,6 +26,7 @@ from fedfew.training.checkpoint import State
 from fedfew.training.confusion import Confusion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
+from fedfew.training.initialisation import fresh_models
 from fedfew.training.prediction import Predictor, known_choice
 from fedfew.training.sample_format import SampleFormat
 from fedfew.util.printable import printable
@@ -97,6 +98,18 @@ class Run(Predictor):
         return self.settings
 
     @property
+    def mixes(self) -> bool:
+        """Whether clients mix models by their losses: not where each is served a single one (CFL, FeSEM, FedSoft, …)."""
+        if self.settings.get("serve") != "mixture":
+            return False
+        first = torch.tensor([0])
+        candidates = self._candidates(first)
+        if candidates is None:  # as many as one with an initial private state has
+            _, own = self.method.init(fresh_models(self._factory, self.settings["seed"], first.device), self.clients)
+            candidates = self.method.candidates(self.state.served, own, first)
+        return len(leaves(candidates)[0][0]) > 1
+
+    @property
     def sample_format(self) -> SampleFormat:
         return SampleFormat.of(self.settings["federation"])
 
@@ -163,11 +176,8 @@ class Run(Predictor):
         their own, and so have those that the server has not assigned to a model yet."""
         ours, assigned = self.method.server_models(self.state.served), self.method.assigned(self.state.served)
         for clients in torch.arange(self.clients).split(AT_ONCE):  # one that never took part may still have what the server has
-            try:
-                candidates = self.method.candidates(self.state.served, self.state.own, clients)
-            except LookupError:  # of a run on a network clients' own states are with them, and this method cannot serve without
-                return False
-            if candidates.keys() != ours.keys():
+            candidates = self._candidates(clients)
+            if candidates is None or candidates.keys() != ours.keys():
                 return False
             if assigned is not None:
                 return bool((assigned >= 0).all())
@@ -194,16 +204,29 @@ class Run(Predictor):
         mixed = candidates > 1 and (learned or self.settings.get("serve") == "mixture")
         return "the weights of its mixture" if mixed and self.state.mixture is None else None
 
+    @property
+    def kept_at_sites(self) -> bool:
+        """Of a run on a network: do its sites keep what clients are served, or a part of it?"""
+        return self._candidates(torch.tensor([0])) is None
+
+    def _candidates(self, clients: Tensor) -> Tree | None:
+        """What clients choose among ``[C, S, …]``; None: of a run on a network, where sites keep it, or a part of it."""
+        if not self.state.sites or self.state.own:
+            return self.method.candidates(self.state.served, self.state.own, clients)
+        try:
+            found = self.method.candidates(self.state.served, self.state.own, clients)
+        except (LookupError, ValueError):  # there is no private state to make it of
+            return None
+        names = {name for name, _ in named_leaves(found)}
+        return found if names and names == replica_state(self._factory()).keys() else None
+
     def served_to(self, client: int) -> Served:
         """The parameters of what a client uses."""
         here = torch.tensor([client])
-        try:
-            candidates = take(self.method.candidates(self.state.served, self.state.own, here), 0)
-            leaves(candidates)[0]  # there is one, unless it is kept at the site
-        except (IndexError, KeyError):
-            if not self.state.sites or self.state.own:
-                raise
-            raise ValueError(f"client {client} keeps a model of its own at its site, which the server does not know") from None
+        found = self._candidates(here)
+        if found is None:
+            raise ValueError(f"client {client} keeps a model of its own at its site, which the server does not know")
+        candidates = take(found, 0)
         if kept := self.kept_by_sites(len(leaves(candidates)[0])):
             raise ValueError(
                 f"client {printable(self.data.client_name(client))} keeps {kept} at its site, which has saved the model that it "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from fedfew.data import DataError, load
-from fedfew.data.readers.csv_file import read_table
+from fedfew.data import DataError, load, new_data
+from fedfew.data.readers import csv_file
 from tests.data.layouts import two
 
 
@@ -24,6 +25,10 @@ def test_semicolons_latin_1_and_decimal_commas(tmp_path: Path) -> None:
         "a.csv is not UTF-8 and was read as cp1252",
         "a.csv: commas are decimal points in Größe",
     ]
+
+
+def read_table(path: Path):
+    return csv_file.read_table(path, lambda name: False)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
@@ -54,6 +59,43 @@ def test_commas_in_words_and_ranges_are_no_decimal_points(tmp_path: Path) -> Non
     table, notes = read_table(tmp_path / "a.csv")
     assert table.to_pydict() == {"a": [1.5, 2.0], "b": ["1,5", "1,5,6"], "c": ["x,y", "z"]}
     assert notes == ("a.csv: commas are decimal points in a",)
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        (("01", "1", "10"), ("01", "1", "10")),  # two hospitals
+        (("007", "010", "100"), ("007", "010", "100")),
+        (("1E3", "1000", "10E2"), ("1E3", "1000", "10E2")),  # three codes, one number
+        (("1.1", "1.10", "2"), ("1.1", "1.10", "2")),
+        (("12345678901234567891", "12345678901234567892"), ("12345678901234567891", "12345678901234567892")),
+        ((" 01", " 02"), ("01", "02")),
+        (("1.0", "2.0", "-3.0"), ("1", "2", "-3")),  # whole numbers as pandas writes them beside gaps
+        (("True", "False"), ("true", "false")),
+        (("true", "1"), ("true", "1")),
+        (("12:30", "12:30:00"), ("12:30", "12:30:00")),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_clients_are_named_as_they_are_written(
+    tmp_path: Path, delimiter: str, written: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    rows = [delimiter.join([word, str(i % 7), str(i % 2)]) for word in written for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join([delimiter.join(["site", "x", "label"]), *rows]) + "\n")
+    federation = load(tmp_path / "a.csv", client="site", input="x")
+    assert federation.client_names == names
+    assert federation.train.count.tolist() == [15] * len(names)
+    new = new_data.read(tmp_path / "a.csv", "table", ["x"], "label")
+    assert list(dict.fromkeys(new.columns["site"])) == list(names)
+
+
+def test_columns_of_inputs_and_labels_are_numbers_as_before(tmp_path: Path) -> None:
+    rows = [f"{site},{x},{y}" for site in ("01", "1") for x, y in (("01", "1.0"), ("1e1", "2.0"), ("007", "2.5"), ("3", "0.5"))]
+    (tmp_path / "a.csv").write_text("\n".join(["site,x,label", *rows]) + "\n")
+    federation = load(tmp_path / "a.csv", client="site", label="label", scale="none", task="regression", test_share=0.25)
+    for client in range(2):
+        x = torch.cat([federation.train.of(client)[0], federation.test.of(client)[0]])
+        assert sorted(x[:, 0].tolist()) == [1.0, 3.0, 7.0, 10.0]
 
 
 SECRETS = ("Anna Muster", "geheim", "13.07.1955")

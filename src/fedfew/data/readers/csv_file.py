@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +20,12 @@ _WRONG_WIDTH = re.compile(r"(Row #\d+: )?Expected \d+ columns, got \d+")  # the 
 _DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
 
 
-def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
-    """The table, and what was assumed about the file."""
+def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tuple[str, ...]]:
+    """The table, and what was assumed about the file. names: which columns name something (clients, patients), so that 01 and 1,
+    1e3 and 1000 are different."""
     import pyarrow as pa
     import pyarrow.csv as csv
+    import pyarrow.types as types
 
     try:
         check_size(path, path.stat().st_size)
@@ -31,19 +35,24 @@ def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
     encoding = _encoding(contents)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(contents, encoding)
     try:
-        table = csv.read_csv(
-            pa.BufferReader(contents),
+        read = partial(
+            csv.read_csv,
             read_options=csv.ReadOptions(encoding=encoding),
             parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True, null_values=MISSING_WORDS),
         )
+        options = {"strings_can_be_null": True, "null_values": MISSING_WORDS}
+        table = read(pa.BufferReader(contents), convert_options=csv.ConvertOptions(**options))
+        again = {f.name: pa.string() for f in table.schema if names(f.name) and types.is_primitive(f.type)}  # all but words
+        if again and len(set(table.column_names)) == len(table.column_names):
+            only = csv.ConvertOptions(column_types=again, include_columns=list(again), **options)
+            table = _with_codes(table, read(pa.BufferReader(contents), convert_options=only))
     except pa.ArrowException as error:
         safe = _WRONG_WIDTH.search(str(error))
         reason = safe.group() if safe else "it is empty" if "Empty" in str(error) else "its lines do not form a table"
         raise DataError(f"{path} cannot be read as CSV: {reason}") from None
     notes = [f"{path.name} is not UTF-8 and was read as {encoding}"] if encoding not in ("utf-8", "utf-16") else []
     if delimiter == ";":
-        table, commas = _with_decimal_commas(table)
+        table, commas = _with_decimal_commas(table, names)
         notes += [f"{path.name}: commas are decimal points in {', '.join(commas)}"] if commas else []
     return table, tuple(notes)
 
@@ -67,7 +76,23 @@ def _delimiter(contents: bytes, encoding: str) -> str:
     return max(DELIMITERS, key=bare.count)  # the first, a comma, if none occurs
 
 
-def _with_decimal_commas(table: pa.Table) -> tuple[pa.Table, list[str]]:
+def _with_codes(table: pa.Table, words: pa.Table) -> pa.Table:
+    """The table; in the place of columns that were taken for numbers, truth values or times their words, where these are not all
+    written as programs write them (1, 1.0, 2.5, True): 01, 1E3 and 1.10 are codes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, name in enumerate(table.column_names):
+        if name in words.column_names:
+            written, value = pc.utf8_trim_whitespace(words[name]), table[name].cast(pa.string())
+            plain = pc.or_(
+                pc.equal(pc.utf8_lower(written), value), pc.equal(written, pc.binary_join_element_wise(value, ".0", ""))
+            )
+            table = table if pc.all(plain).as_py() in (True, None) else table.set_column(place, name, written)
+    return table
+
+
+def _with_decimal_commas(table: pa.Table, names: Callable[[str], bool]) -> tuple[pa.Table, list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types
@@ -75,7 +100,7 @@ def _with_decimal_commas(table: pa.Table) -> tuple[pa.Table, list[str]]:
     changed = []
     for place, name in enumerate(table.column_names):
         column = table.column(place)
-        if types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
+        if not names(name) and types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
             numbers = pc.replace_substring(pc.utf8_trim_whitespace(column), ",", ".").cast(pa.float64())
             table = table.set_column(place, name, numbers)
             changed.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 TEXT_SUFFIXES = (".csv", ".tsv", *json_lines.SUFFIXES)
 
 
-def read_table(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
-    """The table, and what was assumed about the file."""
+def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tuple[str, ...]]:
+    """The table, and what was assumed about the file. names: which columns name something, and hold words even if they look like
+    numbers."""
     if path.suffix.lower() == ".parquet":
         return parquet.read_table(path), ()
     if path.suffix.lower() in json_lines.SUFFIXES:
         return json_lines.read_table(path), ()
-    return csv_file.read_table(path)
+    return csv_file.read_table(path, names)

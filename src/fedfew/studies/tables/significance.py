@@ -143,11 +143,13 @@ def _number(value: float | None, test: Paired) -> Cell:
 
 
 def _caption(view: View, columns: Sequence[str]) -> str:
-    facts = captions.facts(run for run in view.runs if run["column"] in columns)
+    runs = [run for run in view.runs if run["column"] in columns]
+    protocol = captions.PROTOCOLS.get(view.protocol, f"Protocol {view.protocol}.")
+    scores = f"{captions.facts(runs)}; {captions.which_round(runs)}. {protocol} Mean over seeds"
     return (
-        f"{facts}; last round. {captions.PROTOCOLS.get(view.protocol, f'Protocol {view.protocol}.')} Mean over seeds; difference "
-        "to the best method, with its 95 % interval by Student's t, over the seeds that both have. p: two-sided, of the paired "
-        "t-test and of the sign-flip permutation test. Holm: corrected for all comparisons on the same data."
+        f"{scores}; difference to the best method, with its 95 % interval by Student's t, over the seeds that both have. p: "
+        "two-sided, of the paired t-test and of the sign-flip permutation test. Holm: corrected for all comparisons on the same "
+        "data."
     )
 
 
