@@ -76,7 +76,7 @@ class Setup:
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
         about_outputs = _check(config, chosen, factory, federation, part)
         lines += about_outputs if config.loss in ("auto", "cross-entropy") else []
-        lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part)]
+        lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part), *notes.about_momentum(config, chosen)]
         lines += task_settings.notes(federation, criterion, recipe)
         group = distributed.group()
         device = distributed.device_of(group, device_named(config.device))
