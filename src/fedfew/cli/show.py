@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, runfolder
+from fedfew.cli import errors, flags, places, runfolder
 from fedfew.config import TrainConfig
 from fedfew.util.printable import printable
 from fedfew.util.spelling import counted
@@ -65,7 +65,7 @@ def show(
     if png is not None:
         _require_rounds(run)
         plots.run(run, png, about.get("groups"))
-        console.print(f"Plot: [bold]{png}[/bold]", soft_wrap=True)
+        console.print(f"Plot: [bold]{places.shown(png)}[/bold]", soft_wrap=True)
     if json:
         tables.print_json({"folder": str(folder)} | describe(run) | {"data": about, "final": final})
         return
