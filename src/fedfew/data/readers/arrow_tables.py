@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("label", "labels", "target", "class", "y", "fine_label", "character")
 TEXT_NAMES = ("text", "sentence", "content")
 SPLIT_COLUMN = "split"
+_USE = {"the label": "the label", "the split": "the split", "client or group": "the column of clients or groups"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
     purpose |= dict.fromkeys(targets, "the label")
     if given_split is not None and SPLIT_COLUMN in table.column_names:
         purpose[SPLIT_COLUMN] = "the split"
+    _check_inputs(choice, purpose, file)
     single = _image_or_text_column(table, choice, targets, file)
     chosen = None if single else _feature_columns(table, choice, purpose, file)
     used = (single,) if single else chosen.used if chosen else ()
@@ -140,6 +142,13 @@ def _given_split(table: pa.Table, parts: Sequence[TablePart], choice: ColumnChoi
     ):
         return split_codes(table[SPLIT_COLUMN].to_pylist())
     return split_codes([part.split for part in parts for _ in range(len(part.table))])
+
+
+def _check_inputs(choice: ColumnChoice, purpose: dict[str, str], file: str) -> None:
+    """No input is what is to be predicted, or what rows are divided by."""
+    for name in [choice.input] if isinstance(choice.input, str) else choice.input or ():
+        if name in purpose:
+            raise DataError(f"{file}: the input column {name!r} is {_USE[purpose[name]]}: leave it out of input=…")
 
 
 def _feature_columns(table: pa.Table, choice: ColumnChoice, purpose: dict[str, str], file: str) -> FeatureColumns:
