@@ -247,6 +247,10 @@ def test_metrics_of_ones_own_are_recorded_per_client(serve: str, tmp_path: Path)
 def test_metrics_that_cannot_be_recorded_are_refused(metrics: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train("regression", metrics=metrics, rounds=1)
+    with pytest.raises(TypeError, match=r"metrics must be functions by name, \{name: function\}, not list"):
+        train("regression", metrics=[len], rounds=1)
+    with pytest.raises(TypeError, match="on_round must be a function of the progress or a list of functions, not 3"):
+        train("regression", on_round=3, rounds=1)
     with pytest.raises(TypeError, match="metrics: it must be a function of outputs and targets, not int"):
         train("regression", metrics={"it": 3}, rounds=1)
 
