@@ -205,8 +205,19 @@ def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[s
     if choice.unlabelled and choice.label is None:
         return ()
     if choice.label:
-        raise DataError(f"{file}: {unknown('label column', choice.label[0], there)}. Name one with label=…")
+        name = choice.label[0]
+        hint = _several("label", name, there) or ". Name one with label=…"
+        raise DataError(f"{file}: {unknown('label column', name, there)}{hint}")
     raise DataError(f"{file} has no column that is recognised as the label; columns: {', '.join(there)}. Name one with label=…")
+
+
+def _several(setting: str, name: str, there: list[str]) -> str:
+    """What to write instead of names joined by commas."""
+    names = [word.strip() for word in name.split(",")]
+    if len(names) < 2 or not set(names) <= set(there):
+        return ""
+    flags = " ".join(f"--{setting} {one}" for one in names)
+    return f". Several are a list, {setting}={names}, or the flag several times: {flags}"
 
 
 def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[str, ...], file: str) -> str | None:
@@ -215,7 +226,8 @@ def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[
     if choice.input is not None:
         for name in [choice.input] if isinstance(choice.input, str) else choice.input:
             if name not in there:
-                raise DataError(f"{file} has no input column {name!r}; columns: {', '.join(there)}")
+                known = f"{', '.join(there)}{_several('input', name, there)}"
+                raise DataError(f"{file} has no input column {name!r}; columns: {known}")
     if isinstance(choice.input, tuple):
         return None
     rest = [name for name in there if name not in targets and name not in choice.excluded]
