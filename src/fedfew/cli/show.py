@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, flags, places, runfolder
 from fedfew.config import TrainConfig
-from fedfew.util.printable import printable
+from fedfew.util.printable import printable, shortened
 from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _show_classes(run: Run, client: str | None, console: Console, json: bool) ->
     if json:
         tables.print_json({"client": client} | class_tables.values(matrix, names))
         return
-    whose = "all clients" if client is None else f"client {tables.name_cell(client)}"
+    whose = "all clients" if client is None else f"client {shortened(client)}"
     console.print(class_tables.scores(matrix, names, whose), class_tables.confusion(matrix, names))
 
 
