@@ -61,6 +61,29 @@ def test_equals_exact_arithmetic(L, mu):
     assert stch_set(L, mu).item() == pytest.approx(exact(L, mu), rel=1e-9, abs=1e-9 * mu)
 
 
+@given(losses(most=1e3), st.floats(-2, 3).map(lambda e: 10.0**e), st.randoms(use_true_random=False))
+def test_with_preferences_ideals_and_client_weights_value_weights_and_gradient_are_those_of_their_definitions(L, mu, random):
+    m, k = L.shape
+    lam, z = ([random.choice([0.0, 1.0, random.uniform(0, 3)]) for _ in range(m)] for _ in range(2))
+    p = [random.choice([1.0, random.uniform(0.1, 3)]) for _ in range(m)]
+    objectives = [[lam[i] * (x - z[i]) for x in row] for i, row in enumerate(L.tolist())]
+    least = [min(row) for row in objectives]
+    sums = [math.fsum(math.exp((least[i] - x) / mu) for x in row) for i, row in enumerate(objectives)]
+    worst = max(least)
+    shares = [p[i] * math.exp((least[i] - worst) / mu) / sums[i] for i in range(m)]
+    alpha = [share / math.fsum(shares) for share in shares]
+    w = [[math.exp((least[i] - x) / mu) / sums[i] for x in row] for i, row in enumerate(objectives)]
+    L.requires_grad_()
+    found = stch_set(L, mu, *(torch.tensor(v, dtype=L.dtype) for v in (lam, z, p)))
+    (gradient,) = torch.autograd.grad(found, L)
+    assert found.item() == pytest.approx(worst + mu * math.log(math.fsum(shares)), rel=1e-9, abs=1e-9 * mu)
+    found_alpha, found_w = weights(L.detach(), mu, *(torch.tensor(v, dtype=L.dtype) for v in (lam, z, p)))
+    assert found_alpha.tolist() == pytest.approx(alpha, rel=1e-7, abs=1e-12)
+    assert found_w.flatten().tolist() == pytest.approx([x for row in w for x in row], rel=1e-7, abs=1e-12)
+    expected = [lam[i] * alpha[i] * w[i][j] for i in range(m) for j in range(k)]
+    assert gradient.flatten().tolist() == pytest.approx(expected, rel=1e-7, abs=1e-12)
+
+
 @given(losses(), MUS)
 def test_gradient_is_alpha_times_w(L, mu):
     L = L.requires_grad_()
@@ -178,6 +201,9 @@ def test_bad_mu_is_named(function, mu):
         ((GOOD, 1.0, torch.tensor([1.0, -1.0, 1.0])), ValueError, "preference must be ≥ 0"),
         ((GOOD, 1.0, None, torch.ones(3, 2)), ValueError, "ideal must be one number or one per client"),
         ((GOOD, 1.0, None, float("nan")), ValueError, "ideal must be finite"),
+        ((GOOD, 1.0, "one"), TypeError, r"preference must be one number or one per client \(3\), not 'one'"),
+        ((GOOD, 1.0, None, [0.0, None, 1.0]), TypeError, r"ideal must be one number or one .*, not \[0.0, None, 1.0\]"),
+        ((GOOD, 1.0, None, None, [[1], [1, 2], [1]]), TypeError, "client_weights must be one number or one per client"),
         ((HUGE, 1.0, 10.0), ValueError, "too large for torch.float32"),  # these five gave NaN
         ((HUGE, 1.0, None, -3e38), ValueError, "too large for torch.float32"),
         ((GOOD.float(), 1e-300), ValueError, "mu is 1e-300, which float32 cannot hold: give losses as float64"),

@@ -45,6 +45,27 @@ def test_every_client_has_its_model() -> None:
     assert (few.predict(x[:5], groups=["Basel"] * 5) != few.predict(x[:5], groups=["Bern"] * 5)).all()
 
 
+@pytest.mark.parametrize("numbers", [[1, 2], [10.0, 1.0], [0, 1]])
+def test_numbers_as_groups_are_names_not_positions(numbers: list[float]) -> None:
+    """Of the clients 1 and 2 the second one was predicted for by the model of the first, whose name is its position."""
+    x, y = opposite()
+    groups = np.where(np.asarray(PART) == "Basel", *numbers)
+    few = FedFewClassifier(n_models=2, **QUICK).fit(x, y, groups=groups)
+    for number in numbers:
+        at = groups == number
+        assert few.score(x[at], y[at], groups=groups[at]) > 0.95
+        assert few.score(x[at], y[at], groups=[int(number)] * at.sum()) > 0.95
+
+
+def test_mistakes_are_named() -> None:
+    x, y = opposite()
+    with pytest.raises(ValueError, match=r"groups has values of types that cannot be compared .*: give all as text"):
+        FedFewClassifier(**QUICK).fit(x, y, groups=[None, *PART[1:]])
+    for name, parameter in (("lr", "lr"), ("seed", "random_state")):
+        with pytest.raises(ValueError, match=f"settings: {name} is the parameter {parameter} of the estimator"):
+            FedFewClassifier(**QUICK, settings={name: 1}).fit(x, y, groups=PART)
+
+
 def test_groups_are_needed_where_models_differ() -> None:
     x, y = opposite()
     few = FedFewClassifier(n_models=2, **QUICK).fit(x, y, groups=PART)

@@ -145,7 +145,10 @@ def _as_given(value: Tensor, losses: Tensor) -> Tensor:
 
 def _per_client(name: str, value: Tensor | float, losses: Tensor) -> tuple[Tensor, float, float]:
     """One number per client ``[M]``, checked, and the least and the largest of them."""
-    column = torch.as_tensor(value, dtype=losses.dtype, device=losses.device)
+    try:
+        column = torch.as_tensor(value, dtype=losses.dtype, device=losses.device)
+    except (TypeError, ValueError, RuntimeError) as error:  # words, None, rows of unequal length
+        raise TypeError(f"{name} must be one number or one per client ({len(losses)}), not {value!r}") from error
     if column.ndim > 1 or (column.ndim == 1 and len(column) != len(losses)):
         raise ValueError(f"{name} must be one number or one per client ({len(losses)}), not of shape {list(column.shape)}")
     least, most = map(float, column.detach().aminmax())  # NaN where one of them is

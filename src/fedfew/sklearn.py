@@ -70,7 +70,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.mean_, self.scale_ = _statistics(X) if self.standardize else (np.zeros(1), np.ones(1))
         X = self._scaled(X)
         parts = [(X[number == i], y[number == i]) for i in range(len(self.clients_))]
-        names = [str(client) for client in self.clients_.tolist()]
+        names = _names(self.clients_)
         federation = Federation.from_arrays(parts, parts, name="samples", client_names=names, **about)
         self.run_: Run = train(
             federation,
@@ -83,9 +83,18 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             engine=self.engine,
             device=self.device,
             seed=_seed(self.random_state),
-            **({"score_every": self.rounds} | dict(self.settings or {})),
+            **({"score_every": self.rounds} | self._further()),
         )
         return self
+
+    def _further(self) -> dict[str, Any]:
+        """The settings that are no parameters of the estimator."""
+        given = dict(self.settings or {})
+        parameters = {name: name for name in self.get_params(deep=False)} | {"seed": "random_state"}
+        for name in given:
+            if name in parameters:
+                raise ValueError(f"settings: {name} is the parameter {parameters[name]} of the estimator")
+        return given
 
     def _method(self, clients: int) -> Method:
         if not isinstance(self.method, str):
@@ -93,8 +102,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         several = "models" in {f.name for f in fields(methods.METHODS[self.method])} if self.method in methods.METHODS else False
         return methods.make(self.method, **({"models": min(self.n_models, clients)} if several else {}))
 
-    def _clients(self, groups: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:
-        """The client of each row, as a number."""
+    def _clients(self, groups: ArrayLike | None, rows: int) -> NDArray[np.str_] | None:
+        """The client of each row, by name: where names are numbers, its position would be taken for another one's name."""
         if groups is None:
             if len(self.clients_) > 1 and not self.run_.one_for_all:
                 raise ValueError(
@@ -103,14 +112,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 )
             return None
         whose = _column(groups, rows, "groups")
-        number = {client: i for i, client in enumerate(self.clients_.tolist())}
-        unknown = [str(client) for client in np.unique(whose).tolist() if client not in number]
+        names = dict(zip(self.clients_.tolist(), _names(self.clients_), strict=True))
+        unknown = [str(client) for client in np.unique(whose).tolist() if client not in names]
         if unknown:
             raise ValueError(
                 f"groups has clients that took no part in fit: {', '.join(unknown[:5])}. For a new client with some labelled "
                 "samples see run_.for_new_client(X, y)"
             )
-        return np.array([number[client] for client in whose.tolist()], dtype=np.int64)
+        return np.array([names[client] for client in whose.tolist()], dtype=np.str_)
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self)
@@ -191,9 +200,17 @@ def _statistics(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.f
 
 def _column(values: ArrayLike, rows: int, name: str) -> NDArray[Any]:
     column: NDArray[Any] = column_or_1d(check_array(values, ensure_2d=False, dtype=None))
+    try:
+        np.unique(column)
+    except TypeError as error:
+        raise ValueError(f"{name} has values of types that cannot be compared ({error}): give all as text") from error
     if len(column) != rows:
         raise ValueError(f"{name} has {len(column)} values for {rows} rows: give one per row")
     return column
+
+
+def _names(clients: NDArray[Any]) -> list[str]:
+    return [str(client) for client in clients.tolist()]
 
 
 def _seed(random_state: Any) -> int:

@@ -183,6 +183,8 @@ class Criterion:
         if targets.is_floating_point():  # mapped over where outputs are: vmap of mse_loss and others confuses the axes otherwise
             targets = targets + rows.new_zeros((), dtype=targets.dtype)
         losses = self.function(rows, targets)
+        if not isinstance(losses, Tensor):
+            raise ValueError(f"loss: {self.name} must return a tensor of one value per sample, not {type(losses).__name__}")
         if losses.ndim == 0 or len(losses) != len(rows):
             raise ValueError(
                 f"loss: {self.name} must return one value per sample, here of shape [{len(rows)}], but returned "

@@ -48,6 +48,16 @@ class QFair(FedAvg):
 class Nameless(FedAvg):
     pass
 
+class Flat(FedAvg):
+    name = "flat"
+    def log_weights(self, reply, share, clients):
+        return share.log()
+
+class Nan(FedAvg):
+    name = "nan"
+    def log_weights(self, reply, share, clients):
+        return reply.losses.cpu() * float("nan")
+
 class Half(Method):
     name = "half"
 
@@ -133,6 +143,14 @@ def test_compare_parses_both_kinds() -> None:
     [
         (["--method", "mine_own:QFare"], "there is no class in mine_own called 'QFare'; did you mean 'QFair'?"),
         (["--method", "nowhere:QFair"], "method is 'nowhere:QFair', but the module nowhere cannot be imported"),
+        (["--method", "./mine_own.py:QFair"], "must be module:class, as mine:QFair for one in mine.py here"),
+        (["--method", "mine_own.py:QFair"], "must be module:class"),
+        (["--model", ":net"], "model is ':net', but must be module:factory"),
+        (
+            ["--method", "mine_own:Flat"],
+            "flat: log_weights must return numbers of shape [clients, models], here [20, 1], but returned shape [20]",
+        ),
+        (["--method", "mine_own:Nan"], "here [20, 1], but returned NaN"),
         (["--method", "mine_own:function"], "which must be a subclass of fedfew.methods.Method"),
         (["--method", "mine_own:Half"], "which does not define client, init, serve"),
         (["--method", "mine_own:Nameless"], "whose name 'fedavg' is that of FedAvg: give the class one of its own"),

@@ -175,18 +175,68 @@ def test_validation_cut_and_stratification() -> None:
         ({"on_bad": "ignore"}, "on_bad must be"),
         ({"vocabulary_from": "test"}, "vocabulary_from must be"),
         ({"test_share": 1.5}, "test_share must lie"),
-        ({"sample": 1}, "sample must be ≥ 2"),
+        ({"sample": 1}, "sample must be a whole number ≥ 2"),
         ({"sample": 5000}, "there are only 1797 rows"),
         ({"partition": "by:writer"}, "no column 'writer'"),
         ({"group": "patient"}, "no column 'patient' to group by"),
         ({"group": "patient", "stratify": True}, "exclude each other"),
         ({"clients": 2000}, "too few for 2000 clients"),
-        ({"partition": "label-permutation:2", "clients": 0}, "clients must be ≥ 1"),
+        ({"partition": "label-permutation:2", "clients": 0}, "clients must be a whole number ≥ 1"),
+        ({"clients": "3"}, "clients must be a whole number ≥ 1, not '3'"),
+        ({"seed": 1.5}, "seed must be a whole number ≥ 0, not 1.5"),
+        ({"partition": 0.5}, 'partition must be text, as "iid" or "dirichlet:0.5", not 0.5'),
+        ({"label": 4}, "label must be the name of a column or a list of names, as text, not 4"),
+        ({"input": ["x", 0]}, "input must be the name of a column or a list of names, as text"),
+        ({"pixels": "units"}, 'pixels must be "symmetric" or "unit", not \'units\''),
     ],
 )
 def test_wrong_settings_are_explained(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load("digits", **settings)
+
+
+NUMBERS = (np.random.default_rng(0).normal(size=(24, 3)), np.arange(24) % 2)
+TEXTS = pa.table({"text": ["good day", "bad day", "so so"] * 8, "label": [0, 1] * 12})
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "note"),
+    [
+        (
+            NUMBERS,
+            {"size": 16},
+            "size is 16, but it is for images to be decoded, and these are arrays of numbers: it has no effect",
+        ),
+        (TEXTS, {"pixels": "unit"}, "pixels is unit, but it is for images in bytes, and these are texts: it has no effect"),
+        (TEXTS, {"scale": "none"}, "scale is none, but it is for tables, and these are texts: it has no effect"),
+        ("digits", {"vocabulary_from": "all"}, "but it is for texts, and these are arrays of numbers: it has no effect"),
+        (
+            {"a": NUMBERS, "b": NUMBERS},
+            {"partition": "iid", "clients": 3},
+            "the data are given per client, but all rows are divided",
+        ),
+    ],
+)
+def test_what_has_no_effect_is_noted(data: Any, settings: dict[str, Any], note: str) -> None:
+    def notes(**given: Any) -> str:
+        return "; ".join(load(data, **({"clients": 2, "partition": "iid"} | given)).about["notes"])
+
+    assert note in notes(**settings)
+    if isinstance(data, dict):
+        settings = {"partition": "by:client"}
+        assert note not in notes(**settings)
+    else:
+        assert "no effect" not in notes()
+
+
+def test_a_label_among_the_inputs_is_refused() -> None:
+    """It was a feature, and every model perfect."""
+    table = pa.table({"x": [0.1, 0.2, 0.3, 0.4] * 6, "y": [0, 1] * 12, "site": ["a", "b", "b"] * 8})
+    with pytest.raises(ValueError, match=r"the table: the input column 'y' is the label: leave it out of input=…"):
+        load(table, label="y", input=["x", "y"], client="site")
+    with pytest.raises(ValueError, match="the input column 'site' is the column of clients or groups"):
+        load(table, label="y", input=table.column_names[::2], client="site")
+    assert load(table, label="y", input=np.array(["x"]), client="site").shape == (1,)
 
 
 def test_rows_without_a_client_or_a_group_are_counted() -> None:

@@ -83,3 +83,5 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, kind: str | Non
     np.savez(tmp_path / "groups.npz", x=np.zeros((2, 5)), groups=np.zeros(3))
     with pytest.raises(DataError, match=answer):
         read(tmp_path / name, kind, ["review"], "n")
+    with pytest.raises(DataError, match=r"a\.csv is a table, but the images .* no column of one: give an image or a folder"):
+        read(tmp_path / "a.csv", "image")

@@ -158,6 +158,9 @@ def test_what_cannot_be_held_out_is_said() -> None:
         hold_out(y, 0.2, y[:2])
     with pytest.raises(ValueError, match="models is empty"):
         fedfew.join([], *ones(3))
+    for x, y in ((5, 4), (4, 5)):
+        with pytest.raises(ValueError, match=f"x and y must hold the same number of samples, not {x} and {y}"):
+            fedfew.join([constant(0, 0)], ones(x)[0], ones(y)[1])
     with pytest.raises(ValueError, match="validation is 0"):
         fedfew.join([constant(0, 0)], *ones(3), validation=0, training=LocalTraining(0.1, 2))
     joined = fedfew.join([constant(0, 0)], *ones(3), validation=0)

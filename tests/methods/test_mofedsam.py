@@ -94,6 +94,9 @@ def test_the_bound_on_the_curvature_is_where_it_becomes_unstable(beta: float, mo
     past = momentum * (1 - beta)
     bound = (1 - past) * (1 - momentum) / past
     assert radius(beta, momentum, 0.99 * bound, 1) < 1 < radius(beta, momentum, 1.01 * bound, 1)
+    assert MoFedSAM(beta=beta).stable_up_to(momentum) == pytest.approx(bound)
+    least = MoFedSAM.least_beta(momentum)
+    assert radius(least + 0.01, momentum, 1.0, 1) < 1 < radius(least - 0.01, momentum, 1.0, 1)
 
 
 def test_the_default_is_stable_with_server_momentum_whatever_the_curvature() -> None:
@@ -101,3 +104,19 @@ def test_the_default_is_stable_with_server_momentum_whatever_the_curvature() -> 
     for steps in (1, 2, 5, 20, 100):
         assert max(radius(MoFedSAM().beta, 0.9, rate, steps) for rate in rates) < 1
         assert max(radius(0.5, 0.9, rate, steps) for rate in rates) > 1.05
+
+
+def test_a_line_names_a_beta_that_is_unstable_with_server_momentum() -> None:
+    def lines(method: MoFedSAM, **settings: float | str) -> list[str]:
+        found: list[str] = []
+        train(method, rounds=1, on_round=lambda progress: found.extend(progress.events), **settings)
+        return found
+
+    moved = {"server_optimizer": "momentum", "server_momentum": 0.9}
+    expected = (
+        "mofedsam: beta is 0.5 with server_momentum 0.9: the model oscillates where lr · steps · curvature is above 0.12. "
+        "Set beta to 0.9 or more (docs/methods/mofedsam.md)"
+    )
+    assert lines(MoFedSAM(beta=0.5), **moved) == [expected]
+    assert lines(MoFedSAM(beta=0.5)) == lines(MoFedSAM(beta=0.9), **moved) == []
+    assert lines(MoFedSAM(beta=0.5), **moved, server_lr=0.1) == []

@@ -15,8 +15,9 @@ from rich.console import Console
 
 import fedfew
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import AcrossSeeds, class_tables, describe, mean_curve, plots, same_grouping, tables
+from fedfew.report import AcrossSeeds, choosing_k, class_tables, describe, mean_curve, plots, same_grouping, tables
 from fedfew.training.checkpoint import CheckpointError
+from tests.evaluation.choosing_k.test_decision import advice
 from tests.helpers import federation
 
 
@@ -87,6 +88,10 @@ def test_tables_fit_an_ordinary_terminal(run: fedfew.Run) -> None:
     text = shown(tables.comparison({"fedfew:models=4,mu=0.003": [run, run]}, "title"), width=80)
     assert "…" not in text
     assert "worst client" in text
+    text = shown(choosing_k.table(advice({1: [1.0, 1.0], 10: [0.4, 0.4]}), "title"), width=80)
+    assert "…" not in text
+    for column in ("models", "in use", "0.400", "0.600 ± 0.052", "accuracy, %", "K = 10, seed 0", "MB up"):
+        assert column in text
 
 
 @pytest.mark.slow

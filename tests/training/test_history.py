@@ -37,6 +37,8 @@ def test_the_history_explains_itself():
         history.alpha  # noqa: B018  # the access is the test
     with pytest.raises(KeyError, match="no column 'alpha'"):
         history["alpha"]
+    with pytest.raises(KeyError, match="no column 'alpha'; it has round, served_accuracy"):
+        history.last("alpha")
     with pytest.raises(ValueError, match="do not fit"):
         history.append(round=9)
 

@@ -152,6 +152,11 @@ def test_settings_that_do_nothing_are_reported():
         "server_momentum is 0.5, but server_optimizer is none: it has no effect",
         "temperature is 2, but serve is best: it has no effect",
     ]
+    assert TrainConfig(label_prior="client", label_smoothing=0.1).without_effect() == [
+        "label_smoothing is 0.1 with a label prior: it pulls every client's predictions to equal frequencies, against the prior, "
+        "and accuracy may fall (docs/recipe.md#label-prior)"
+    ]
+    assert TrainConfig(label_smoothing=0.1).without_effect() == []
     used = {"server_optimizer": "momentum", "serve": "mixture", "label_prior": "client"}
     assert TrainConfig(server_lr=0.5, server_momentum=0.5, temperature=2.0, prior_strength=0.5, **used).without_effect() == []
 

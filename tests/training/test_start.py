@@ -155,8 +155,9 @@ def test_models_that_do_not_fit_or_are_not_there_are_answered() -> None:
         train(FedAvg(), start=[nn.Sequential(nn.Linear(3, 3))])
     with pytest.raises(ValueError, match=r"start: 0\.weight of the model given is not there"):
         train(FedAvg(), start=[nn.Linear(3, 3)])
-    with pytest.raises(ValueError, match="start is an empty list: it has no models to start with"):
-        train(FedAvg(), start=[])
+    for start in ([], "runs/digits", nn.Sequential(nn.Linear(4, 3)), [3]):
+        with pytest.raises(ValueError, match=r"start must be a run, as fedfew.load\(folder\), or a list of modules"):
+            train(FedAvg(), start=start)
     with pytest.raises(ValueError, match="start is a run of local, which has no models to start with"):
         train(FedAvg(), start=train(LocalOnly(), rounds=1))
 

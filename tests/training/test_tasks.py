@@ -237,6 +237,23 @@ def test_metrics_of_ones_own_are_recorded_per_client(serve: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda outputs, y: None, "must return a tensor of one value per sample, not NoneType"),
+        (
+            lambda outputs, y: torch.tensor(np.abs(outputs.numpy())),
+            r"fails on outputs \[2, 2\] and targets \[2, 2\]: «Can't call",
+        ),
+        (lambda outputs, y: (outputs - y).detach().abs(), "has no gradient with respect to the outputs"),
+        (lambda outputs, y: (outputs > y).float(), "has no gradient with respect to the outputs"),
+    ],
+)
+def test_losses_that_cannot_be_trained_with_are_refused(loss: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"loss: .*{words}"):
+        train("regression", loss=loss, rounds=1)
+
+
+@pytest.mark.parametrize(
     ("metrics", "message"),
     [
         ({"loss": len}, "metrics: 'loss' cannot be a column of the history"),
@@ -247,6 +264,10 @@ def test_metrics_of_ones_own_are_recorded_per_client(serve: str, tmp_path: Path)
 def test_metrics_that_cannot_be_recorded_are_refused(metrics: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train("regression", metrics=metrics, rounds=1)
+    with pytest.raises(TypeError, match=r"metrics must be functions by name, \{name: function\}, not list"):
+        train("regression", metrics=[len], rounds=1)
+    with pytest.raises(TypeError, match="on_round must be a function of the progress or a list of functions, not 3"):
+        train("regression", on_round=3, rounds=1)
     with pytest.raises(TypeError, match="metrics: it must be a function of outputs and targets, not int"):
         train("regression", metrics={"it": 3}, rounds=1)
 

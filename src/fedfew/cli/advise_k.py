@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, runfolder
+from fedfew.cli import errors, flags, places, runfolder
 from fedfew.cli.run import load_data, note, train_in
 from fedfew.training import progress
 from fedfew.training.from_settings import for_task
@@ -82,7 +82,8 @@ def advise_k(
         raise ValueError(f"ks goes up to {max(tried)}, but there are {counted(len(federation), 'client')}: K can be at most that")
     _keep(place, settings, tried, count, share, resume)
     console.print(
-        f"K = {', '.join(map(str, tried))} × {counted(count, 'seed')} on {federation.name}, saved in [bold]{place}[/bold]",
+        f"K = {', '.join(map(str, tried))} × {counted(count, 'seed')} on {places.shown(federation.name)}, "
+        f"saved in [bold]{places.shown(place)}[/bold]",
         soft_wrap=True,
     )
     with runfolder.discarded_if_unused(place):
@@ -97,7 +98,7 @@ def advise_k(
     tables.show(console, report.table(advice, title))
     for sentence in advice.sentences():
         console.print(sentence, soft_wrap=True, highlight=False)
-    console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+    console.print(f"Plot: [bold]{places.shown(picture)}[/bold]", soft_wrap=True)
 
 
 def parse(ks: str) -> list[int]:
@@ -154,7 +155,7 @@ def _advice(
     from fedfew.evaluation.costs import cost_of
     from fedfew.util.devices import device_named
 
-    go_on = f"fedfew advise-k --resume --folder {place}"
+    go_on = f"fedfew advise-k --resume --folder {places.argument(place)}"
     here = federation.to(device_named(settings.device))
     runs, costs = [], {}
     with progress.display(console, runs=seeds * len(ks) + 1) as display:

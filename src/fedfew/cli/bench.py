@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags
+from fedfew.cli import errors, flags, places
 from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def bench(
     console.print(legend(results), highlight=False, style="dim")
     console.print(history.machine_line(document["machine"]), highlight=False, soft_wrap=True)
     if append is not None:
-        console.print(f"Added to [bold]{append}[/bold]", soft_wrap=True)
+        console.print(f"Added to [bold]{places.shown(append)}[/bold]", soft_wrap=True)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, recipe, runfolder
+from fedfew.cli import errors, flags, places, recipe, runfolder
 from fedfew.cli.run import both, fitted, load_data, note, train_in
 from fedfew.training import progress
 from fedfew.training.from_settings import make_method
@@ -92,7 +92,8 @@ def compare(
     costs = {label: _cost(label, settings, federation, console) for label, settings in contenders.items()}
     _keep(place, any_one, specs, count, resume)
     console.print(
-        f"{counted(len(contenders), 'method')} × {counted(count, 'seed')} on {federation.name}, saved in [bold]{place}[/bold]",
+        f"{counted(len(contenders), 'method')} × {counted(count, 'seed')} on {places.shown(federation.name)}, "
+        f"saved in [bold]{places.shown(place)}[/bold]",
         soft_wrap=True,
     )
     if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
@@ -109,7 +110,7 @@ def compare(
         return
     known = {label: counted for label, counted in costs.items() if counted is not None}
     tables.show(console, tables.comparison(runs, title), tables.costs(known))
-    console.print(f"Plot: [bold]{picture}[/bold]", soft_wrap=True)
+    console.print(f"Plot: [bold]{places.shown(picture)}[/bold]", soft_wrap=True)
 
 
 def _refuse(context: typer.Context) -> None:
@@ -240,7 +241,7 @@ def _train(
             seeded = replace(settings, seed=settings.seed + seed)
             show = display.run(f"{label}, seed {seeded.seed}" if seeds > 1 else label)
             below = place / runfolder.as_name(f"{label}-{seeded.seed}")
-            go_on = f"fedfew compare --resume --folder {place}"
+            go_on = f"fedfew compare --resume --folder {places.argument(place)}"
             tools = track or (tracking.kept(below) if resume else [])
             with tracking.open(*tools, folder=below) as tracker:
                 run = train_in(below, seeded, federation, both(show, tracker), resume, go_on)

@@ -114,7 +114,8 @@ def show(
             distance = showing.heterogeneity(showing.counts(federation))
             console.print(f"mean pairwise label distance: {distance:.3f} (0: the same for all, 1: no class in common)")
     if picture is not None:
-        console.print(f"picture: {showing.picture(federation, picture, style)}")  # type: ignore[arg-type]  # checked there
+        drawn = showing.picture(federation, picture, style)  # type: ignore[arg-type]  # checked there
+        console.print(f"picture: {drawn}", markup=False)
 
 
 @app.command()
@@ -138,7 +139,8 @@ def prepare(
     samples = sum(int(s.count.sum()) for s in federation.splits.values())
     Console().print(
         f"{path}: {federation.name}, {counted(len(federation), 'client')}, {samples:,} samples, "
-        f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s"
+        f"{path.stat().st_size / 1e6:,.1f} MB, {seconds:.1f} s",
+        markup=False,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags
+from fedfew.cli import errors, flags, places
 from fedfew.training import progress
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def demo(
         return
     tables.show(console, tables.comparison(runs, "rotated digits"), _who_uses_which(first[demonstration.FEDFEW], groups.tolist()))
     console.print(_verdict(found), highlight=False)
-    console.print(f"Learning curves and weights over rounds: [bold]{picture}[/bold]", soft_wrap=True, highlight=False)
+    console.print(
+        f"Learning curves and weights over rounds: [bold]{places.shown(picture)}[/bold]", soft_wrap=True, highlight=False
+    )
 
 
 def _watch(display: progress.Display, tail: str, label: str) -> Callable[[Progress], None]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedfew.cli import errors, flags, runfolder
+from fedfew.cli import errors, flags, places, runfolder
 from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
 from fedfew.util.files import check_writable
 
@@ -89,7 +89,7 @@ def export(
         return
     console = Console(highlight=False, soft_wrap=True)
     what = "models" if peft is None else "adapters"
-    console.print(f"{len(models)} {what}, {size / 1e6:.3g} MB, and their card: [bold]{place}[/bold]")
+    console.print(f"{len(models)} {what}, {size / 1e6:.3g} MB, and their card: [bold]{places.shown(place)}[/bold]")
     if reason := exports.read_card(place).get("adapters", {}).get("not_on_vllm"):
         console.print(f"vLLM does not take these adapters: {escape(reason)}.")
     if found := exports.read_card(place).get("distilled"):

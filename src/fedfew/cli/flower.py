@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, export, flags, flower_certs, flower_gate
+from fedfew.cli import errors, export, flags, flower_certs, flower_gate, places
 from fedfew.util.extras import install_command
 
 app = typer.Typer(no_args_is_help=True)
@@ -34,7 +34,7 @@ def init(
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for path in paths:
         console.print(f"written  {path}")
-    console.print(f"\nTry it: flwr run {folder} local --stream --federation-config num-supernodes=4 ")
+    console.print(f"\nTry it: flwr run {places.argument(folder)} local --stream --federation-config num-supernodes=4 ")
     console.print(f"That needs: {install_command('simulation')}", markup=False, soft_wrap=True)
     if not _has_flower():
         console.print(f"Flower is not installed here yet: {install_command('flower')}", style="yellow", markup=False)
@@ -68,7 +68,7 @@ def check(
     if json:
         tables.print_json({"reported": reported, "state": str(site.folder)})
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print("When it joins, the server learns:")
     for name, value in reported.items():
         console.print(f"  {name:<13} {value}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, runfolder
+from fedfew.cli import errors, places, runfolder
 from fedfew.studies.folder import STUDY, is_study
 from fedfew.training.run_files import progress
 from fedfew.util.files import check_writable
@@ -57,7 +57,7 @@ def report(
     place.write_text(text, encoding="utf-8")
     size = place.stat().st_size
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"Report: [bold]{place}[/bold] ({max(0.01, size / 1e6):.2f} MB)")
+    console.print(f"Report: [bold]{places.shown(place)}[/bold] ({max(0.01, size / 1e6):.2f} MB)")
     if size > LARGEST:
         console.print(f"note: more than {LARGEST / 1e6:.0f} MB, which browsers may be slow to show", style="yellow")
     if open_it:
@@ -78,7 +78,8 @@ def _not_a_run(folder: Path) -> str:
         newest = sorted(runfolder.RUNS.glob(f"*/{runfolder.CONFIG}"), key=lambda p: p.stat().st_mtime)
         return f"there is no folder {folder}" + (f"; the newest run is {newest[-1].parent}" if newest else "")
     if (folder / runfolder.CONFIG).exists() and progress(folder):
-        return f"{folder} holds a run without a checkpoint yet: 'fedfew watch {folder}' shows it as soon as there is one"
+        watch = f"'fedfew watch {places.argument(folder)}'"
+        return f"{folder} holds a run without a checkpoint yet: {watch} shows it as soon as there is one"
     studies = sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
     if studies:
         return f"{folder} is not a study, but holds {len(studies)}; give one: {', '.join(map(str, studies[:MOST_NAMED]))}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, recipe, runfiles, runfolder
+from fedfew.cli import errors, flags, places, recipe, runfiles, runfolder
 from fedfew.training import default_k, progress
 from fedfew.training.from_settings import for_task, make_federation, make_method, training_arguments
 from fedfew.training.own_method import import_method, is_own
@@ -80,7 +80,8 @@ def run(
         tracker = tracking.open(*tools, folder=place, warn=lambda text: note(console, text))  # a missing package, too
         federation = load_data(settings, console)
         settings = fitted(settings, federation, console)
-        heading = f"{settings.method} on {federation.name}, saved in [bold]{place}[/bold]" + (f"\n{about}" if about else "")
+        heading = f"{settings.method} on {places.shown(federation.name)}, saved in [bold]{places.shown(place)}[/bold]"
+        heading += f"\n{places.shown(about)}" if about else ""
         with tracker, progress.display(console) as display:
             finished = train_in(
                 place,
@@ -88,7 +89,7 @@ def run(
                 federation,
                 both(display.run(settings.method), tracker),
                 resume,
-                go_on=f"fedfew run --resume --folder {place}{runfolder.to_name_again(settings)}",
+                go_on=f"fedfew run --resume --folder {places.argument(place)}{runfolder.to_name_again(settings)}",
                 accepted=lambda: console.print(heading, soft_wrap=True),
                 keeps=first,
                 start=start,
@@ -125,7 +126,7 @@ def _show(place: Path, finished: Run, final: dict[str, Any], console: Console, j
         tables.print_json({"folder": str(place)} | describe(finished) | {"final": final})
     else:
         tables.show(console, tables.run_summary(finished, final))
-        console.print(f"'fedfew show {place}' shows it client by client.", soft_wrap=True)
+        console.print(f"'fedfew show {places.shown(places.argument(place))}' shows it client by client.", soft_wrap=True)
 
 
 def load_data(settings: Settings, console: Console) -> Federation:

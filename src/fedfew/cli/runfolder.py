@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
+from fedfew.cli.places import argument
 from fedfew.training.own_method import is_own
 from fedfew.training.resolve import read_file
 from fedfew.training.run_files import ABOUT_DATA as ABOUT_DATA
@@ -55,7 +56,7 @@ def to_resume(folder: Path | None, command: str) -> dict[str, Any]:
         return read_file(folder / CONFIG) | _recorded_method(folder)
     if checkpoints(folder):  # made from Python: the flags must say the rest, and train() checks them
         return {}
-    raise ValueError(f"there is no run in {folder} to continue; start one with 'fedfew {command} --folder {folder}'")
+    raise ValueError(f"there is no run in {folder} to continue; start one with 'fedfew {command} --folder {argument(folder)}'")
 
 
 def configuration(

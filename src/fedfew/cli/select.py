@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, selection
+from fedfew.cli import errors, flags, places, selection
 from fedfew.cli.show import OwnLoss, OwnMethod, OwnModel
 from fedfew.util.spelling import counted
 
@@ -151,7 +151,7 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
         remark = f" (its {called} fell as well, but the loss decides)" if less else ""
         console.print(f"Adapting lowered the loss{remark}: the adapted model is used.")
     if output is not None:
-        console.print(f"The model: [bold]{output}[/bold]")
+        console.print(f"The model: [bold]{places.shown(output)}[/bold]")
 
 
 def _some(names: list[str], most: int = 4) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, flags, runfolder
+from fedfew.cli import errors, flags, places, runfolder
 from fedfew.config import TrainConfig
-from fedfew.util.printable import printable
+from fedfew.util.printable import printable, shortened
 from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def show(
     if png is not None:
         _require_rounds(run)
         plots.run(run, png, about.get("groups"))
-        console.print(f"Plot: [bold]{png}[/bold]", soft_wrap=True)
+        console.print(f"Plot: [bold]{places.shown(png)}[/bold]", soft_wrap=True)
     if json:
         tables.print_json({"folder": str(folder)} | describe(run) | {"data": about, "final": final})
         return
@@ -83,7 +83,7 @@ def _show_classes(run: Run, client: str | None, console: Console, json: bool) ->
     if json:
         tables.print_json({"client": client} | class_tables.values(matrix, names))
         return
-    whose = "all clients" if client is None else f"client {tables.name_cell(client)}"
+    whose = "all clients" if client is None else f"client {shortened(client)}"
     tables.show(console, class_tables.scores(matrix, names, whose), class_tables.confusion(matrix, names))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors, study_output
+from fedfew.cli import errors, places, study_output
 from fedfew.studies.folder import DEFAULT
 from fedfew.util.files import check_writable
 
@@ -196,4 +196,4 @@ def new(name: Annotated[str, typer.Argument(help="Name of the study; NAME.yaml i
     text = (resources.files("fedfew.studies") / "example.yaml").read_text(encoding="utf-8").format(name=path.stem)
     parse(text, str(path))
     path.write_text(text, encoding="utf-8")
-    typer.echo(f"{path} is written. 'fedfew study run {path} --dry-run' checks it.")
+    typer.echo(f"{path} is written. 'fedfew study run {places.argument(path)} --dry-run' checks it.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors
+from fedfew.cli import errors, places
 from fedfew.studies.folder import is_study
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -37,10 +37,12 @@ def watch(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give the folder of a run")
     if is_study(folder):
-        raise ValueError(f"{folder} is a study: 'fedfew report {folder}' makes its page; what can be watched is a run")
+        raise ValueError(
+            f"{folder} is a study: 'fedfew report {places.argument(folder)}' makes its page; what can be watched is a run"
+        )
     console = Console(highlight=False, soft_wrap=True)
     with serving(Watched(folder), port) as server:
-        console.print(f"{folder} is shown at [bold]{server.address}[/bold] (Ctrl-C ends this, not the run)")
+        console.print(f"{places.shown(folder)} is shown at [bold]{server.address}[/bold] (Ctrl-C ends this, not the run)")
         if open_it:
             typer.launch(server.address)
         try:

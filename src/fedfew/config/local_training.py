@@ -120,6 +120,11 @@ class LocalTraining(Group):
             found.append(f"prior_strength is {self.prior_strength:g}, but label_prior is none: it has no effect")
         if self.label_prior != "none" and self.prior_strength == 0:
             found.append(f"label_prior is {self.label_prior}, but prior_strength is 0: it has no effect")
+        elif self.label_prior != "none" and self.label_smoothing:
+            found.append(
+                f"label_smoothing is {self.label_smoothing:g} with a label prior: it pulls every client's predictions to equal "
+                "frequencies, against the prior, and accuracy may fall (docs/recipe.md#label-prior)"
+            )
         if self.warmup_rounds > self.rounds and self.schedule == "constant":
             reached = self.lr_of(self.rounds)
             found.append(

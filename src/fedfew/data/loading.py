@@ -16,6 +16,7 @@ from fedfew.data.assemble import VocabularyFrom, assemble
 from fedfew.data.decoded import DecodedData, Features, Words
 from fedfew.data.division import Division, DivisionSettings, divide
 from fedfew.data.errors import DataError, OnBad, SkippedWarning
+from fedfew.data.given import check
 from fedfew.data.partition_spec import PartitionSpec
 from fedfew.data.raw import ColumnChoice
 from fedfew.data.table_preprocessing import Scale
@@ -87,7 +88,7 @@ def load(
     """
     given = dict(locals())
     wanted = DivisionSettings(clients, seed, test_share, val_share, stratify, group, at_least, on_bad)
-    _check_encoding(vocabulary_from, scale)
+    check(given)
     check_task(task)
     if isinstance(data, (str, Path)) and prepared.is_prepared(data):
         return _load_prepared(data, task, given)
@@ -106,6 +107,7 @@ def load(
     _warn_of_skipped(defaults.name, [*read.skipped, *division.skipped])
     about = _about(read, division, defaults, wanted, tokens, sample, vocabulary_from, scale)
     about["notes"] = notes.of(read, division, defaults, tokens, scale, partition_given=spec is not None)
+    about["notes"] += notes.without_effect(read, size, pixels, scale, vocabulary_from)
     for note in about["notes"]:
         log.warning(note)
     name = f"{defaults.name}-{str(division.spec).replace(':', '-')}"
@@ -173,13 +175,6 @@ def _partition_spec(partition: str | None, client: str | None) -> PartitionSpec 
     if spec.column != client:
         raise ValueError(f"client={client!r} and partition={partition!r} contradict each other: give one of them")
     return spec
-
-
-def _check_encoding(vocabulary_from: str, scale: str) -> None:
-    if vocabulary_from not in ("train", "all"):
-        raise ValueError(f'vocabulary_from must be "train" or "all", not {vocabulary_from!r}')
-    if scale not in ("client", "global", "none"):
-        raise ValueError(f'scale must be "client", "global" or "none", not {scale!r}')
 
 
 def _tokens(tokenizer: Any, max_length: int | None) -> Tokens | None:

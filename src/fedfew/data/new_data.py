@@ -81,7 +81,10 @@ def _table(path: Path, kind: str, inputs: Sequence[str], of_labels: Sequence[str
     columns = {name: table_columns.column_texts(plain[name]) for name in others if table_columns.is_plain(plain[name].type)}
     x: Any = table
     if kind != "table":
-        column = inputs[0] if inputs else ""
+        if not inputs:
+            instead = "give an image or a folder of images" if kind == "image" else "give a list of texts in Python"
+            raise DataError(f"{path.name} is a table, but the {kind}s of the training were in no column of one: {instead}")
+        column = inputs[0]
         if column not in table.column_names:
             raise DataError(f"{path.name} has no column {column!r}, which held the {kind}s in training")
         values = table[column].to_pylist()

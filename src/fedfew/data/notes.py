@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedfew.data.decoded import MISSING, DecodedData, Features
+from fedfew.data.assemble import VocabularyFrom
+from fedfew.data.decoded import MISSING, DecodedData, Features, Words
 from fedfew.data.division import Division
-from fedfew.data.raw import TEST
+from fedfew.data.partition_spec import PartitionSpec
+from fedfew.data.raw import CLIENT, TEST
 from fedfew.data.reading import Defaults
 from fedfew.data.table_preprocessing import Scale, missing_values
 from fedfew.data.tokens import Tokens
+from fedfew.federation import Pixels
+from fedfew.imaging.decoding import Size
 from fedfew.targets import not_trained
 from fedfew.util.spelling import counted
 
@@ -24,9 +28,42 @@ def of(
     if defaults.keep_split and not partition_given and not division.spec.column:  # data of the user's own
         among = f"{counted(len(division.cuts), 'client')} by partition {division.spec}"
         found.append(f"the rows are divided among {among}; client=… names a column of clients")
+    own = PartitionSpec.parse(defaults.partition).column
+    if own == CLIENT and division.spec.column != own:
+        among = f"{counted(len(division.cuts), 'client')} by partition {division.spec}"
+        found.append(f"the data are given per client, but all rows are divided anew, among {among}")
     found += [*data.notes, *(tokens.notes if tokens else ()), *division.notes]
     found += _without_name(data, division)
     return [*found, *_features(data, scale), *_splits(division), *_not_trained(data, division), *defaults.notes(data)]
+
+
+def without_effect(
+    data: DecodedData, size: int | Size | None, pixels: Pixels | None, scale: Scale, vocabulary_from: VocabularyFrom
+) -> list[str]:
+    """Settings that were given for another kind of data."""
+    kind = _kind(data)
+    settings = {
+        "size": (size, None, "images to be decoded", ("images",)),
+        "pixels": (pixels, None, "images in bytes", ("images", "arrays of bytes")),
+        "scale": (scale, "client", "tables", ("tables",)),
+        "vocabulary_from": (vocabulary_from, "train", "texts", ("texts",)),
+    }
+    return [
+        f"{name} is {value}, but it is for {meant}, and these are {kind}: it has no effect"
+        for name, (value, default, meant, fits) in settings.items()
+        if value != default and kind not in fits
+    ]
+
+
+def _kind(data: DecodedData) -> str:
+    """What the samples are, in words."""
+    if isinstance(data.x, Features):
+        return "tables"
+    if isinstance(data.x, Words) or "tokens" in data.details:
+        return "texts"
+    if "depth" in data.details:
+        return "images"
+    return "arrays of bytes" if data.x.dtype == np.uint8 else "arrays of numbers"
 
 
 def _without_name(data: DecodedData, division: Division) -> list[str]:

@@ -73,8 +73,6 @@ def read(
     data: a name, a path or an object. sample: only so many rows, drawn by the seed. task: what the labels are, if given.
     tokens: encodes texts, if given.
     """
-    if sample is not None and sample < 2:
-        raise ValueError(f"sample must be ≥ 2, not {sample}")
     if isinstance(data, str) and data == "digits":
         if task not in (None, "classification"):
             raise ValueError(f"task={task!r}: the digits have classes, use task='classification'")

@@ -116,7 +116,7 @@ def given(part: Indices, splits: NDArray[np.int8], val_share: float, who: str) -
     if empty:
         raise DataError(
             f"{who} has no {empty[0]} rows in the split that the data set comes with: use fewer clients or another partition, "
-            "or set test_share to merge the splits and split again"
+            "or give test_share=… to merge the splits and split again"
         )
     return Cut(train, val, test)
 

@@ -134,6 +134,8 @@ def join(
         best, prior = _without_labels(models, x, pixels, prior_strength if label_prior == "client" else 0.0)
         return Joined(best, [], len(x), 0, None, None, _with_prior(models[best], prior), False, prior)
     x, y = np.asarray(x), np.asarray(y)
+    if len(x) != len(y):
+        raise ValueError(f"x and y must hold the same number of samples, not {len(x)} and {len(y)}")
     criterion = criterion_of(y, task, loss)
     of_task: dict[str, Any] = {"task": criterion.task.name, "loss": criterion}
     at, out = hold_out(y if criterion.task.name == "classification" else np.zeros(len(y)), validation, groups, seed)

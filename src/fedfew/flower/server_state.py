@@ -101,7 +101,7 @@ class ServerState:
         """The lines about settings that the simulator prints, too; own: the clients' private states as they begin."""
         config, data, module = self.config, self.data, self.factory()
         found = notes.without_effect(config, self.method, replace(self.state, own=own), module)
-        found += notes.about_losses(config, self.method, config.part)
+        found += [*notes.about_losses(config, self.method, config.part), *notes.about_momentum(config, self.method)]
         if config.freeze == "none":  # else a linear layer is trained alone
             x = torch.zeros(2, *data["shape"], dtype=torch.int64 if data["vocabulary"] else torch.float32)
             with suppress(Exception):  # a model that does not take zeros gets no line

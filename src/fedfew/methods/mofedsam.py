@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,6 +33,17 @@ class MoFedSAM(FedSAM):
     when: ClassVar[str] = "as fedsam, where clients differ or few take part, so that single rounds point in different directions"
     adapted: ClassVar[str] = "the global model after the client's local epochs of sharpness-aware steps with momentum"
     notes: ClassVar[frozenset[str]] = frozenset({"direction"})
+
+    def stable_up_to(self, momentum: float, step: float = 1.0) -> float:
+        """For server momentum m and a server's step: the least lr·steps·curvature at which a quadratic runs away
+        (docs/methods/mofedsam.md)."""
+        past = momentum * (1 - self.beta)
+        return (1 - past) * (1 - momentum) / (past * step) if past else math.inf
+
+    @staticmethod
+    def least_beta(momentum: float, step: float = 1.0) -> float:
+        """The β for which :meth:`stable_up_to` is 1."""
+        return 1 - (1 - momentum) / (momentum * (1 - momentum + step)) if momentum else 0.0
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model, own = super().init(fresh, clients)

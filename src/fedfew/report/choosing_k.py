@@ -19,21 +19,20 @@ BLUE, ORANGE, BLACK, GREY = "#0072B2", "#D55E00", "#222222", "#8c8c8c"
 
 
 def table(advice: Advice, title: str) -> Table:
+    """It fits 80 columns."""
     d = advice.decision
     caption = (
         "Per number of models in use: the best run that uses so many, on samples held out from the clients' training data. "
-        "worse: than the best of all, ± its standard error (paired by client). Costs: of one client in one round with that K."
+        "worse: than the best of all, ± its standard error (paired by client). MB up: of one client in one round with that K."
     )
     score = f"{advice.task.score}, %"
-    columns = ("models in use", "loss", "worse ± SE", score, "trained with", "runs", "MB up", "MB down", "steps")
+    columns = ("models\nin use", "loss", "worse ± SE", score, "trained with", "runs", "MB up")
     shown = empty(title, *columns, caption=caption)
     for at, (count, run) in enumerate(zip(d.counts, d.runs, strict=True)):
-        cells = [f"{d.mean[at]:.4f}", f"{d.worse[at]:.4f} ± {d.error[at]:.4f}", f"{100 * np.nanmean(run.score):.1f}"]
+        cells = [f"{d.mean[at]:.3f}", f"{d.worse[at]:.3f} ± {d.error[at]:.3f}", f"{100 * np.nanmean(run.score):.1f}"]
         cells += [f"K = {run.models}, seed {run.seed}", str(advice.using(count))]
         cost = advice.costs.get(count)
-        cells += (
-            ["–"] * 3 if cost is None else [f"{cost.bytes_up / 1e6:.3g}", f"{cost.bytes_down / 1e6:.3g}", f"{cost.steps:.4g}"]
-        )
+        cells.append("–" if cost is None else f"{cost.bytes_up / 1e6:.3g}")
         shown.add_row(f"[bold]{count}\u00a0←[/bold]" if d.chosen == count else str(count), *cells)
     return shown
 

@@ -52,6 +52,7 @@ def _jsonable(value: Any) -> Any:
 
 def empty(title: str, *columns: str, caption: str | None = None) -> Table:
     """A table in the common style: the first column is text, the others are numbers, apart from those in WORDS."""
+    title = escape(printable(title))
     table = Table(title=title, caption=caption, box=BOX, pad_edge=False, title_justify="left", caption_justify="left")
     for position, column in enumerate(columns):
         table.add_column(

@@ -173,4 +173,7 @@ def _full_memory_in_words(chunk: int, replicas: int) -> Iterator[None]:
 def _listed(on_round: OnRound | Sequence[OnRound] | None) -> Sequence[OnRound]:
     if on_round is None:
         return ()
-    return (on_round,) if callable(on_round) else on_round
+    listed = (on_round,) if callable(on_round) else on_round
+    if not isinstance(listed, Sequence) or not all(map(callable, listed)):
+        raise TypeError(f"on_round must be a function of the progress or a list of functions, not {on_round!r}")
+    return listed

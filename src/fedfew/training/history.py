@@ -61,13 +61,16 @@ class History:
         return list(self._columns)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._columns:
-            raise KeyError(f"the history has no column {name!r}; it has {', '.join(self._columns)}")
-        return np.stack(self._columns[name])
+        return np.stack(self._entries(name))
 
     def last(self, name: str) -> Array:
         """The newest entry of a column."""
-        return self._columns[name][-1]
+        return self._entries(name)[-1]
+
+    def _entries(self, name: str) -> list[Array]:
+        if name not in self._columns:
+            raise KeyError(f"the history has no column {name!r}; it has {', '.join(self._columns)}")
+        return self._columns[name]
 
     def scores(self, which: str) -> Array:
         """``which`` is served, adapted or single: the task's score of every client over rounds [S, M], whatever it is."""

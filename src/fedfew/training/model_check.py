@@ -15,6 +15,7 @@ from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.attention_mask import check_padding
 from fedfew.models.state import replica_state
+from fedfew.tasks import LOSSES, Criterion
 from fedfew.training.replicable import check_replicable
 
 Model = str | ModelFactory | nn.Module
@@ -70,6 +71,27 @@ def check_outputs(module: nn.Module, federation: Federation) -> list[str]:
     if federation.task != "classification" or not probabilities:
         return []
     return [f"model: {name} gives probabilities, but the loss and label priors expect logits: leave out the softmax at its end"]
+
+
+def check_loss(criterion: Criterion, module: nn.Module, federation: Federation) -> None:
+    """Refuse a loss of the user's own that fails, or that no gradient goes through."""
+    if criterion.name in LOSSES:
+        return
+    rows = torch.arange(min(2, len(federation.train.y)))
+    with torch.random.fork_rng(devices=[]):
+        with torch.no_grad():
+            outputs = module.eval()(federation.train.inputs(rows))
+        outputs.requires_grad_()
+        try:
+            losses = criterion.losses(outputs, federation.train.y[rows])
+        except (RuntimeError, TypeError, IndexError) as error:
+            shapes = f"outputs {list(outputs.shape)} and targets {list(federation.train.y[rows].shape)}"
+            raise ValueError(f"loss: {criterion.name} fails on {shapes}: «{error}»") from error
+    if not losses.requires_grad:
+        raise ValueError(
+            f"loss: {criterion.name} has no gradient with respect to the outputs, so nothing could be learned: compute it with "
+            "differentiable operations of torch (no detach, comparison, argmax or numpy)"
+        )
 
 
 def check_head(module: nn.Module, federation: Federation, method: Method) -> None:

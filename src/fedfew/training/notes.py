@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ from fedfew.adapters import TrainedPart
 from fedfew.adapters.frozen import has_frozen_batch_norm
 from fedfew.config import STRONG, TrainConfig
 from fedfew.engines import Engine
-from fedfew.methods import FedBN, FedFew, Method
+from fedfew.methods import FedBN, FedFew, Method, MoFedSAM
 from fedfew.models.split import layer_weights
 from fedfew.models.state import replica_state
 from fedfew.stack import leaves, take, tree_map
@@ -96,6 +98,20 @@ def about_losses(config: TrainConfig, method: Method, part: TrainedPart) -> list
     return [
         f"loss_at is training: with adapters and {config.local_epochs} local epochs the losses of the last epoch hardly differ "
         "between models, and these may not separate. Set loss_at='received'"
+    ]
+
+
+def about_momentum(config: TrainConfig, method: Method) -> list[str]:
+    """A line where the server's momentum adds up what is a mean over past rounds already, so that the model may oscillate."""
+    if config.server_optimizer != "momentum" or not isinstance(method, MoFedSAM):
+        return []
+    most = method.stable_up_to(config.server_momentum, config.server_lr)
+    if most >= 1:
+        return []
+    least = math.ceil(100 * method.least_beta(config.server_momentum, config.server_lr)) / 100
+    return [
+        f"mofedsam: beta is {method.beta:g} with server_momentum {config.server_momentum:g}: the model oscillates where "
+        f"lr · steps · curvature is above {most:.2g}. Set beta to {least:g} or more (docs/methods/mofedsam.md)"
     ]
 
 

@@ -21,6 +21,8 @@ PREFIX = "served_"
 
 def check(metrics: Mapping[str, Metric], history: History) -> None:
     """Refuse names that cannot be columns of the history, and other metrics than a run was started with."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics must be functions by name, {{name: function}}, not {type(metrics).__name__}")
     for name, metric in metrics.items():
         if not name.isidentifier() or name in TAKEN:
             raise ValueError(

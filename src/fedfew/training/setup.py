@@ -75,8 +75,9 @@ class Setup:
         lines += [fewer] if fewer else []
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
         about_outputs = _check(config, chosen, factory, federation, part)
+        model_check.check_loss(criterion, factory(), federation)
         lines += about_outputs if config.loss in ("auto", "cross-entropy") else []
-        lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part)]
+        lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part), *notes.about_momentum(config, chosen)]
         lines += task_settings.notes(federation, criterion, recipe)
         group = distributed.group()
         device = distributed.device_of(group, device_named(config.device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,8 +38,12 @@ class Beginning:
 def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Beginning:
     """What ``start`` means for a run with these settings; identity: all that decides its outcome."""
     if not isinstance(start, Run):
-        models = list(start)
-        return Beginning(f"starts with {_count(models)} given", models=_checked(models, "start is an empty list: it"))
+        listed = isinstance(start, Iterable) and (not isinstance(start, nn.Module) or isinstance(start, nn.ModuleList))
+        models = list(start) if listed else []
+        if not models or not all(isinstance(model, nn.Module) for model in models):
+            wanted = "a run, as fedfew.load(folder), or a list of modules, as [run.model_of(0)]"
+            raise ValueError(f"start must be {wanted}, not {start!r}")
+        return Beginning(f"starts with {_count(models)} given", models=models)
     why_not = _difference(start, identity)
     if why_not is None:
         return _continued(start, identity, config)

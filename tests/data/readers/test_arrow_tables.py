@@ -111,7 +111,13 @@ def test_missing_values_and_texts(tmp_path: Path) -> None:
     [
         ({"image": [1], "kind": [2]}, {}, "no column that is recognised as the label; columns: image, kind"),
         ({"x": [1.0], "label": [2]}, {"label": "kind"}, "no label column 'kind'"),
+        (
+            {"x": [1.0], "label": [2]},
+            {"label": "x,label"},
+            r"no label column 'x,label'.*Several are a list.*--label x --label label",
+        ),
         ({"x": [1.0], "label": [2]}, {"input": "z"}, "no input column 'z'"),
+        ({"x": [1.0], "w": [2.0], "label": [2]}, {"input": "x, w"}, r"Several are a list, input=\['x', 'w'\]"),
         ({"words": ["a"], "label": [2]}, {}, "no column that is recognised as the input"),
         ({"x": [1.0], "s": [["a"]], "label": [2]}, {"input": ["x", "s"]}, "'s' holds neither numbers nor words"),
     ],

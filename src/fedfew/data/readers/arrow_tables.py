@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("label", "labels", "target", "class", "y", "fine_label", "character")
 TEXT_NAMES = ("text", "sentence", "content")
 SPLIT_COLUMN = "split"
+_USE = {"the label": "the label", "the split": "the split", "client or group": "the column of clients or groups"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
     purpose |= dict.fromkeys(targets, "the label")
     if given_split is not None and SPLIT_COLUMN in table.column_names:
         purpose[SPLIT_COLUMN] = "the split"
+    _check_inputs(choice, purpose, file)
     single = _image_or_text_column(table, choice, targets, file)
     chosen = None if single else _feature_columns(table, choice, purpose, file)
     used = (single,) if single else chosen.used if chosen else ()
@@ -142,6 +144,13 @@ def _given_split(table: pa.Table, parts: Sequence[TablePart], choice: ColumnChoi
     return split_codes([part.split for part in parts for _ in range(len(part.table))])
 
 
+def _check_inputs(choice: ColumnChoice, purpose: dict[str, str], file: str) -> None:
+    """No input is what is to be predicted, or what rows are divided by."""
+    for name in [choice.input] if isinstance(choice.input, str) else choice.input or ():
+        if name in purpose:
+            raise DataError(f"{file}: the input column {name!r} is {_USE[purpose[name]]}: leave it out of input=…")
+
+
 def _feature_columns(table: pa.Table, choice: ColumnChoice, purpose: dict[str, str], file: str) -> FeatureColumns:
     named = (choice.input,) if isinstance(choice.input, str) else choice.input
     chosen = table_columns.choose(table, named, purpose, file)
@@ -196,8 +205,19 @@ def _label_columns(there: list[str], choice: ColumnChoice, file: str) -> tuple[s
     if choice.unlabelled and choice.label is None:
         return ()
     if choice.label:
-        raise DataError(f"{file}: {unknown('label column', choice.label[0], there)}. Name one with label=…")
+        name = choice.label[0]
+        hint = _several("label", name, there) or ". Name one with label=…"
+        raise DataError(f"{file}: {unknown('label column', name, there)}{hint}")
     raise DataError(f"{file} has no column that is recognised as the label; columns: {', '.join(there)}. Name one with label=…")
+
+
+def _several(setting: str, name: str, there: list[str]) -> str:
+    """What to write instead of names joined by commas."""
+    names = [word.strip() for word in name.split(",")]
+    if len(names) < 2 or not set(names) <= set(there):
+        return ""
+    flags = " ".join(f"--{setting} {one}" for one in names)
+    return f". Several are a list, {setting}={names}, or the flag several times: {flags}"
 
 
 def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[str, ...], file: str) -> str | None:
@@ -206,7 +226,8 @@ def _image_or_text_column(table: pa.Table, choice: ColumnChoice, targets: tuple[
     if choice.input is not None:
         for name in [choice.input] if isinstance(choice.input, str) else choice.input:
             if name not in there:
-                raise DataError(f"{file} has no input column {name!r}; columns: {', '.join(there)}")
+                known = f"{', '.join(there)}{_several('input', name, there)}"
+                raise DataError(f"{file} has no input column {name!r}; columns: {known}")
     if isinstance(choice.input, tuple):
         return None
     rest = [name for name in there if name not in targets and name not in choice.excluded]
