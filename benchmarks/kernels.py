@@ -23,14 +23,20 @@ from fedfew.engines.stacked.kernels import convolution, launch, windows
 LAYERS: dict[str, tuple[Any, ...]] = {
     "cnn 1": (60, 50, 3, 32, 32, 32, 5, 5, 1, (0, 0), True, False),
     "cnn 2": (60, 50, 32, 14, 14, 64, 5, 5, 1, (0, 0), True, True),
+    "cnn 2, one model": (1, 50, 32, 14, 14, 64, 5, 5, 1, (0, 0), True, True),
     "cnn 2, one client": (3, 50, 32, 14, 14, 64, 5, 5, 1, (0, 0), True, True),
     "resnet 64": (18, 50, 64, 16, 16, 64, 3, 3, 1, (1, 1), False, True),
     "resnet 256": (18, 50, 256, 4, 4, 256, 3, 3, 1, (1, 1), False, True),
     "text 4": (60, 50, 512, 1, 100, 100, 1, 4, 1, (0, 0), False, True),
 }
 STORED = (False, False)  # what comes out: channels last, in float32
-PARTS = ("forward", "weight", "weight_by_sample", "input", "windows_forward", "windows_weight")
-KERNELS = {"input": "input_gradient", "weight_by_sample": "weight_gradient_by_sample", "windows_forward": "forward"}
+PARTS = ("forward", "weight", "weight_by_sample", "weight_by_pixel", "input", "windows_forward", "windows_weight")
+KERNELS = {
+    "input": "input_gradient",
+    "weight_by_sample": "weight_gradient_by_sample",
+    "weight_by_pixel": "weight_gradient_by_pixel",
+    "windows_forward": "forward",
+}
 
 
 def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
@@ -40,6 +46,7 @@ def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
         "forward": ("BK", [16, 32, 64, 128] if channels == 3 else [32, 64, 128], "BM", [32, 64, 128]),
         "weight": ("BQ", [64, 128], "BM", [32, 64, 128]),
         "weight_by_sample": ("BQ", [64, 128, 256], "BT", [32, 64, 128]),
+        "weight_by_pixel": ("BQ", [64, 128, 256], "BM", [32, 64, 128]),
         "input": ("BK", [32, 64], "BM", [64, 128, 256]),
         "windows_forward": ("BK", [16, 32, 64], "BM", [64, 128, 256]),
         "windows_weight": ("", [0], "BM", [32, 64, 128]),
@@ -56,8 +63,10 @@ def parts_of(layer: str, precision: str) -> tuple[str, ...]:
     """Which computations it consists of."""
     *_, filters, height, width, stride, padding, pool, inputs = LAYERS[layer]
     shape = launch.Shape(LAYERS[layer][2], filters, height, width, stride, *padding)
-    prefix = "windows_" if windows.suit(shape, pool, launch.stored(precision)) else ""
-    return (prefix + "forward", *(("weight_by_sample", "input") if inputs else (prefix + "weight",)))
+    dtype = launch.stored(precision)
+    prefix = "windows_" if windows.suit(shape, pool, dtype) else ""
+    weight = "weight_by_pixel" if launch.by_pixel(shape, dtype) else "weight_by_sample"
+    return (prefix + "forward", *((weight, "input") if inputs else (prefix + "weight",)))
 
 
 def data(layer: str, replicas: int | None = None) -> tuple[Tensor, Tensor, Tensor]:

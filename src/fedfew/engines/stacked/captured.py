@@ -39,7 +39,7 @@ class CudaGraphs:
     """Captures work as CUDA graphs, which replay one after the other and so may share their memory."""
 
     def __init__(self) -> None:
-        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(priority=-1)  # before what runs beside it
         self._first: Work | None = None
 
     def __call__(self, work: Work) -> Work:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedfew.engines.stacked.beside import Beside
 
 SEQUENCES = (tuple, list)  # a union of types is made anew wherever it is written
 Kind = Literal["placeholder", "get_attr", "call_function", "output"]  # an argument, a constant, an operation, what is returned
@@ -119,9 +122,14 @@ def _collect(value: Any, found: list[Node]) -> None:
             _collect(part, found)
 
 
+def is_view(node: Node) -> bool:
+    """Is it another view of its first argument, or one of several?"""
+    return node.target in (operator.getitem, torch.ops.aten._unsafe_view.default) or getattr(node.target, "is_view", False)
+
+
 def origin(node: Node) -> Node:
     """What the value is another view of, or one of several views."""
-    while node.target in (operator.getitem, torch.ops.aten._unsafe_view.default) or getattr(node.target, "is_view", False):
+    while is_view(node):
         node = node.args[0]
     return node
 
@@ -137,18 +145,25 @@ def replaced(value: Any, by: dict[Node, Any]) -> Any:
     return value
 
 
-def as_function(graph: Graph, constants: dict[str, Tensor], called: Callable[[Any], Any]) -> Callable[..., Any]:
+def as_function(
+    graph: Graph, constants: dict[str, Tensor], called: Callable[[Any], Any], beside: Beside | None = None
+) -> Callable[..., Any]:
     """The graph as a function in Python of its arguments. It forgets every value after its last use, so that memory is reused.
 
-    called: what is called for an operation.
+    called: what is called for an operation. beside: a second stream for the operations that it takes.
     """
     known: dict[str, Any] = {}
     last: dict[Node, Node] = {}
     for node in graph.nodes:
         last |= dict.fromkeys(nodes_in((node.args, node.kwargs)), node)
-    forgotten: dict[Node, list[str]] = {}
+    forgotten: dict[Node, list[Node]] = {}
     for node, user in last.items():
-        forgotten.setdefault(user, []).append(node.name)
+        forgotten.setdefault(user, []).append(node)
+
+    def constant(value: Any) -> str:
+        name = f"known_{len(known)}"
+        known[name] = value
+        return name
 
     def written(value: Any) -> str:
         if isinstance(value, Node):
@@ -161,23 +176,38 @@ def as_function(graph: Graph, constants: dict[str, Tensor], called: Callable[[An
             return f"{{{', '.join(f'{name!r}: {written(part)}' for name, part in value.items())}}}"
         if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
             return repr(value)
-        name = f"known_{len(known)}"
-        known[name] = value
-        return name
+        return constant(value)
 
-    lines = []
+    def call(node: Node) -> str:
+        if node.target is operator.getitem:
+            return f"{written(node.args[0])}[{written(node.args[1])}]"
+        operation = called(node.target)
+        if beside is not None and node in taken:
+            operation = beside.running(operation)
+        given = [*map(written, node.args), *(f"{name}={written(value)}" for name, value in node.kwargs.items())]
+        return f"{constant(operation)}({', '.join(given)})"
+
+    taken = set() if beside is None else {node for node in graph.nodes if beside.takes(graph, node)}
+    lines: list[str] = []
+    running: Node | None = None  # on the second stream
+    kept: list[Node] = []  # what it reads, to be forgotten when it is done
     for node in graph.nodes:
+        used = nodes_in((node.args, node.kwargs))
+        if beside is not None and running is not None and (node in taken or (running in map(origin, used) and not is_view(node))):
+            lines += [f"{constant(beside.join)}()", *(f"{read.name} = None" for read in kept)]
+            running, kept = None, []
+        if node in taken:
+            running = node
         if node.op == "get_attr":
             lines.append(f"{node.name} = {written(constants[node.target])}")
-        elif node.op == "call_function" and node.target is operator.getitem:
-            lines.append(f"{node.name} = {written(node.args[0])}[{written(node.args[1])}]")
         elif node.op == "call_function":
-            given = [*map(written, node.args), *(f"{name}={written(value)}" for name, value in node.kwargs.items())]
-            lines.append(f"{node.name} = {written(called(node.target))}({', '.join(given)})")
+            lines.append(f"{node.name} = {call(node)}")
         elif node.op == "output":
             lines.append(f"return {written(node.args[0])}")
-        if node in forgotten and node.op != "output":
-            lines.append(f"{' = '.join(forgotten[node])} = None")
+        unused = [] if node.op == "output" else forgotten.get(node, [])
+        reads = [] if running is None else nodes_in((running.args, running.kwargs))
+        kept += [read for read in unused if read in reads]
+        lines += [f"{read.name} = None" for read in unused if read not in reads]
     arguments = ", ".join(node.name for node in graph.nodes if node.op == "placeholder")
     exec(f"def recording({arguments}):\n    " + "\n    ".join(lines), known)
     function: Callable[..., Any] = known["recording"]

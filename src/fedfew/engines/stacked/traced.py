@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedfew.engines import onednn_products
 from fedfew.engines.precision import not_rounded
+from fedfew.engines.stacked.beside import Beside
 from fedfew.engines.stacked.epilogues import fuse_epilogues
 from fedfew.engines.stacked.graph import Graph, Node, as_function
 from fedfew.engines.stacked.in_place import write_in_place
@@ -37,10 +38,11 @@ class Recording:
     def __init__(self, graph: Graph, constants: dict[str, Tensor]) -> None:
         self.graph = graph
         self.constants = constants
+        self.beside: Beside | None = None
 
     @cached_property
     def forward(self) -> Callable[..., Any]:
-        return as_function(self.graph, self.constants, _direct)
+        return as_function(self.graph, self.constants, _direct, self.beside)
 
     def __call__(self, *tensors: Tensor) -> Any:
         return self.forward(*tensors)
@@ -106,6 +108,7 @@ def _replay(recording: Recording, device: torch.device) -> Callable[..., Any]:
             return program
     elif usable(device):
         fuse_epilogues(recording.graph)
+        recording.beside = Beside() if device.type == "cuda" else None
     return recording.forward
 
 

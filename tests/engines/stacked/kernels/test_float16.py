@@ -23,6 +23,7 @@ FIRST = {
     "pooled and padded": (4, 4, 3, 3, 3, 1, (1, 1), True),
     "padded": (3, 4, 3, 3, 3, 1, (1, 1), False),
     "strided": (7, 5, 2, 3, 3, 2, (1, 1), False),
+    "strided, whole reads": (7, 5, 8, 3, 3, 2, (1, 1), False),
     "words": (1, 6, 5, 1, 3, 1, (0, 0), False),
 }
 SHAPES = [
@@ -59,7 +60,7 @@ def two(name, of_x, times):
     in float32: of x if asked for, and of both's filters and biases."""
     height, width, channels, KH, KW, *settings = FIRST[name]
     then = KH // 2 + 1, KW // 2 + 1  # the second one's filters
-    x, w, b, v, c = drawn((2, 3, channels, height, width), (2, 4, channels, KH, KW), (2, 4), (2, 3, 4, *then), (2, 3))
+    x, w, b, v, c = drawn((2, 3, channels, height, width), (2, 8, channels, KH, KW), (2, 8), (2, 3, 8, *then), (2, 3))
     between = convolution(x if of_x else x.detach(), w, b, *settings, "fp16", as_factor=True)
     got = convolution(between, v, c, precision="fp16", from_factor=True)
     assert (between.dtype, got.dtype) == (torch.float16, torch.float32)
@@ -101,7 +102,7 @@ def test_gradients_from_and_to_float32(name, of_x, times):
 @pytest.mark.slow
 def test_two_pooled_convolutions_within_vmap():
     """As the stack calls them: gradients taken within vmap, where autograd might round or convert what goes between."""
-    x, w, b, v, c = (t.detach() for t in drawn((2, 2, 2, 6, 6), (2, 4, 2, 3, 3), (2, 4), (2, 3, 4, 1, 1), (2, 3)))
+    x, w, b, v, c = (t.detach() for t in drawn((2, 2, 2, 6, 6), (2, 8, 2, 3, 3), (2, 8), (2, 3, 8, 1, 1), (2, 3)))
 
     def loss(of, w, b, v, c, x):
         if of is twin:

@@ -99,7 +99,69 @@ def _forward(
     return out, source, x.new_empty((0,) * 5) if seen.data_ptr() == image.data_ptr() else _channels_first(seen)
 
 
-@operation("convolution_backward")
+@operation("pooled_weight_gradient")
+def _of_first_layer(
+    g: Tensor, source: Tensor, x: Tensor, weight: Tensor, stride: int, pad_h: int, pad_w: int, precision: str
+) -> tuple[Tensor, Tensor]:
+    """Gradients of weights and bias from that of the pooled image. In a first layer the gradient before pooling is the largest
+    of all and nothing else needs it: it is never written out."""
+    shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
+    g, source, x = (_channels_last(t) for t in (g, source, x))
+    if windows.suit(shape, True, dtype):
+        return windows.weight_gradient(windows.filled_up(x, dtype), g, source, shape, precision)
+    return launch.weight_gradient_pooled(x, g, source, shape, precision)
+
+
+@operation("convolution_gradient")
+def _as_factors(
+    g: Tensor,
+    source: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    pad_h: int,
+    pad_w: int,
+    pool: bool,
+    bias: bool,
+    precision: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient before pooling as both gradients below read it, the same with the samples last for that of the weights (empty
+    where it reads the first), and the bias's gradient."""
+    shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
+    g, source, image = (_channels_last(t) for t in (g, source, x))
+    with_last = not launch.by_pixel(shape, dtype)
+    last, of_bias = weight.new_empty((0,) * 5), weight.new_empty(1, 0, 0)
+    if pool:
+        g, last, of_bias = unpool(g, source, *shape.out(*image.shape[2:4]), precision, with_last)
+    else:
+        g = scaling.factor(g, dtype, precision)
+        if with_last:
+            last, of_bias = launch.samples_last(g, precision)
+        elif bias:
+            of_bias = g.sum((1, 2, 3), dtype=torch.float32)[None] * scaling.of_products(precision)
+    return _channels_first(g), last, of_bias if bias else weight.new_empty(1, 0, 0)
+
+
+@operation("convolution_input_gradient")
+def _of_input(
+    g: Tensor, x: Tensor, weight: Tensor, stride: int, pad_h: int, pad_w: int, dtype: torch.dtype, precision: str
+) -> Tensor:
+    """Of this type; in float16, as g then is, ``scaling.SCALE`` times as large."""
+    dx = x.new_empty(*x.shape[:2], *x.shape[3:], weight.shape[2], dtype=dtype)
+    launch.input_gradient(_channels_last(g), _channels_last(weight), dx, _shape(weight, stride, pad_h, pad_w), precision)
+    return _channels_first(dx)
+
+
+@operation("convolution_weight_gradient", beside=True)
+def _of_weight(
+    g: Tensor, last: Tensor, x: Tensor, weight: Tensor, stride: int, pad_h: int, pad_w: int, precision: str
+) -> Tensor:
+    shape, image = _shape(weight, stride, pad_h, pad_w), _channels_last(x)
+    if last.numel():
+        return launch.weight_gradient(image, last, shape, precision)
+    return launch.weight_gradient_by_pixel(image, _channels_last(g), shape, precision)
+
+
 def _backward(
     g: Tensor,
     source: Tensor,
@@ -116,26 +178,15 @@ def _backward(
     """Gradients with respect to the inputs (of type ``inputs``; empty for None), weights and bias (empty unless ``bias``). The
     last two are in parts, to be summed over their first axis; the weights' is channels last. x is as the kernels read it. With
     "fp16" a gradient in float16, g or that of the inputs, is ``scaling.SCALE`` times as large."""
-    shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
-    size = *x.shape[:2], *x.shape[3:], weight.shape[2]
-    dx, none = x.new_empty((0,) * 5 if inputs is None else size, dtype=inputs), weight.new_empty(1, 0, 0)
-    g, source, x, filters = (_channels_last(t) for t in (g, source, x, weight))
-    if windows.suit(shape, pool, dtype):
-        x = windows.filled_up(x, dtype)
-    if pool and inputs is None:  # the first layer: its gradient before pooling is the largest of all and is never written out
-        if windows.suit(shape, pool, dtype):
-            dw, of_bias = windows.weight_gradient(x, g, source, shape, precision)
-        else:
-            dw, of_bias = launch.weight_gradient_pooled(x, g, source, shape, precision)
-        return _channels_first(dx), dw, of_bias if bias else none
-    if pool:
-        g, last, db = unpool(g, source, *shape.out(*x.shape[2:4]), precision)
-    else:
-        g = scaling.factor(g, dtype, precision)
-        last, db = launch.samples_last(g, precision)
+    settings, dx = (stride, pad_h, pad_w), x.new_empty((0,) * 5)
+    if pool and inputs is None:
+        dw, of_bias = _of_first_layer(g, source, x, weight, *settings, precision)
+        return dx, dw, of_bias if bias else weight.new_empty(1, 0, 0)
+    g, last, of_bias = _as_factors(g, source, x, weight, *settings, pool, bias, precision)
+    dw = _of_weight(g, last, x, weight, *settings, precision)  # before the other: in a recording it runs beside what comes next
     if inputs is not None:
-        launch.input_gradient(g, filters, dx, shape, precision)
-    return _channels_first(dx), launch.weight_gradient(x, last, shape, precision), db if bias else none
+        dx = _of_input(g, x, weight, *settings, inputs, precision)
+    return dx, dw, of_bias
 
 
 class _Convolution(torch.autograd.Function):

@@ -64,6 +64,8 @@ def tiles(part: str, channels: int, filters: int, width: int, pool: bool, halved
         return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
     if part == "windows_weight":
         return {"BM": 32, "BN": BN, "num_warps": 4, "num_stages": 4}
+    if part == "weight_by_pixel":
+        return {"BM": 64, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 3}
     if part == "weight_by_sample":
         return {"BT": 64 if halved else 32, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 2}
     return {"BM": 64 if halved else 128, "BN": BN, "BK": 64 if halved else 32, "num_warps": 4, "num_stages": 3}
@@ -136,6 +138,26 @@ def weight_gradient(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tenso
         *shape.constants()[:5], PRECISION=INPUT_PRECISION[precision], OF_PRODUCTS=scaling.of_products(precision), **tile,
     )  # fmt: skip
     return dw.view(count, R, shape.filters, shape.height, shape.width, shape.channels)
+
+
+def by_pixel(shape: Shape, dtype: torch.dtype) -> bool:
+    """Is the weights' gradient summed over samples and pixels as they lie? Tensor cores turn factors of 16 bits themselves."""
+    return dtype.itemsize == 2 and shape.channels * dtype.itemsize % ALIGNED == 0
+
+
+def weight_gradient_by_pixel(x: Tensor, g: Tensor, shape: Shape, precision: str) -> Tensor:
+    """The same as :func:`weight_gradient` from g [R, B, OH, OW, N]."""
+    R, B, H, W, C = x.shape
+    OH, OW, N = g.shape[2:]
+    tile = tiles("weight_by_pixel", C, N, shape.width, False, True)
+    programs = -(-shape.size // tile["BQ"]) * -(-N // tile["BN"])
+    count, per_split = splits(B * OH * OW, 256, programs * R, tile["BM"])
+    dw = torch.empty(count, R, N, shape.size, device=g.device)
+    start(
+        triton_convolution.weight_gradient_by_pixel, (programs, count, R),
+        x, g, dw, B, per_split, H, W, OH, OW, *shape.constants(), OF_PRODUCTS=scaling.of_products(precision), **tile,
+    )  # fmt: skip
+    return dw.view(count, R, N, shape.height, shape.width, C)
 
 
 def samples_last(g: Tensor, precision: str) -> tuple[Tensor, Tensor]:

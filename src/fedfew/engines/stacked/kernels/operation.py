@@ -17,12 +17,14 @@ from torch.utils import _pytree as pytree
 from fedfew.engines.stacked.kernels.compiling import compiled_in_place
 
 _library = torch.library.Library("fedfew", "FRAGMENT")
+BESIDE: set[Any] = set()
+"""The operations whose results are needed late, and which a GPU may compute beside those that come next."""
 
 
-def operation(name: str, mutates: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Any]:
+def operation(name: str, mutates: tuple[str, ...] = (), beside: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """``torch.ops.fedfew.<name>`` from a function of tensors and plain values, which writes into the arguments named. It has no
-    gradient. Where its kernels are only compiled, it returns zeros: what lies in new memory might be no valid positions for
-    another operation that takes them as such."""
+    gradient. beside: it is one of BESIDE. Where its kernels are only compiled, it returns zeros: what lies in new memory might be
+    no valid positions for another operation that takes them as such."""
 
     def made(function: Callable[..., Any]) -> Any:
         places = [at for at, parameter in enumerate(inspect.signature(function).parameters) if parameter in mutates]
@@ -40,7 +42,10 @@ def operation(name: str, mutates: tuple[str, ...] = ()) -> Callable[[Callable[..
 
         _library.define(name + torch.library.infer_schema(function, mutates_args=mutates))
         _library.impl(name, implementation, "CompositeExplicitAutograd")
-        return getattr(torch.ops.fedfew, name).default
+        overload = getattr(torch.ops.fedfew, name).default
+        if beside:
+            BESIDE.add(overload)
+        return overload
 
     return made
 

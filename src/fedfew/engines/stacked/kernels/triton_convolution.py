@@ -151,6 +151,45 @@ def weight_gradient(
         tl.store(out_bias + place * N + n, times(tl.sum(values, 0), OF_SUMS), mask=n < N)
 
 
+@triton.jit(do_not_specialize=["B", "per_split"])
+def weight_gradient_by_pixel(
+    x, g, out,
+    B, per_split,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, OF_PRODUCTS: tl.constexpr,
+):  # fmt: skip
+    """out[splits, R, N, KH·KW·C]: sums over ``per_split`` pixels of g[R, B, OH, OW, N] each, where factors take 16 bits."""
+    Q: tl.constexpr = KH * KW * C
+    TILES: tl.constexpr = (Q + BQ - 1) // BQ
+    r = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    q = (tl.program_id(0) % TILES) * BQ + tl.arange(0, BQ)
+    n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
+    kh, j = q // (KW * C), q % (KW * C)
+    total = B * OH * OW
+    x += r * B * H * W * C
+    g += r * total * N
+    begin = split * per_split
+    end = tl.minimum(begin + per_split, total)
+    acc = tl.zeros((BN, BQ), tl.float32)
+    for first in range(begin, end, BM):
+        m = first + tl.arange(0, BM)
+        ok = m < end
+        b, oh, ow = m // (OH * OW), (m // OW) % OH, m % OW
+        row, column = oh * STRIDE - PAD_H, ow * STRIDE - PAD_W
+        valid = ok[:, None] & (q < Q)[None, :]
+        if PAD_H + PAD_W > 0:
+            high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
+            valid = valid & (high >= 0) & (high < H) & (across >= 0) & (across < W)
+        patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
+        value = tl.load(g + m[:, None] * N + n[None, :], mask=ok[:, None] & (n < N)[None, :], other=0.0)
+        acc = tl.dot(tl.trans(value), patch, acc)
+    place = (split * tl.num_programs(2) + r) * N + n
+    tl.store(out + place[:, None] * Q + q[None, :], times(acc, OF_PRODUCTS), mask=(n < N)[:, None] & (q < Q)[None, :])
+
+
 @triton.jit
 def samples_last(
     x, out, sums, B,

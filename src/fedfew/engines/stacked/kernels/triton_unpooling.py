@@ -1,4 +1,4 @@
-"""Back through ReLU and 2×2 pooling in Triton, for both kernels that read the gradient there, each in its own layout."""
+"""Back through ReLU and 2×2 pooling in Triton, in the layouts of the kernels that read the gradient there."""
 
 from __future__ import annotations
 
@@ -37,4 +37,33 @@ def unpool(
             here = tl.where(which == sub, value, 0.0)
             tl.store(out + (image * (CH * CW) + place) * N + n[None, :], here, mask=inside)
             tl.store(last + (((r * N + n) * (CH * CW) + place) * S)[:, None] + b[None, :], tl.trans(here), mask=filled)
+    tl.store(sums + (tl.program_id(0) * tl.num_programs(2) + r) * N + n, times(summed, OF_SUMS), mask=n < N)
+
+
+@triton.jit(do_not_specialize=["B"])
+def unpool_channels_last(
+    g, source, out, sums, B, per_pixel, per_filter,
+    OW: tl.constexpr, PIXELS: tl.constexpr, CH: tl.constexpr, CW: tl.constexpr, N: tl.constexpr,
+    SAMPLES: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, SCALE: tl.constexpr, OF_SUMS: tl.constexpr,
+):  # fmt: skip
+    """The same without ``last``, and with sums[B / SAMPLES, R, N]. One program for SAMPLES samples and BN filters: all pixels of
+    a sample lie together in g, whichever way round."""
+    r = tl.program_id(2).to(tl.int64)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    begin = tl.program_id(0) * SAMPLES
+    summed = tl.zeros((BN,), tl.float32)
+    for b in range(begin, tl.minimum(begin + SAMPLES, B)):
+        image = r * B + b
+        for first in range(0, PIXELS, BP):
+            pixel = first + tl.arange(0, BP)
+            inside = (pixel < PIXELS)[:, None] & (n < N)[None, :]
+            at = image * (PIXELS * N)
+            value = tl.load(g + at + (pixel * per_pixel)[:, None] + (n * per_filter)[None, :], mask=inside, other=0.0)
+            which = tl.load(source + at + pixel[:, None] * N + n[None, :], mask=inside, other=4)
+            summed += tl.sum(tl.where(which == 4, 0.0, value.to(tl.float32)), 0)
+            value = times(value, SCALE)
+            corner = image * (CH * CW) + pixel // OW * (2 * CW) + pixel % OW * 2
+            for sub in tl.static_range(4):
+                here = tl.where(which == sub, value, 0.0)
+                tl.store(out + ((corner + sub // 2 * CW + sub % 2) * N)[:, None] + n[None, :], here, mask=inside)
     tl.store(sums + (tl.program_id(0) * tl.num_programs(2) + r) * N + n, times(summed, OF_SUMS), mask=n < N)
