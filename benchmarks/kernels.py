@@ -43,19 +43,21 @@ def candidates(part: str, layer: str) -> Iterator[dict[str, int]]:
     _, _, channels, _, _, filters, *_ = LAYERS[layer]
     columns = channels if part == "input" else filters
     name, inner, rows_name, rows = {
-        "forward": ("BK", [16, 32, 64, 128] if channels == 3 else [32, 64, 128], "BM", [32, 64, 128]),
-        "weight": ("BQ", [64, 128], "BM", [32, 64, 128]),
-        "weight_by_sample": ("BQ", [64, 128, 256], "BT", [32, 64, 128]),
+        "forward": ("BK", [16, 32] if channels == 3 else [32, 64], "BM", [32, 64, 128]),
+        "weight": ("BQ", [64, 128], "BM", [32, 64]),
+        "weight_by_sample": ("BQ", [64, 128], "BT", [32, 64]),
         "weight_by_pixel": ("BQ", [64, 128, 256], "BM", [32, 64, 128]),
         "input": ("BK", [32, 64], "BM", [64, 128, 256]),
-        "windows_forward": ("BK", [16, 32, 64], "BM", [64, 128, 256]),
-        "windows_weight": ("", [0], "BM", [32, 64, 128]),
+        "windows_forward": ("BK", [16, 32, 64], "BM", [64, 128]),
+        "windows_weight": ("", [0], "BM", [32]),
     }[part]
     across = [32] if columns <= 32 else [64, 128] if columns > 64 else [64]
     for rows_block, BN, inner_block, (warps, stages) in itertools.product(
-        rows, across, inner, [(4, 1), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (8, 3)]
+        rows, across, inner, [(4, 1), (4, 2), (4, 3), (4, 4), (8, 2), (8, 3)]
     ):
         blocks = {rows_name: rows_block, "BN": BN} | ({name: inner_block} if name else {})
+        if part == "input":
+            blocks["ROWS"] = max(1, 64 // BN)
         yield blocks | {"num_warps": warps, "num_stages": stages}
 
 
@@ -135,12 +137,13 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--layers", nargs="*", default=list(LAYERS))
+    parser.add_argument("--parts", nargs="*", default=PARTS)
     parser.add_argument("--processes", type=int, default=14)
     options = parser.parse_args()
     jobs = [
         (layer, part, tile, options.precision)
         for layer in options.layers
-        for part in PARTS
+        for part in options.parts
         if part in parts_of(layer, options.precision)
         for tile in candidates(part, layer)
     ]
@@ -158,7 +161,7 @@ def main() -> None:
             except Exception as error:
                 print(layer, part, tile, type(error).__name__)
         times.sort(key=lambda pair: pair[0])
-        for milliseconds, tile in times[:4]:
+        for milliseconds, tile in times[:5]:
             rate = flops(layer, part, LAYERS[layer][0]) / milliseconds / 1e9
             print(f"{layer:<18} {part:<16} {milliseconds:8.4f} ms {rate:7.1f} TFLOP/s  {tile}", flush=True)
         results += [{"layer": layer, "part": part, "ms": ms, **tile} for ms, tile in times]

@@ -1,7 +1,7 @@
 """Operations of a recording that run beside those after them, on a second stream of the GPU.
 
-The gradient of a convolution's weights is not needed before the end of a step. While it is computed the way back goes on: what one
-kernel leaves idle when its last programs end, or when few clients are left in their epoch, the other takes.
+The gradient of a convolution's weights is not needed before the end of a step. While it is computed the way back goes on: what
+one kernel leaves idle when its last programs end, or when few clients are left in their epoch, the other takes.
 """
 
 from __future__ import annotations

@@ -153,9 +153,7 @@ def _of_input(
 
 
 @operation("convolution_weight_gradient", beside=True)
-def _of_weight(
-    g: Tensor, last: Tensor, x: Tensor, weight: Tensor, stride: int, pad_h: int, pad_w: int, precision: str
-) -> Tensor:
+def _of_weight(g: Tensor, last: Tensor, x: Tensor, weight: Tensor, stride: int, pad_h: int, pad_w: int, precision: str) -> Tensor:
     shape, image = _shape(weight, stride, pad_h, pad_w), _channels_last(x)
     if last.numel():
         return launch.weight_gradient(image, last, shape, precision)

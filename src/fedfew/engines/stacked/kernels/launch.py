@@ -59,16 +59,16 @@ def tiles(part: str, channels: int, filters: int, width: int, pool: bool, halved
             return {"BM": 64, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 3}
         return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 8 if pool else 4, "num_stages": 3}
     if part == "windows_forward":
-        return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 4}
+        return {"BM": 128, "BN": BN, "BK": 16, "num_warps": 4, "num_stages": 3}
     if part == "weight":
         return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
     if part == "windows_weight":
         return {"BM": 32, "BN": BN, "num_warps": 4, "num_stages": 4}
     if part == "weight_by_pixel":
-        return {"BM": 64, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 3}
+        return {"BM": 64, "BN": BN, "BQ": 64, "num_warps": 4, "num_stages": 3}
     if part == "weight_by_sample":
         return {"BT": 64 if halved else 32, "BN": BN, "BQ": 128, "num_warps": 4, "num_stages": 2}
-    return {"BM": 64 if halved else 128, "BN": BN, "BK": 64 if halved else 32, "num_warps": 4, "num_stages": 3}
+    return {"BM": 128, "BN": BN, "BK": 64 if halved else 32, "ROWS": 64 // BN, "num_warps": 4, "num_stages": 3}
 
 
 def layout(image: Tensor) -> tuple[int, int]:
@@ -206,7 +206,10 @@ def input_gradient(g: Tensor, filters: Tensor, out: Tensor, shape: Shape, precis
     R, B, H, W, C = out.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("input", C, N, shape.width, False, g.dtype.itemsize == 2)
-    grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * H * shape.stride, R)
+    if shape.stride > 1:
+        tile["ROWS"] = 1
+    lines = -(-H // tile["ROWS"]) * shape.stride
+    grid = (-(-(-(-W // shape.stride) * B) // tile["BM"]), -(-C // tile["BN"]) * lines, R)
     turned = _samples_last(filters.contiguous(), C, S=N, dtype=g.dtype)
     start(
         triton_convolution.input_gradient, grid,

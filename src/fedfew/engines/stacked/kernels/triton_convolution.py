@@ -261,19 +261,22 @@ def input_gradient(
     B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, ROWS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, OF_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
     """out[R, B, H, W, C] from g[R, B, OH, OW, N] and weights [R, C, KH, KW, N].
 
-    A program works on one row of the image and on columns of one remainder modulo the stride, sorted by column and then by
-    sample, so that whole tiles agree on which taps of the filter reach the output, and no others are visited.
+    A program works on ROWS rows of the image (one, unless the stride is 1) and on columns of one remainder modulo the stride,
+    sorted by column and then by sample, so that whole tiles agree on which taps of the filter reach the output, and no others are
+    visited. Rows share what they read of g; where a filter does not reach all of them, it is zero for the others. The product's
+    rows are ROWS × BN channels, of which Hopper's tensor cores take 64.
     """
     r = tl.program_id(2).to(tl.int64)
     TILES: tl.constexpr = (C + BN - 1) // BN
-    n = (tl.program_id(1) % TILES) * BN + tl.arange(0, BN)
+    i = tl.arange(0, ROWS * BN)
+    n, below = (tl.program_id(1) % TILES) * BN + i % BN, i // BN
     line = tl.program_id(1) // TILES
-    ih, remainder = line // STRIDE, line % STRIDE
+    ih, remainder = line // STRIDE * ROWS, line % STRIDE
     columns = (W - remainder + STRIDE - 1) // STRIDE
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     ok = m < columns * B
@@ -282,7 +285,7 @@ def input_gradient(
     leftmost = (tl.program_id(0) * BM // B) * STRIDE + remainder + PAD_W
     rightmost = (tl.minimum(tl.program_id(0) * BM + BM, columns * B) - 1) // B * STRIDE + remainder + PAD_W
     top = ih + PAD_H
-    low_h = tl.maximum(0, top - STRIDE * (OH - 1))
+    low_h = tl.maximum(1 - ROWS, top - STRIDE * (OH - 1))
     low_h += (top - low_h) % STRIDE
     taps_h = tl.maximum(0, (tl.minimum(KH - 1, top) - low_h + STRIDE) // STRIDE)
     low_w = tl.maximum(0, leftmost - STRIDE * (OW - 1))
@@ -291,18 +294,19 @@ def input_gradient(
     STEPS: tl.constexpr = (N + BK - 1) // BK
     g += r * B * OH * OW * N
     weight += r * N * KH * KW * C
-    acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.zeros((ROWS * BN, BM), tl.float32)
     for step in range(taps_h * taps_w * STEPS):
         o = (step % STEPS) * BK + tl.arange(0, BK)
         tap = step // STEPS
-        kh, kw = low_h + tap // taps_w * STRIDE, low_w + tap % taps_w * STRIDE
-        oh, ow = (top - kh) // STRIDE, (iw + PAD_W - kw) // STRIDE
+        first, kw = low_h + tap // taps_w * STRIDE, low_w + tap % taps_w * STRIDE  # of the first row's filters
+        oh, ow, kh = (top - first) // STRIDE, (iw + PAD_W - kw) // STRIDE, first + below
         reaches = ok & (iw + PAD_W >= kw) & (ow < OW)
         at = (((b * OH + oh) * OW + ow) * N)[:, None] + o[None, :]
         value = tl.load(g + at, mask=reaches[:, None] & (o < N)[None, :], other=0.0)
+        there = (n < C) & (kh >= 0) & (kh < KH)
         w = tl.load(
-            weight + ((n * KH + kh) * KW + kw)[None, :] * N + o[:, None], mask=(o < N)[:, None] & (n < C)[None, :], other=0.0
+            weight + (((n * KH + kh) * KW + kw) * N)[:, None] + o[None, :], mask=there[:, None] & (o < N)[None, :], other=0.0
         )
-        acc = dot(value, w, acc, PRECISION)
-    at = r * B * H * W * C + (((b * H + ih) * W + iw) * C)[:, None] + n[None, :]
-    tl.store(out + at, times(acc, OF_PRODUCTS), mask=ok[:, None] & (n < C)[None, :])
+        acc = dot(w.to(value.dtype), tl.trans(value), acc, PRECISION)
+    at = r * B * H * W * C + ((b * H + ih) * W + iw)[None, :] * C + (below * (W * C) + n)[:, None]
+    tl.store(out + at, times(acc, OF_PRODUCTS), mask=ok[None, :] & ((n < C) & (ih + below < H))[:, None])

@@ -40,11 +40,11 @@ def in_windows(
 
 
 @triton.jit
-def _window(x, b, oh, ow, q, ok, H, W, C: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr):
-    """Numbers q of the windows of pooled pixels (oh, ow) of images b: [pixels, q]."""
+def _windows(b, oh, ow, q, H, W, C: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr):
+    """Where numbers q of the windows of pooled pixels (oh, ow) of images b lie: [pixels, q]."""
     corner = ((b * H + oh * (2 * STRIDE)) * W + ow * (2 * STRIDE)) * C
     within = q // (WIDTH * C) * (W * C) + q % (WIDTH * C)
-    return tl.load(x + corner[:, None] + within[None, :], mask=ok[:, None] & (q < HEIGHT * WIDTH * C)[None, :], other=0.0)
+    return corner[:, None] + within[None, :]
 
 
 @triton.jit
@@ -77,7 +77,9 @@ def forward(
     acc = tl.zeros((BM, 4 * BN), tl.float32)
     for first in range(0, Q, BK):
         q = first + tl.arange(0, BK)
-        window = _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE)
+        # windows overlap, but copies of 16 bytes go past the L1 cache: 8 are said to lie together
+        at = tl.max_contiguous(x + _windows(b, oh, ow, q, H, W, C, WIDTH, STRIDE), [1, 4])
+        window = tl.load(at, mask=ok[:, None] & (q < Q)[None, :], other=0.0)
         w = tl.load(filters + (of_window * Q)[None, :] + q[:, None], mask=(q < Q)[:, None] & there[None, :], other=0.0)
         acc = dot(window, w, acc, PRECISION)
     acc = tl.reshape(acc, (BM, 4, BN))
@@ -132,9 +134,11 @@ def weight_gradient(
         value = times(value, SCALE)
         spread = tl.where(which[:, None, :] == place, value[:, None, :], 0.0).to(x.dtype.element_ty)
         spread = tl.trans(tl.reshape(spread, (BM, 4 * BN)))
-        acc = dot(spread, _window(x, b, oh, ow, q, ok, H, W, C, HEIGHT, WIDTH, STRIDE), acc, PRECISION)
+        at = x + _windows(b, oh, ow, q, H, W, C, WIDTH, STRIDE)
+        acc = dot(spread, tl.load(at, mask=ok[:, None] & (q < Q)[None, :], other=0.0), acc, PRECISION)
         if REST:
-            rest = dot(spread, _window(x, b, oh, ow, of_rest, ok, H, W, C, HEIGHT, WIDTH, STRIDE), rest, PRECISION)
+            at = x + _windows(b, oh, ow, of_rest, H, W, C, WIDTH, STRIDE)
+            rest = dot(spread, tl.load(at, mask=ok[:, None] & (of_rest < Q)[None, :], other=0.0), rest, PRECISION)
     column = tl.arange(0, 4 * BN)
     there = (tl.program_id(0) * BN + column % BN < N)[:, None]
     replica = split * tl.num_programs(2) + r

@@ -8,7 +8,6 @@ from torch import Tensor
 from fedfew.engines.stacked.kernels import launch, scaling, triton_unpooling
 from fedfew.engines.stacked.kernels.compiling import start
 
-
 SAMPLES = 8  # that a program takes, of channels last alone
 
 
