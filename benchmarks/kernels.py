@@ -66,9 +66,10 @@ def parts_of(layer: str, precision: str) -> tuple[str, ...]:
     *_, filters, height, width, stride, padding, pool, inputs = LAYERS[layer]
     shape = launch.Shape(LAYERS[layer][2], filters, height, width, stride, *padding)
     dtype = launch.stored(precision)
-    prefix = "windows_" if windows.suit(shape, pool, dtype) else ""
-    weight = "weight_by_pixel" if launch.by_pixel(shape, dtype) else "weight_by_sample"
-    return (prefix + "forward", *((weight, "input") if inputs else (prefix + "weight",)))
+    forward = "windows_forward" if windows.suit(shape, pool, precision) else "forward"
+    if inputs:
+        return forward, "weight_by_pixel" if launch.by_pixel(shape, dtype) else "weight_by_sample", "input"
+    return forward, "windows_weight" if forward == "windows_forward" and windows.suit_gradient(dtype) else "weight"
 
 
 def data(layer: str, replicas: int | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -81,8 +81,8 @@ def image_layout(module: nn.Module) -> tuple[int, torch.dtype]:
 
     filters, channels, height, width = first.weight.shape
     shape = launch.Shape(channels, filters, height, width, first.stride, *first.padding)
-    dtype = launch.stored(first.precision)
-    return (windows.CHANNELS, dtype) if windows.suit(shape, first.pool, dtype) else (1, torch.float32)
+    suits = windows.suit(shape, first.pool, first.precision)
+    return (windows.CHANNELS, launch.stored(first.precision)) if suits else (1, torch.float32)
 
 
 def make_fused(module: nn.Module, precision: Precision) -> nn.Module:

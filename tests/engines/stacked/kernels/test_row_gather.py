@@ -76,7 +76,8 @@ def test_only_what_lies_in_memory_fills_channels_up():
 def test_images_are_filled_up_for_the_kernels_alone():
     plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     assert image_layout(plain) == (1, torch.float32)
-    assert image_layout(make_fused(copy.deepcopy(plain), "tf32")) == (1, torch.float32)
+    assert image_layout(make_fused(copy.deepcopy(plain), "fp32")) == (1, torch.float32)
+    assert image_layout(make_fused(copy.deepcopy(plain), "tf32")) == (4, torch.float32)
     assert image_layout(make_fused(copy.deepcopy(plain), "bf16")) == (4, torch.bfloat16)
     assert image_layout(make_fused(plain, "fp16")) == (4, torch.float16)
 

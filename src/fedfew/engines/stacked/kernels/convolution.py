@@ -90,9 +90,9 @@ def _forward(
     out, source = _out(x, shape, pool, channels_first, dtype if as_factor else torch.float32)
     tensors = _channels_last(weight), bias, _channels_last(out), _channels_last(source), shape
     image = _channels_last(x)
-    if windows.suit(shape, pool, dtype):
+    if windows.suit(shape, pool, precision):
         seen = windows.filled_up(image, dtype)
-        windows.forward(seen, *tensors)
+        windows.forward(seen, *tensors, precision)
     else:
         seen = launch.factor(image, precision)
         launch.forward(seen, *tensors, pool, precision)
@@ -107,8 +107,10 @@ def _of_first_layer(
     of all and nothing else needs it: it is never written out."""
     shape, dtype = _shape(weight, stride, pad_h, pad_w), launch.stored(precision)
     g, source, x = (_channels_last(t) for t in (g, source, x))
-    if windows.suit(shape, True, dtype):
-        return windows.weight_gradient(windows.filled_up(x, dtype), g, source, shape, precision)
+    if windows.suit(shape, True, precision):
+        x = windows.filled_up(x, dtype)
+        if windows.suit_gradient(dtype):
+            return windows.weight_gradient(x, g, source, shape, precision)
     return launch.weight_gradient_pooled(x, g, source, shape, precision)
 
 

@@ -105,18 +105,18 @@ def forward(
 
 def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, precision: str) -> tuple[Tensor, Tensor]:
     """Gradients of filters and bias from that of the pooled image, without writing out the one before pooling: each in parts, to
-    be summed over their first axis. x is a factor."""
+    be summed over their first axis. x is a factor, which may be filled up with channels of zeros."""
     g = g.contiguous()
     scale, of_sums = scaling.of_incoming(g, precision)
     R, B, H, W, C = x.shape
     OH, OW, N = g.shape[2:]
     tile = tiles("weight", C, N, shape.width, True)
-    programs = -(-shape.size // tile["BQ"]) * -(-N // tile["BN"])
+    programs = -(-shape.height * shape.width * C // tile["BQ"]) * -(-N // tile["BN"])
     count, per_split = splits(B * OH * OW, 256, programs * R, tile["BM"])
     dw, db = (torch.empty(count, R, N, *of, device=g.device) for of in ((shape.size,), ()))
     start(
         triton_convolution.weight_gradient, (programs, count, R),
-        x, g, source, dw, db, B, per_split, H, W, OH, OW, *shape.constants(), PRECISION=INPUT_PRECISION[precision],
+        x, g, source, dw, db, B, per_split, H, W, OH, OW, C, *shape.constants(), PRECISION=INPUT_PRECISION[precision],
         SCALE=scale, OF_SUMS=of_sums, OF_PRODUCTS=scaling.of_products(precision), **tile,
     )  # fmt: skip
     return dw.view(count, R, N, shape.height, shape.width, shape.channels), db

@@ -60,7 +60,7 @@ def forward(
     B, per_pixel, per_filter,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, N: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    TOGETHER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As :func:`triton_convolution.forward` with POOL, from filters[R, 4, N, HEIGHT, WIDTH, C] in windows."""
     r = tl.program_id(2).to(tl.int64)
@@ -77,8 +77,8 @@ def forward(
     acc = tl.zeros((BM, 4 * BN), tl.float32)
     for first in range(0, Q, BK):
         q = first + tl.arange(0, BK)
-        # windows overlap, but copies of 16 bytes go past the L1 cache: 8 are said to lie together
-        at = tl.max_contiguous(x + _windows(b, oh, ow, q, H, W, C, WIDTH, STRIDE), [1, 4])
+        # windows overlap, but copies of 16 bytes go past the L1 cache: of 8 bytes it is said that they lie together
+        at = tl.max_contiguous(x + _windows(b, oh, ow, q, H, W, C, WIDTH, STRIDE), [1, TOGETHER])
         window = tl.load(at, mask=ok[:, None] & (q < Q)[None, :], other=0.0)
         w = tl.load(filters + (of_window * Q)[None, :] + q[:, None], mask=(q < Q)[:, None] & there[None, :], other=0.0)
         acc = dot(window, w, acc, PRECISION)

@@ -14,9 +14,14 @@ CHANNELS = 4  # those of an image are filled up to
 BLOCK = 1024
 
 
-def suit(shape: launch.Shape, pool: bool, dtype: torch.dtype) -> bool:
-    """Are these kernels the faster ones? Of float32 the tensor cores take no factor that has to be turned."""
-    return pool and dtype.itemsize == 2 and shape.channels <= CHANNELS and not (shape.pad_h or shape.pad_w)
+def suit(shape: launch.Shape, pool: bool, precision: str) -> bool:
+    """Are images to be filled up, and is the forward kernel the faster one? In fp32 each of its products is three."""
+    return pool and precision != "fp32" and shape.channels <= CHANNELS and not (shape.pad_h or shape.pad_w)
+
+
+def suit_gradient(dtype: torch.dtype) -> bool:
+    """That of the weights, too? Of float32 the tensor cores take no factor that has to be turned."""
+    return dtype.itemsize == 2
 
 
 def filled_up(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -34,7 +39,9 @@ def filled_up(x: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def forward(x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source: Tensor, shape: launch.Shape) -> None:
+def forward(
+    x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source: Tensor, shape: launch.Shape, precision: str
+) -> None:
     """As :func:`launch.forward`; x is filled up."""
     R, B, H, W, _ = x.shape
     OH, OW, N = out.shape[2:]
@@ -51,7 +58,7 @@ def forward(x: Tensor, filters: Tensor, bias: Tensor | None, out: Tensor, source
         triton_windows.forward, grid,
         x, turned, turned if bias is None else bias.contiguous(), out, source,
         B, *launch.layout(out), H, W, OH, OW, CHANNELS, N, height, width, shape.stride,
-        BIAS=bias is not None, PRECISION="ieee", **tile,
+        BIAS=bias is not None, TOGETHER=8 // x.itemsize, PRECISION=launch.INPUT_PRECISION[precision], **tile,
     )  # fmt: skip
 
 
