@@ -71,8 +71,10 @@ class FusedMaxOverTime(MaxOverTime):
     def forward(self, vectors: Tensor) -> Tensor:
         from fedfew.engines.stacked.kernels.max_over_time import max_over_time
 
-        largest = max_over_time(vectors[None], [layer.weight[None] for layer in self], self.precision)
-        return largest.squeeze(0) + torch.cat([layer.bias for layer in self])
+        layers = [layer for layer in self if isinstance(layer, nn.Conv1d)]  # all of them, and all have a bias
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        largest = max_over_time(vectors[None], [layer.weight[None] for layer in layers], self.precision)
+        return largest.squeeze(0) + torch.cat(biases)
 
 
 PLAIN_ORDER = (nn.Sequential, FusedSequential)  # types of modules whose layers are called in their order

@@ -66,7 +66,7 @@ def _forward(x: Tensor, weights: list[Tensor], precision: str) -> tuple[Tensor, 
     largest = torch.empty(R, B, N, device=x.device)
     index = torch.empty(R, B, N, dtype=torch.int32, device=x.device)
     start(
-        triton_max_over_time.largest_of_texts, (-(-N // 128), B, R),
+        triton_max_over_time.largest_of_texts, (B, -(-N // 128), R),
         value, place, largest, index, B, count, T, N, TOUCHED=touched, BM=tile["BM"], BLOCK=128, num_warps=4,
     )  # fmt: skip
     return largest, index, x.new_empty((0,) * 4) if seen.data_ptr() == x.data_ptr() else seen, packed
@@ -95,7 +95,7 @@ def _backward(
     words = torch.arange(T + 1, device=g.device, dtype=met.dtype).expand(R, B, -1).contiguous()
     begins = torch.searchsorted(ordered, words, out_int32=True)
     dx, tile = torch.empty(R, B, T, D, device=g.device), _for_channels(tiles("words"), D)
-    grid = (-(-T // tile["EACH"]) * -(-D // tile["BD"]), B, R)
+    grid = (B, -(-T // tile["EACH"]) * -(-D // tile["BD"]), R)
     start(triton_max_over_time.gradient_of_words, grid, g, packed, parts, begins, dx, B, T, D, N, widest, **tile)
     return dx, dw
 

@@ -41,12 +41,13 @@ def largest_of_tiles(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """value and place[R, tiles, TOUCHED, N]: of the texts that BM words touch, the largest answers and where they begin in their
-    text (T: nowhere). One program for BM words and BN filters, next to one another those of the same words."""
+    text (T: nowhere). One program for BM words and BN filters, next to one another those of the same words.
+    Filters are counted from the last: where wider ones come after narrower ones, the tile that is partly empty has few parts."""
     COLUMNS: tl.constexpr = (N + BN - 1) // BN
     r = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // COLUMNS
-    n = (tl.program_id(0) % COLUMNS) * BN + tl.arange(0, BN)
-    width = tl.where(n < N, _width(n, FILTERS, WIDTHS), 1)
+    n = N - (tl.program_id(0) % COLUMNS + 1) * BN + tl.arange(0, BN)
+    width = _width(n, FILTERS, WIDTHS)
     taps = tl.max(width, 0)
     words = tl.arange(0, BM)
     left = B * T - tile * BM
@@ -58,7 +59,7 @@ def largest_of_tiles(
         c = begin + tl.arange(0, BK)
         there = (words + tap < left)[:, None] & (c < D)[None, :]
         a = tl.load(x + ((words + tap) * D)[:, None] + c[None, :], mask=there, other=0.0)
-        there = (n < N)[None, :] & (c < D)[:, None]
+        there = (n >= 0)[None, :] & (c < D)[:, None]
         b = tl.load(filters + ((n * WIDEST + tap) * D)[None, :] + c[:, None], mask=there, other=0.0)
         acc = dot(a, b, acc, PRECISION)
         last = tap + 1 == taps
@@ -72,8 +73,8 @@ def largest_of_tiles(
         most = tl.reduce(answers, 0, _larger)
         found = (answers == most[None, :]) | (answers != answers)  # the first of equals, or the first NaN
         first = tl.min(tl.where(found, word[:, None], T), 0)
-        tl.store(value + out + at * N, most, mask=n < N)
-        tl.store(place + out + at * N, tl.where(most == float("-inf"), T, first), mask=n < N)
+        tl.store(value + out + at * N, most, mask=n >= 0)
+        tl.store(place + out + at * N, tl.where(most == float("-inf"), T, first), mask=n >= 0)
 
 
 @triton.jit(do_not_specialize=["B", "tiles"])
@@ -82,8 +83,8 @@ def largest_of_texts(
     B, tiles, T: tl.constexpr, N: tl.constexpr, TOUCHED: tl.constexpr, BM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out and index[R, B, N] from what the tiles left. The first of equals wins, and NaN wins over all."""
-    r, b = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r, b = tl.program_id(2).to(tl.int64), tl.program_id(0)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     most, first = tl.full((BLOCK,), float("-inf"), tl.float32), tl.full((BLOCK,), T, tl.int32)
     for tile in range(b * T // BM, ((b + 1) * T - 1) // BM + 1):
         at = ((r * tiles + tile) * TOUCHED + b - tile * BM // T) * N + n
@@ -136,9 +137,9 @@ def gradient_of_words(
     met, and those of word t begin at begins[R, B, T + 1]. One program for EACH words and BD channels, BP parts at once."""
     CHANNELS: tl.constexpr = (D + BD - 1) // BD
     r = tl.program_id(2).to(tl.int64)
-    text = r * B + tl.program_id(1)
-    first = (tl.program_id(0) // CHANNELS) * EACH
-    d = (tl.program_id(0) % CHANNELS) * BD + tl.arange(0, BD)
+    text = r * B + tl.program_id(0)
+    first = (tl.program_id(1) // CHANNELS) * EACH
+    d = (tl.program_id(1) % CHANNELS) * BD + tl.arange(0, BD)
     filters += r * N * WIDEST * D
     parts += text * (N * WIDEST)
     begins += text * (T + 1)
