@@ -31,7 +31,7 @@ def max_over_time(x: Tensor, weights: Sequence[Tensor], precision: str = "fp32")
 
 
 def tiles(part: str, halved: bool = False) -> dict[str, int]:
-    """Block sizes, warps and stages (benchmarks/max_over_time.py). halved: factors take 16 bits."""
+    """Block sizes, warps and stages. halved: factors take 16 bits."""
     return {
         "forward": {"BM": 128, "BN": 128, "BK": 64 if halved else 32, "num_warps": 8, "num_stages": 3},
         "filters": {"BP": 256, "BD": 32, "num_warps": 8},
@@ -107,7 +107,7 @@ def _sizes(weights: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 def _met(index: Tensor, filters: Sequence[int], widths: Sequence[int], words: int) -> Tensor:
     """Which word each part of a filter met, [R, B, N, widest]; for parts that it does not have: the number of words."""
-    dtype = torch.int16 if words < 2**15 else torch.int32  # what is sorted is read once for every few bits
+    dtype = torch.int16 if words + max(widths) < 2**15 else torch.int32  # what is sorted is read once for every few bits
     met = index.new_full((*index.shape, max(widths)), words, dtype=dtype)
     place = torch.arange(max(widths), device=index.device, dtype=dtype)
     for own, first, width in zip(met.split(list(filters), 2), index.split(list(filters), 2), widths, strict=True):

@@ -26,7 +26,7 @@ def _larger(a, b):
 def _width(n, FILTERS: tl.constexpr, WIDTHS: tl.constexpr):
     """Of each filter: FILTERS[i] of them have WIDTHS[i]."""
     width = tl.zeros_like(n)
-    first: tl.constexpr = 0
+    first = 0
     for i in tl.static_range(len(WIDTHS)):
         width = tl.where(n >= first, WIDTHS[i], width)
         first += FILTERS[i]
