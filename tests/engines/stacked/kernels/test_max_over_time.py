@@ -151,7 +151,7 @@ def test_factors_in_16_bits_are_rounded_and_nothing_else(precision, monkeypatch)
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter multiplies in float32 whatever is asked for")
 def test_precision_is_what_was_asked_for():
-    x, *weights = (t.detach() for t in drawn((20, 50, 256, ((100, 3), (100, 4), (100, 5)))))
+    x, *weights = (t.detach() for t in drawn((20, 50, 64, ((100, 3), (100, 4), (100, 5)))))
     want = twin(x.double(), [w.double() for w in weights])
     error = {p: float((max_over_time(x, weights, p) - want).norm() / want.norm()) for p in ("fp32", "tf32", "fp16", "bf16")}
     assert error["fp32"] < 1e-6 < error["tf32"] < 1.2e-3 < error["bf16"] < 5e-3
@@ -163,6 +163,12 @@ def test_second_derivatives_are_refused():
     (first,) = torch.autograd.grad(max_over_time(x, weights).square().sum(), weights, create_graph=True)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(first.sum(), weights)
+
+
+def test_texts_shorter_than_a_filter_are_refused():
+    x, *weights = drawn((2, 3, 4, ((2, 2), (2, 4))))
+    with pytest.raises(ValueError, match="over 4 words needs texts of at least as many, not of 3"):
+        max_over_time(x, weights)
 
 
 def stacks(module):

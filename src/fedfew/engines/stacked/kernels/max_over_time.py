@@ -26,6 +26,9 @@ def twin(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def max_over_time(x: Tensor, weights: Sequence[Tensor], precision: str = "fp32") -> Tensor:
     """[R, B, N]. precision: of the factors of products."""
+    widest = max(weight.shape[3] for weight in weights)
+    if x.shape[2] < widest:  # as PyTorch's convolution; the kernels would find no window
+        raise ValueError(f"a filter over {widest} words needs texts of at least as many, not of {x.shape[2]}")
     largest: Tensor = _MaxOverTime.apply(x, *weights, precision)[0]
     return largest
 
