@@ -19,11 +19,19 @@ from fedfew.models.layers import has_hooks
 Parts = tuple[Tensor, ...]
 
 
+class MaxOverTime(nn.ModuleList):
+    """Convolutions of texts [B, T, D], side by side, and of each filter the largest answer: a layer, so that the stack can put
+    one for a GPU in its place."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return max_over_time(vectors, self)
+
+
 def max_over_time(vectors: Tensor, convolutions: nn.ModuleList) -> Tensor:
     """``convolution(vectors.mT).amax(-1)`` of each convolution, side by side, for vectors[B, T, D]: [B, filters].
 
-    On a GPU, where the stack has kernels for convolutions, of layers that are more than ``nn.Conv1d`` and in a traced program it
-    is just that.
+    On a GPU, where the stack has kernels of its own, of layers that are more than ``nn.Conv1d`` and in a traced program it is
+    just that.
     """
     plain = [layer for layer in convolutions if type(layer) is nn.Conv1d and not has_hooks(layer)]
     if vectors.is_cuda or len(plain) < len(convolutions) or torch.jit.is_tracing():  # type: ignore[attr-defined]  # public

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedfew.models.max_over_time import max_over_time
+from fedfew.models.max_over_time import MaxOverTime
 
 VOCABULARY = 32_000  # the paper's, where a federation does not say how many token ids it has
 PAD = 0  # the token that fills short texts up, unless a tokeniser has another; its embedding is 0 and stays so
@@ -26,7 +26,7 @@ class TextCNN(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=padding)
-        self.convolutions = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in WIDTHS)
+        self.convolutions = MaxOverTime(nn.Conv1d(embedding, filters, width) for width in WIDTHS)
         self.dropout = nn.Dropout(drop)
         self.fc = nn.Linear(len(WIDTHS) * filters, classes)
         self.log_probabilities = log_probabilities
@@ -34,7 +34,7 @@ class TextCNN(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.is_floating_point():
             raise TypeError(f"textcnn needs token ids (whole numbers), not {tokens.dtype}")
-        features = max_over_time(self.embedding(tokens), self.convolutions).relu()
+        features = self.convolutions(self.embedding(tokens)).relu()
         scores: Tensor = self.fc(self.dropout(features))
         return scores.log_softmax(-1) if self.log_probabilities else scores
 

@@ -78,6 +78,9 @@ def _fused(graph: Graph, parameter: Node, gradient: Node, lr: float, moved: set[
         return True
     if source.target is aten.embedding_dense_backward.default and not source.args[4] and not turned:
         g, at, _, padding, _ = source.args
+        if kernels and padding < 0 and (cut := _cut_off(g, at)) is not None:
+            graph.call_function(torch.ops.fedfew.add_rows.default, (parameter, at, cut[1], -lr, cut[0]))
+            return True
         rows = g if padding < 0 else _without_padding(graph, g, at, padding)
         graph.call_function(torch.ops.fedfew.add_rows.default, (parameter, at, rows, -lr))
         return True
@@ -88,6 +91,17 @@ def _without_padding(graph: Graph, g: Node, at: Node, padding: int) -> Node:
     """The gradient ``[…, D]`` of the rows chosen, 0 for those of padding."""
     is_padding = graph.call_function(aten.unsqueeze.default, (graph.call_function(aten.eq.Scalar, (at, padding)), -1))
     return graph.call_function(aten.where.ScalarSelf, (is_padding, 0.0, g))
+
+
+def _cut_off(g: Node, at: Node) -> tuple[Node, Node] | None:
+    """Where a gradient is cut off, as that of padding is, one truth for each row, and what it was before: the kernel passes these
+    rows over, and no copy of the gradient is needed."""
+    if g.target is not aten.where.self:
+        return None
+    where, zero, before = g.args
+    of_rows = where.meta["like"] == (torch.Size((*at.meta["like"][0], 1)), torch.bool)
+    is_zero = isinstance(zero, Node) and zero.target is aten.scalar_tensor.default and zero.args[0] == 0
+    return (where, before) if of_rows and is_zero and before.meta["like"] == g.meta["like"] else None
 
 
 def _summed(parameter: Node, gradient: Node, moved: set[Node]) -> tuple[Node, int, int] | None:

@@ -1,7 +1,8 @@
 """Layers of a module replaced by those that the kernels compute for a whole stack at once; names of parameters stay the same.
 
-A convolution followed by ReLU and 2×2 pooling becomes one layer, as in the paper's CNN; every other plain convolution becomes one
-by itself. What is not recognised stays as it is and runs on PyTorch's own operations.
+A convolution followed by ReLU and 2×2 pooling becomes one layer, as in the paper's CNN; so do convolutions over words of which
+only the maximum counts. Every other plain convolution becomes one by itself. What is not recognised stays as it is and runs on
+PyTorch's own operations.
 
 In float16 the gradient between two convolutions is scaled (see ``kernels.scaling``), so nothing else may read what lies between
 them. Of layers that a module calls one by one that cannot be known: there float32 is stored.
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from fedfew.config import Precision
 from fedfew.models.layers import become, has_hooks
+from fedfew.models.max_over_time import MaxOverTime
 
 
 class FusedConvolution(nn.Module):
@@ -61,6 +63,20 @@ class FusedSequential(nn.Sequential):
         return x
 
 
+class FusedMaxOverTime(MaxOverTime):
+    """``MaxOverTime`` without all answers in memory, and with gradients that visit one window per filter and text."""
+
+    precision: Precision
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        from fedfew.engines.stacked.kernels.max_over_time import max_over_time
+
+        layers = [layer for layer in self if isinstance(layer, nn.Conv1d)]  # all of them, and all have a bias
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        largest = max_over_time(vectors[None], [layer.weight[None] for layer in layers], self.precision)
+        return largest.squeeze(0) + torch.cat(biases)
+
+
 PLAIN_ORDER = (nn.Sequential, FusedSequential)  # types of modules whose layers are called in their order
 
 
@@ -90,6 +106,9 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
     if _is_plain(module):
         return FusedConvolution(module, precision)
     for parent in list(module.modules()):
+        if type(parent) is MaxOverTime and all(map(_is_plain_over_words, parent)):
+            become(parent, FusedMaxOverTime).precision = precision
+            continue
         pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
         for name, child in _children(parent):
             if type(child) is nn.GroupNorm:
@@ -113,6 +132,10 @@ def _is_plain(layer: nn.Module) -> bool:
     simple = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros" and len(set(layer.stride)) == 1
     flat_stride = type(layer) is nn.Conv2d or layer.stride == (1,)
     return simple and flat_stride and isinstance(layer.padding, tuple)
+
+
+def _is_plain_over_words(layer: nn.Module) -> bool:
+    return _is_plain(layer) and isinstance(layer, nn.Conv1d) and layer.padding == (0,) and layer.bias is not None
 
 
 def _pooled(sequence: nn.Sequential) -> set[str]:

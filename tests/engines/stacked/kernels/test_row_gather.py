@@ -31,6 +31,16 @@ def test_rows_are_added_however_often_they_occur():
     torch.testing.assert_close(kernel, want.float())
 
 
+def test_rows_without_are_passed_over():
+    table, at = torch.zeros(4, 6, device=DEVICE), torch.tensor([[3, 0], [3, 1]], device=DEVICE)
+    values, without = torch.ones(2, 2, 6, device=DEVICE), torch.tensor([[[False], [True]], [[False], [False]]], device=DEVICE)
+    plain, kernel = table.clone(), table.clone()
+    row_gather.add_rows(plain, at, values, 2.0, without)
+    triton_row_gather.add_rows[(4, 1)](kernel, at.flatten(), values, 2.0, 6, 8, without)
+    for found in (plain, kernel):
+        assert found[:, 0].tolist() == found[:, 5].tolist() == [0, 2, 0, 4]
+
+
 @pytest.mark.parametrize("pixels", ["symmetric", "unit"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pictures_are_what_a_model_sees_of_bytes_to_the_last_bit(pixels, channels):

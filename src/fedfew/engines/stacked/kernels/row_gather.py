@@ -14,21 +14,25 @@ from fedfew.engines.stacked.kernels.operation import operation
 
 
 @operation("add_rows", mutates=("table",))
-def add_rows(table: Tensor, at: Tensor, values: Tensor, scale: float) -> None:
-    """table[at] += scale · values for a table ``[…, D]`` whose leading axes count as one. A row may occur more than once."""
+def add_rows(table: Tensor, at: Tensor, values: Tensor, scale: float, without: Tensor | None = None) -> None:
+    """table[at] += scale · values for a table ``[…, D]`` whose leading axes count as one. A row may occur more than once.
+    Where ``without`` is true nothing is added."""
     flat, at, values = table.view(-1, table.shape[-1]), at.flatten(), values.reshape(-1, table.shape[-1])
     if not usable(table.device):
+        values = values if without is None else values.masked_fill(without.reshape(-1, 1), 0)
         flat.index_add_(0, at, values, alpha=scale)
         return
     from fedfew.engines.stacked.kernels import triton_row_gather
 
     width = table.shape[-1]
     block = min(1024, 1 << (width - 1).bit_length())
-    start(triton_row_gather.add_rows, (len(at), -(-width // block)), flat, at, values.contiguous(), scale, width, block)
+    without = None if without is None else without.contiguous()
+    grid = len(at), -(-width // block)
+    start(triton_row_gather.add_rows, grid, flat, at, values.contiguous(), scale, width, block, without)
 
 
 @torch.library.register_fake("fedfew::add_rows")
-def _(table, at, values, scale):  # type: ignore[no-untyped-def]  # nothing to say
+def _(table, at, values, scale, without=None):  # type: ignore[no-untyped-def]  # nothing to say
     return None
 
 

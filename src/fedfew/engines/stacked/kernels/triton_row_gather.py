@@ -7,13 +7,17 @@ import triton.language as tl
 
 
 @triton.jit
-def add_rows(table, at, values, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Add scale · values[i] to table[at[i]]. Rows of zeros (padding has them, many to one row of the table) are passed over."""
+def add_rows(table, at, values, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr, without=None):
+    """Add scale · values[i] to table[at[i]]. Rows of zeros (padding has them, many to one row of the table) are passed over;
+    those of which without[i] is true are not even read."""
     i = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(values + i * WIDTH + d, mask=d < WIDTH, other=0.0)
+    inside = d < WIDTH
+    if without is not None:
+        inside = d < tl.where(tl.load(without + i), 0, WIDTH)
+    value = tl.load(values + i * WIDTH + d, mask=inside, other=0.0)
     row = tl.load(at + i)
-    tl.atomic_add(table + row * WIDTH + d, value * scale, mask=(d < WIDTH) & (value != 0), sem="relaxed")
+    tl.atomic_add(table + row * WIDTH + d, value * scale, mask=inside & (value != 0), sem="relaxed")
 
 
 @triton.jit
