@@ -21,7 +21,7 @@ from fedfew.engines import onednn_products
 from fedfew.engines.precision import not_rounded
 from fedfew.engines.stacked.beside import Beside
 from fedfew.engines.stacked.epilogues import fuse_epilogues
-from fedfew.engines.stacked.graph import Graph, Node, as_function
+from fedfew.engines.stacked.graph import Graph, Node, as_function, nodes_in, origin
 from fedfew.engines.stacked.in_place import write_in_place
 from fedfew.engines.stacked.kernels import usable
 from fedfew.engines.stacked.recording import Recorder, paused, record
@@ -131,9 +131,9 @@ def recorded(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Recor
 
 def _simplify(graph: Graph) -> None:
     """Take out steps that do nothing (about a third of what vmap and autograd leave behind)."""
-    writes = any(_writes(node) for node in graph.nodes)
+    written = {origin(node) for node in graph.nodes if _writes(node) for node in _written(node)}
     for node in graph.nodes:
-        if node.op == "call_function" and (same := _same_as(node, writes)) is not None:
+        if node.op == "call_function" and (same := _same_as(node, written)) is not None:
             node.replace_all_uses_with(same)
     drop_unused(graph)
 
@@ -151,6 +151,14 @@ def _writes(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
 
 
+def _written(node: Node) -> list[Node]:
+    """The arguments that this step changes."""
+    arguments = node.target._schema.arguments
+    given = dict(zip([argument.name for argument in arguments], node.args, strict=False)) | node.kwargs
+    changed = {argument.name for argument in arguments if argument.alias_info is not None and argument.alias_info.is_write}
+    return nodes_in([value for name, value in given.items() if name in changed])
+
+
 def _computes(node: Node) -> bool:
     """Is this step more than another view of a tensor?"""
     views = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
@@ -162,16 +170,21 @@ def _draws(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _same_as(node: Node, writes: bool) -> Node | None:
-    """Which of its arguments a step that does nothing returns."""
+def _same_as(node: Node, written: set[Node]) -> Node | None:
+    """Which of its arguments a step that does nothing returns. A copy is not the same where it or what it copies is written."""
+    copied: Node | None = None
     if node.target is torch.ops.aten.mul.Tensor:
-        return None if writes else _times_one(node.args[0], node.args[1], node)
-    if node.target is torch.ops.aten.where.self:
-        return None if writes else _either_way(node)
+        copied = _times_one(node.args[0], node.args[1], node)
+    elif node.target is torch.ops.aten.where.self:
+        copied = _either_way(node)
+    elif node.target is torch.ops.aten.mul.Scalar and node.args[1] == 1 and _alike(node.args[0], node):
+        copied = node.args[0]
+    if copied is not None:
+        return None if node in written or origin(copied) in written else copied
     if node.target is torch.ops.aten.t.default and node.args[0].target is torch.ops.aten.t.default:
         turned: Node = node.args[0].args[0]
         return turned
-    return node.args[0] if _does_nothing(node, writes) else None
+    return node.args[0] if _does_nothing(node) else None
 
 
 def _times_one(a: Any, b: Any, product: Node) -> Node | None:
@@ -195,14 +208,12 @@ def _is_one(node: Any) -> bool:
     return node.target is torch.ops.aten.ones_like.default or (shaped and _is_one(node.args[0]))
 
 
-def _does_nothing(node: Node, writes: bool) -> bool:
+def _does_nothing(node: Node) -> bool:
     if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):  # nothing is differentiated in a replay
         return True
     source = node.args[0] if node.args else None
     if not isinstance(source, Node) or not _alike(source, node):
         return False
-    if node.target is torch.ops.aten.mul.Scalar:
-        return bool(node.args[1] == 1) and not writes  # a copy, which must not see what is written later
     if node.target is torch.ops.aten.permute.default:
         return node.args[1] == sorted(node.args[1])
     if node.target is torch.ops.aten.slice.Tensor:

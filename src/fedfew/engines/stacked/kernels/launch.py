@@ -59,7 +59,7 @@ def tiles(part: str, channels: int, filters: int, width: int, pool: bool, halved
             return {"BM": 64, "BN": BN, "BK": 32, "num_warps": 4, "num_stages": 3}
         return {"BM": 128, "BN": BN, "BK": 32, "num_warps": 8 if pool else 4, "num_stages": 3}
     if part == "windows_forward":
-        return {"BM": 128, "BN": BN, "BK": 16, "num_warps": 4, "num_stages": 3}
+        return {"BM": 128 if halved else 64, "BN": BN, "BK": 16, "num_warps": 4, "num_stages": 3}
     if part == "weight":
         return {"BM": 64, "BN": BN, "BQ": 128 if BN == 32 else 64, "num_warps": 4, "num_stages": 1}
     if part == "windows_weight":
@@ -108,15 +108,15 @@ def weight_gradient_pooled(x: Tensor, g: Tensor, source: Tensor, shape: Shape, p
     be summed over their first axis. x is a factor, which may be filled up with channels of zeros."""
     g = g.contiguous()
     scale, of_sums = scaling.of_incoming(g, precision)
-    R, B, H, W, C = x.shape
+    R, B, H, W, pixel = x.shape
     OH, OW, N = g.shape[2:]
-    tile = tiles("weight", C, N, shape.width, True)
-    programs = -(-shape.height * shape.width * C // tile["BQ"]) * -(-N // tile["BN"])
+    tile = tiles("weight", shape.channels, N, shape.width, True)
+    programs = -(-shape.size // tile["BQ"]) * -(-N // tile["BN"])
     count, per_split = splits(B * OH * OW, 256, programs * R, tile["BM"])
     dw, db = (torch.empty(count, R, N, *of, device=g.device) for of in ((shape.size,), ()))
     start(
         triton_convolution.weight_gradient, (programs, count, R),
-        x, g, source, dw, db, B, per_split, H, W, OH, OW, C, *shape.constants(), PRECISION=INPUT_PRECISION[precision],
+        x, g, source, dw, db, B, per_split, H, W, OH, OW, pixel, *shape.constants(), PRECISION=INPUT_PRECISION[precision],
         SCALE=scale, OF_SUMS=of_sums, OF_PRODUCTS=scaling.of_products(precision), **tile,
     )  # fmt: skip
     return dw.view(count, R, N, shape.height, shape.width, shape.channels), db

@@ -103,14 +103,13 @@ def weight_gradient(
     x, g, source, out, out_bias,
     B, per_split,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, F: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    PIXEL: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     STRIDE: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BQ: tl.constexpr, PRECISION: tl.constexpr,
     SCALE: tl.constexpr, OF_SUMS: tl.constexpr, OF_PRODUCTS: tl.constexpr,
 ):  # fmt: skip
-    """out[splits, R, N, KH·KW·F] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the pooled gradient
-    g[R, B, OH, OW, N] each. Of the image's C channels the filters have the first F. g is a factor when it is SCALE times as
-    large."""
+    """out[splits, R, N, KH·KW·C] and out_bias[splits, R, N]: sums over ``per_split`` pixels of the pooled gradient
+    g[R, B, OH, OW, N] each. The image's pixels are PIXEL numbers apart. g is a factor when it is SCALE times as large."""
     Q: tl.constexpr = KH * KW * C
     TILES: tl.constexpr = (Q + BQ - 1) // BQ
     PADDED: tl.constexpr = PAD_H + PAD_W > 0
@@ -120,7 +119,7 @@ def weight_gradient(
     n = (tl.program_id(0) // TILES) * BN + tl.arange(0, BN)
     kh, j = q // (KW * C), q % (KW * C)
     total = B * OH * OW
-    x += r * B * H * W * C
+    x += r * B * H * W * PIXEL
     g += r * total * N
     source += r * total * N
     begin = split * per_split
@@ -144,11 +143,11 @@ def weight_gradient(
             if PADDED:
                 high, across = row[:, None] + kh[None, :], column[:, None] + (j // C)[None, :]
                 valid = valid & (high >= 0) & (high < H) & (across >= 0) & (across < W)
-            patch = tl.load(x + (((b * H + row) * W + column) * C)[:, None] + (kh * W * C + j)[None, :], mask=valid, other=0.0)
+            at = (((b * H + row) * W + column) * PIXEL)[:, None] + (kh * W * PIXEL + j // C * PIXEL + j % C)[None, :]
+            patch = tl.load(x + at, mask=valid, other=0.0)
             acc = dot(tl.trans(patch), tl.where(which == sub, value, 0.0), acc, PRECISION)
     place = split * tl.num_programs(2) + r
-    into = out + (place * N + n)[None, :] * (KH * KW * F) + (q // C * F + q % C)[:, None]
-    tl.store(into, times(acc, OF_PRODUCTS), mask=((q < Q) & (q % C < F))[:, None] & (n < N)[None, :])
+    tl.store(out + (place * N + n)[None, :] * Q + q[:, None], times(acc, OF_PRODUCTS), mask=(q < Q)[:, None] & (n < N)[None, :])
     if tl.program_id(0) % TILES == 0:
         tl.store(out_bias + place * N + n, times(tl.sum(values, 0), OF_SUMS), mask=n < N)
 

@@ -52,7 +52,7 @@ def forward(
         filters.contiguous(), turned, turned.numel(),
         shape.channels, CHANNELS, N, shape.height, shape.width, shape.stride, BLOCK, num_warps=4,
     )  # fmt: skip
-    tile = launch.tiles("windows_forward", shape.channels, N, shape.width, True)
+    tile = launch.tiles("windows_forward", shape.channels, N, shape.width, True, x.dtype.itemsize == 2)
     grid = (-(-B * OH * OW // tile["BM"]), -(-N // tile["BN"]), R)
     start(
         triton_windows.forward, grid,
