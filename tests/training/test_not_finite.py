@@ -41,17 +41,17 @@ class Spoiled(FedFew):
 
 
 @dataclass(frozen=True)
-class Compared(Spoiled):
-    """Weights from differences of losses: NaN for a client whose losses are all left out, ∞ − ∞."""
+class Relative(Spoiled):
+    """Weights from each client's losses in relation to its largest: NaN, ∞ / ∞, for a model that is left out."""
 
-    name = "compared"
+    name = "relative"
 
     def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
-        return share.log()[:, None] - (reply.losses - reply.losses.amin(1, keepdim=True))
+        return share.log()[:, None] - reply.losses / reply.losses.amax(1, keepdim=True)
 
 
 def test_weights_are_not_looked_at_where_a_model_is_left_out() -> None:
-    run = train(Compared(models=MODELS, pairs=((2, 0), (2, 1))), data=federation(), **ONE_ROUND)
+    run = train(Relative(models=MODELS, pairs=((2, 0),)), data=federation(), **ONE_ROUND)
     assert all(bool(t.isfinite().all()) for t in leaves(run.state.server))
 
 
