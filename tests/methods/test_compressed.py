@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import fedfew
+from fedfew.methods.compressed import WithCompression
 from fedfew.stack import branch, count_bytes, leaves, tensor
 from tests.helpers import difference, federation, same_run
-from tests.methods.compressed import WithCompression
 
 METHOD = fedfew.FedFew(models=2)
 

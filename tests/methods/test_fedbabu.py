@@ -13,8 +13,8 @@ from torch import Tensor
 from fedfew.engines.sequential import Sequential
 from fedfew.local import Local, LocalEpochs
 from fedfew.methods import FedBABU, Method
+from fedfew.methods.compressed import WithCompression
 from fedfew.stack import Tree, branch, named_leaves
-from tests.methods.compressed import WithCompression
 from tests.methods.small import FEATURES, SIZES, assert_same, federation, initial, normalised, served, tensors, train
 
 

@@ -9,7 +9,7 @@ import torch
 from fedfew import scalarization
 from fedfew.config import TrainConfig
 from fedfew.methods import FedAvg, FedFew
-from tests.methods.compressed import WithCompression
+from fedfew.methods.compressed import WithCompression
 from tests.methods.small import PLAIN, assert_same, differ, tensors, train
 
 

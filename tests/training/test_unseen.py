@@ -13,10 +13,10 @@ from fedfew.engines.packed import Pack
 from fedfew.federation import Federation
 from fedfew.methods import FedAvg, FedFew, confirmation
 from fedfew.methods.base import Outcome, Reply
+from fedfew.methods.compressed import WithCompression
 from fedfew.methods.confirmation import counted
 from fedfew.training import round_events, unseen
 from fedfew.training.usable import usable
-from tests.methods.compressed import WithCompression
 from tests.methods.small import PLAIN, assert_same, differ, federation, normalised, tensors, train
 
 LARGE = (30, 45, 24, 39)

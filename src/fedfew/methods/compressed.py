@@ -1,5 +1,4 @@
-"""Compression around another method: what the server gets is what a compressed update leaves of it. The oracle for the setting
-``compression`` of runs on a network, and a wrapper with a private state of its own."""
+"""Compression around another method: what the server gets is what a compressed update leaves of it."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ class Compressed(Reply):
 class WithCompression(Wrapper):
     """A method whose clients send their updates compressed (:mod:`fedfew.methods.compression`); all else is as the method says.
 
-    With feedback for methods whose updates look like what they send out: FedFew, FedAvg, FedProx, not IFCA.
+    With feedback for methods whose updates look like what they send out: FedFew, FedAvg, FedProx, not IFCA. It is no method by
+    itself; on a network the setting ``compression = "int8"`` does the same.
     """
 
     way: compression.Way
