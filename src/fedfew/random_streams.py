@@ -40,7 +40,11 @@ def uniform(*numbers: int | Tensor) -> Tensor:
 def normal(*numbers: int | Tensor) -> Tensor:
     """Standard normal numbers, float64, by Box and Muller."""
     key = count(*numbers)
-    first, second = (_shift(count(key, part), 11).double() for part in (0, 1))  # 53 random bits each
+    return box_muller(*(_shift(count(key, part), 11).double() for part in (0, 1)))
+
+
+def box_muller(first: Tensor, second: Tensor) -> Tensor:
+    """A standard normal number from two whole numbers of 53 random bits, as float64."""
     return (-2 * ((first + 1) * 2.0**-53).log()).sqrt() * (2 * torch.pi * second * 2.0**-53).cos()
 
 
