@@ -20,7 +20,7 @@ _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of splitmix64, as sign
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _ALL_BITS = (1 << 64) - 1
-_POSITION_BITS = 24  # 39 are left for what is drawn: of two samples that draw the same the first comes first
+_POSITION_BITS = 24  # of 63; where two samples draw the same in the other 39, the first comes first
 
 
 def count(*numbers: int | Tensor) -> Tensor:
@@ -40,7 +40,11 @@ def uniform(*numbers: int | Tensor) -> Tensor:
 def normal(*numbers: int | Tensor) -> Tensor:
     """Standard normal numbers, float64, by Box and Muller."""
     key = count(*numbers)
-    first, second = (_shift(count(key, part), 11).double() for part in (0, 1))  # 53 random bits each
+    return box_muller(*(_shift(count(key, part), 11).double() for part in (0, 1)))
+
+
+def box_muller(first: Tensor, second: Tensor) -> Tensor:
+    """A standard normal number from two whole numbers of 53 random bits, as float64."""
     return (-2 * ((first + 1) * 2.0**-53).log()).sqrt() * (2 * torch.pi * second * 2.0**-53).cos()
 
 
@@ -62,8 +66,9 @@ def order_keys(seed: int, round: int, clients: Tensor, models: int, epoch: int) 
 def permutations(keys: Tensor, counts: Tensor, longest: int) -> Tensor:
     """``[C, K, longest]``: for each key ``[C, K]`` a permutation of ``range(counts[i])``, then the left-over indices.
 
-    A position takes the last bits of the number drawn for it: what is sorted are numbers alone, which numpy does ten times as
-    fast as it finds the order of others. As many bits whatever the longest is, or an order would depend on who else is there.
+    The last bits of each number drawn are replaced by its position, so that sorted numbers hold the order: numpy sorts ten times
+    as fast as it sorts by a key (argsort). These are 24 bits however many samples there are (up to 16 million), or an order would
+    depend on which other clients are in the same call.
     """
     last_bits = (1 << max(_POSITION_BITS, (longest - 1).bit_length())) - 1
     if keys.device.type == "cpu":

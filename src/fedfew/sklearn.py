@@ -65,8 +65,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.settings = settings
 
     def _fitted(self, X: NDArray[Any], y: NDArray[Any], groups: ArrayLike | None, **about: Any) -> Self:
-        whose = _column(groups, len(X), "groups") if groups is not None else np.full(len(X), ONLY)
-        self.clients_, number = np.unique(whose, return_inverse=True)
+        self.clients_, number = _clients_of_rows(np.full(len(X), ONLY) if groups is None else groups, len(X))
         self.mean_, self.scale_ = _statistics(X) if self.standardize else (np.zeros(1), np.ones(1))
         X = self._scaled(X)
         parts = [(X[number == i], y[number == i]) for i in range(len(self.clients_))]
@@ -111,15 +110,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                     "Give the client of every row: predict(X, groups=…)"
                 )
             return None
-        whose = _column(groups, rows, "groups")
+        clients, number = _clients_of_rows(groups, rows)
         names = dict(zip(self.clients_.tolist(), _names(self.clients_), strict=True))
-        unknown = [str(client) for client in np.unique(whose).tolist() if client not in names]
+        unknown = [str(client) for client in clients.tolist() if client not in names]
         if unknown:
             raise ValueError(
                 f"groups has clients that took no part in fit: {', '.join(unknown[:5])}. For a new client with some labelled "
                 "samples see run_.for_new_client(X, y)"
             )
-        return np.array([names[client] for client in whose.tolist()], dtype=np.str_)
+        return np.array([names[client] for client in clients.tolist()], dtype=np.str_)[number]
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self)
@@ -198,15 +197,15 @@ def _statistics(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.f
     return mean, np.where(spread > 0, spread, 1.0)
 
 
-def _column(values: ArrayLike, rows: int, name: str) -> NDArray[Any]:
-    column: NDArray[Any] = column_or_1d(check_array(values, ensure_2d=False, dtype=None))
-    try:
-        np.unique(column)
-    except TypeError as error:
-        raise ValueError(f"{name} has values of types that cannot be compared ({error}): give all as text") from error
+def _clients_of_rows(groups: ArrayLike, rows: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The clients, sorted, and of each row the number of its client among them."""
+    column = column_or_1d(check_array(groups, ensure_2d=False, dtype=None))
     if len(column) != rows:
-        raise ValueError(f"{name} has {len(column)} values for {rows} rows: give one per row")
-    return column
+        raise ValueError(f"groups has {len(column)} values for {rows} rows: give one per row")
+    try:
+        return np.unique(column, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"groups has values of types that cannot be compared ({error}): give all as text") from error
 
 
 def _names(clients: NDArray[Any]) -> list[str]:

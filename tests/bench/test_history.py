@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedfew.bench import history
+from tools import benchmark_history
 
 MACHINE = {
     "cpu": "Some CPU",
@@ -50,7 +51,7 @@ def test_the_table_says_every_figure_and_names_machines_once(tmp_path: Path) -> 
     card = {"gpu": "NVIDIA H200", "gpu_memory_gib": 140.0, "cuda": "13.0"}
     for written in (entry("first"), entry("second"), entry("third", **card)):
         history.append(file, written)
-    table = history.table(history.read(file))
+    table = benchmark_history.table(benchmark_history.read(file))
     lines = table.splitlines()
     assert len(lines) == 2 + 3 + 1 + 2  # head, three measured variants, a blank line, two machines
     assert lines[2].split(" | ")[-1] == "third |"
@@ -66,8 +67,8 @@ def test_the_table_says_every_figure_and_names_machines_once(tmp_path: Path) -> 
 def test_the_readme_is_brought_up_to_date(tmp_path: Path) -> None:
     history.append(tmp_path / "history.jsonl", entry("kept"))
     page = tmp_path / "README.md"
-    page.write_text(f"before\n{history.BEGIN}\nold\n{history.END}\nafter\n")
-    history.write(tmp_path)
+    page.write_text(f"before\n{benchmark_history.BEGIN}\nold\n{benchmark_history.END}\nafter\n")
+    benchmark_history.write(tmp_path)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -75,20 +76,20 @@ def test_the_readme_is_brought_up_to_date(tmp_path: Path) -> None:
     assert "| kept |" in text
     page.write_text("no markers")
     with pytest.raises(ValueError, match=r"README\.md must have"):
-        history.write(tmp_path)
+        benchmark_history.write(tmp_path)
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     file.write_text("\n" + json.dumps(entry() | {"format": 99}) + "\n")
     with pytest.raises(ValueError, match="line 2: format is 99, not 1"):
-        history.read(file)
+        benchmark_history.read(file)
 
 
 def test_the_table_in_the_repository_is_that_of_its_history() -> None:
     folder = Path(__file__).parents[2] / "benchmarks"
-    table = history.table(history.read(folder / "history.jsonl"))
-    assert f"{history.BEGIN}\n{table}\n{history.END}" in (folder / "README.md").read_text(encoding="utf-8")
+    table = benchmark_history.table(benchmark_history.read(folder / "history.jsonl"))
+    assert f"{benchmark_history.BEGIN}\n{table}\n{benchmark_history.END}" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_other_benchmarks_have_a_table_of_their_own(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_other_benchmarks_have_a_table_of_their_own(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     for written in (entry("kept"), row):
         history.append(file, written)
-    variants, others, machines = history.table(history.read(file)).split("\n\n")
+    variants, others, machines = benchmark_history.table(benchmark_history.read(file)).split("\n\n")
     assert "time to 85" not in variants
     assert others.splitlines()[0] == "| date | machine | benchmark | result | note |"
     assert others.splitlines()[2:] == [f"| {row['date']} | A | time to 85 % served | after 9.5 s | first |"]

@@ -214,3 +214,11 @@ def test_bad_settings_are_named(setting, value, federation):
 def test_more_models_than_clients_are_refused_as_in_training(federation):
     with pytest.raises(ValueError, match="models must be at most the number of clients"):
         cost(FedFew(models=6), "linear", federation)
+
+
+def test_mlp_stands_for_textcnn_where_samples_are_token_ids_as_in_training():
+    rng = np.random.default_rng(0)
+    parts = [(rng.integers(0, 30, (n, 12)), rng.integers(0, 3, n)) for n in COUNTS]
+    texts = Federation.from_arrays(parts, parts, classes=3)
+    run = train(texts, "mlp", "fedavg", rounds=1, engine="sequential", device="cpu")
+    assert cost("fedavg", "mlp", texts).bytes_up * len(COUNTS) == run.history.bytes_up[0]

@@ -173,6 +173,8 @@ def test_data_files_count_by_name_and_size(tmp_path: Path):
 
 def test_a_users_own_files_count_by_how_they_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     np.savez(tmp_path / "mine.npz", x=np.zeros(3))
+    (tmp_path / "digits").mkdir()  # is not what the name means
+    monkeypatch.chdir(tmp_path)
     own, known = Settings(dataset=str(tmp_path / "mine.npz")), Settings(dataset="digits")
     before = key.run_key(own), key.run_key(known)
     monkeypatch.setattr("fedfew.data.cache.FORMAT", -1)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import fedfew
 from fedfew.local import Local, best_model
 from fedfew.methods import FedFew, Outcome
+from fedfew.methods.base import Reply
 from fedfew.stack import Tree, leaves, tree_map
 from tests.methods.small import FULL_BATCH, assert_close, clients_of, descend, federation, linear, loss_of, theta, train
 
@@ -37,6 +38,21 @@ class Spoiled(FedFew):
             for t in leaves(outcome.adapted):
                 t[local.clients.tolist().index(i), k] = NAN
         return outcome
+
+
+@dataclass(frozen=True)
+class Relative(Spoiled):
+    """Weights from each client's losses in relation to its largest: NaN, ∞ / ∞, for a model that is left out."""
+
+    name = "relative"
+
+    def log_weights(self, reply: Reply, share: Tensor, clients: Tensor) -> Tensor:
+        return share.log()[:, None] - reply.losses / reply.losses.amax(1, keepdim=True)
+
+
+def test_weights_are_not_looked_at_where_a_model_is_left_out() -> None:
+    run = train(Relative(models=MODELS, pairs=((2, 0),)), data=federation(), **ONE_ROUND)
+    assert all(bool(t.isfinite().all()) for t in leaves(run.state.server))
 
 
 ONE_ROUND = FULL_BATCH | {"rounds": 1, "seed": 3}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
 
@@ -244,6 +245,8 @@ def test_metrics_of_ones_own_are_recorded_per_client(serve: str, tmp_path: Path)
             lambda outputs, y: torch.tensor(np.abs(outputs.numpy())),
             r"fails on outputs \[2, 2\] and targets \[2, 2\]: «Can't call",
         ),
+        (lambda outputs, y: F.binary_cross_entropy(outputs, y[:1]), r"fails on .*: «Using a target size"),
+        (lambda outputs, y: {}[3], r"fails on .*: «3»"),
         (lambda outputs, y: (outputs - y).detach().abs(), "has no gradient with respect to the outputs"),
         (lambda outputs, y: (outputs > y).float(), "has no gradient with respect to the outputs"),
     ],

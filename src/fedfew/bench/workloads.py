@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedfew import models
 from fedfew.federation import Samples
+from fedfew.util.generators import seeded
 from fedfew.util.spelling import unknown
 
 SEED = 0
@@ -71,8 +72,7 @@ class Workload:
 
     def module(self) -> nn.Module:
         """The model, its initial parameters drawn from the seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+        with seeded(SEED):
             return models.build(self.model, self.shape, self.classes, self.vocabulary)
 
     def describe(self) -> dict[str, Any]:

@@ -56,17 +56,12 @@ def write_costs(folder: Path, arguments: dict[str, Any], federation: Federation)
 
 
 def _write_costs(folder: Path, arguments: dict[str, Any], federation: Federation) -> None:
-    from fedfew import models
     from fedfew.adapters import TrainedPart
-    from fedfew.evaluation.costs import cost
-    from fedfew.federation import as_input
+    from fedfew.evaluation.costs import cost, module_of
     from fedfew.models.state import replica_state
     from fedfew.stack import count_bytes
 
-    tokens = not as_input(federation.train.x[:0]).is_floating_point()
-    model = models.for_tokens(arguments["model"]) if tokens else arguments["model"]
-    part = TrainedPart.recorded(arguments)
-    built = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))()
+    built = module_of(arguments["model"], federation, TrainedPart.recorded(arguments))
     if count_bytes(dict(replica_state(built))) * len(federation) > LARGEST:
         return
     training = (arguments[name] for name in ("local_epochs", "batch_size", "serve"))

@@ -25,7 +25,6 @@ class Source:
     rows: int | None  # how many rows the public set has, all splits together
     size: tuple[int, int, int] | None = None  # channels, height, width; images of another size are resized
     folders: tuple[str, ...] = ()  # further names of its folder
-    natural: str | None = None  # column of a natural partition
     group: str | None = None  # column whose rows stay in one split
     pixels: Pixels = "symmetric"
     clients: int = 20
@@ -57,21 +56,21 @@ _SOURCES = (
            "train-*.parquet and valid-*.parquet", 110_000, (3, 64, 64),
            folders=("tiny_imagenet20",), clients=10, note="research use"),
     Source("femnist", "image", "flwrlabs/femnist", "image", ("character",), 62, 210, "train-*.parquet", 814_277, (1, 28, 28),
-           natural="writer_id", partition="by:writer_id"),
+           partition="by:writer_id"),
     Source("ag-news", "text", "fancyzhx/ag_news", "text", ("label",), 4, 20, _TWO_SPLITS, 127_600),
     Source("kvasir", "image", None, "image", ("label",), 8, 1200,
            "eight folders of JPEG images, one per class", None, (3, 64, 64),
            folders=("kvasir-dataset", "kvasir-dataset-v2"), pixels="unit", clients=5, home="https://datasets.simula.no/kvasir"),
     Source("fed-isic2019", "image", "flwrlabs/fed-isic2019", "image", ("label",), 8, 144, _TWO_SPLITS, 23_247, (3, 224, 224),
-           natural="center", pixels="unit", clients=6, partition="by:center", note="CC BY-NC 4.0"),
+           pixels="unit", clients=6, partition="by:center", note="CC BY-NC 4.0"),
     Source("mnist", "image", "ylecun/mnist", "image", ("label", "character"), 10, 18, _TWO_SPLITS, 70_000, (1, 28, 28),
            folders=("mnist_writers",)),
     Source("fashion-mnist", "image", "zalando-datasets/fashion_mnist", "image", ("label",), 10, 36, _TWO_SPLITS, 70_000,
            (1, 28, 28)),
     Source("mnist-writers", "image", None, "image", ("character",), 10, 16, _TWO_SPLITS, 70_000, (1, 28, 28),
-           natural="writer_id", partition="by:writer_id", note="MNIST with its NIST writers"),
+           partition="by:writer_id", note="MNIST with its NIST writers"),
     Source("ham10000", "image", None, "image", ("label",), 7, 12, "*.parquet", 10_015, (3, 28, 28),
-           natural="localization", group="lesion_id", clients=10, partition="by:localization",
+           group="lesion_id", clients=10, partition="by:localization",
            note="CC BY-NC; one lesion stays at one client and in one split"),
 )
 # fmt: on

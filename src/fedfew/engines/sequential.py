@@ -253,26 +253,27 @@ class Sequential(Engine):
             for path, weight in named_leaves(weights):
                 weight.requires_grad_(self.trainable(path))
             rows = samples.rows(i)
-            prior = None if samples.log_prior is None else samples.log_prior[i]
             mean_loss = torch.zeros((), device=rows.device)
             for batch in self._evaluation.batches(rows, samples):
-                logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
-                part = self.criterion.total(logits, samples.y[batch]) / len(rows)
+                part = self.criterion.total(at._logits(weights, samples, i, batch), samples.y[batch]) / len(rows)
                 part.backward()
                 mean_loss = mean_loss + part.detach()
             return tree_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, weights), mean_loss
 
         return self._for_each_replica(differentiate, params, samples)
 
+    def _logits(self, weights: Tree, samples: Samples, i: int, rows: Tensor) -> Tensor:
+        """Of these samples of client i, with its prior."""
+        prior = None if samples.log_prior is None else samples.log_prior[i]
+        return shifted(forward(self.module, weights, self._laid_out(samples.inputs(rows))), prior)
+
     def _score(self, params: Tree, samples: Samples) -> ModelScores:
         def score(at: Sequential, i: int, s: int) -> tuple[Tree, Tensor]:
             weights = tree_map(lambda t: t[i, s], params)
             rows = samples.rows(i)
-            prior = None if samples.log_prior is None else samples.log_prior[i]
             total = totals(self.criterion, samples.y, 1, 1)[:, 0, 0]
             for batch in self._evaluation.batches(rows, samples):
-                logits = shifted(forward(at.module, weights, at._laid_out(samples.inputs(batch))), prior)
-                labels = samples.y[batch]
+                logits, labels = at._logits(weights, samples, i, batch), samples.y[batch]
                 total[0] += self.criterion.total(logits, labels)
                 for at_term, statistic in enumerate(self.criterion.task.statistics(logits, labels), start=1):
                     total[at_term] += statistic.sum()

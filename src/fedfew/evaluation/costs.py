@@ -20,7 +20,7 @@ from fedfew.config import LocalTraining
 from fedfew.engines.base import Engine, Pass
 from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.loss import BatchLoss, client_terms
-from fedfew.federation import Federation, Samples
+from fedfew.federation import Federation, Samples, as_input
 from fedfew.local import Local, LocalEpochs, Objective, Through
 from fedfew.methods import Method, Reply
 from fedfew.methods.base import Fresh
@@ -66,7 +66,7 @@ def cost(
     training = LocalTraining(lr=1.0, batch_size=batch_size, local_epochs=local_epochs)
     chosen = methods.make(method) if isinstance(method, str) else method
     chosen.check_against(len(federation))
-    module = (part or TrainedPart()).of(models.factory(model, federation.shape, federation.classes, federation.vocabulary))()
+    module = module_of(model, federation, part or TrainedPart())
     single: Tree = {name: t.detach().clone() for name, t in replica_state(module).items()}
     server, own = chosen.init(Fresh(lambda k: tree_map(torch.clone, single), buffer_names(module)), len(federation))
     counting = _Counting(module, training, seed=0)
@@ -96,6 +96,13 @@ def cost(
         selection_passes=choices if choices > 1 and not learned else 0,
         finish_passes=counting.gradient_passes - gradient_passes,
     )
+
+
+def module_of(model: str | Callable[[], nn.Module], federation: Federation, part: TrainedPart) -> nn.Module:
+    """The module that :func:`fedfew.train` trains: of token ids, textcnn in place of mlp."""
+    tokens = not as_input(federation.train.x[:0]).is_floating_point()
+    chosen = models.for_tokens(model) if tokens else model
+    return part.of(models.factory(chosen, federation.shape, federation.classes, federation.vocabulary, federation.padding))()
 
 
 def cost_of(settings: Settings, federation: Federation) -> Cost:

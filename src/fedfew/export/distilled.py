@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedfew.evaluation.distillation import Distilled, distill
-from fedfew.export.folder import WholeModels, write_as
+from fedfew.export.folder import write_as
+from fedfew.export.personal import OnePerClient
 from fedfew.federation import Federation
-from fedfew.models.served import ServedModel
-from fedfew.stack import tensor
 from fedfew.training.run import Run
 
 
@@ -40,18 +38,14 @@ def write_distilled(
     return write_as(DistilledModels(students, epochs), run, folder, about or {}, force, anonymous=False)
 
 
-class DistilledModels(WholeModels):
-    """One model per client, in the clients' order."""
+class DistilledModels(OnePerClient):
+    """Those that were distilled from clients' mixtures."""
 
     def __init__(self, students: Sequence[Distilled], epochs: int) -> None:
         self.students, self.epochs = students, epochs
 
-    def modules(self, run: Run) -> Sequence[nn.Module]:
-        return [m.models[0] if isinstance(m, ServedModel) else m for m in (student.module for student in self.students)]
-
-    def served(self, run: Run) -> dict[str, Tensor]:
-        prior = {"log_prior": tensor(run.state.priors, "log_prior")} if run.state.priors else {}
-        return {"choice": torch.arange(len(self.students)), **prior}
+    def used(self, run: Run) -> Iterable[nn.Module]:
+        return (student.module for student in self.students)
 
     def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
         names = ("accuracy", "mixture_accuracy", "agreement")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,23 @@ def write_personal(run: Run, folder: str | Path, *, about: Mapping[str, Any] | N
     return write_as(PersonalModels(), run, folder, about or {}, force, anonymous=False)
 
 
-class PersonalModels(WholeModels):
+class OnePerClient(WholeModels):
     """One model per client, in the clients' order."""
 
+    def used(self, run: Run) -> Iterable[nn.Module]:
+        """What the clients predict with: a model alone, or with the client's prior."""
+        return (run.model_of(client) for client in range(run.clients))
+
     def modules(self, run: Run) -> Sequence[nn.Module]:
-        used = (run.model_of(client) for client in range(run.clients))
-        return [m.models[0] if isinstance(m, ServedModel) else m for m in used]
+        return [m.models[0] if isinstance(m, ServedModel) else m for m in self.used(run)]
 
     def served(self, run: Run) -> dict[str, Tensor]:
         prior = {"log_prior": tensor(run.state.priors, "log_prior")} if run.state.priors else {}
         return {"choice": torch.arange(run.clients), **prior}
+
+
+class PersonalModels(OnePerClient):
+    """Those that clients have from the training."""
 
     def about(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
         return {"scores_are_of_these_models": True, "personal": True}

@@ -90,10 +90,6 @@ class Lines:
 class Screen(Lines):
     """The same on a terminal, where what is going on can be seen as well."""
 
-    def __init__(self, console: Console, tally: Tally, live: Live) -> None:
-        super().__init__(console, tally)
-        self.live = live
-
     def __rich__(self) -> Group:
         tally = self.tally
         head = Table.grid(padding=(0, 2))
@@ -135,6 +131,6 @@ def display(console: Console, tally: Tally) -> Iterator[Lines]:
         yield Lines(console, tally)
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        screen = Screen(console, tally, live)
+        screen = Screen(console, tally)
         live.update(screen, refresh=True)
         yield screen

@@ -93,9 +93,10 @@ def _files(dataset: str, data_dir: str | None) -> list[list[Any]] | None:
 
 def _decoding(dataset: str) -> dict[str, Any]:
     """Of a user's own files: the version of what makes samples and clients of them."""
+    from fedfew.data import names
     from fedfew.data.cache import FORMAT
 
-    return {"decoding": FORMAT} if Path(dataset).expanduser().exists() else {}
+    return {"decoding": FORMAT} if dataset not in names() and Path(dataset).expanduser().exists() else {}
 
 
 @cache

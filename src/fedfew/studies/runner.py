@@ -9,10 +9,8 @@ from __future__ import annotations
 import queue
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +20,7 @@ from fedfew.studies.job import Job, Report, Watcher
 from fedfew.studies.worker import data_of
 from fedfew.studies.worker_process import WorkerProcess
 from fedfew.studies.workers import threads
+from fedfew.util.interrupts import handled_by
 
 CRASHES = 3  # of the process that makes a run, after which the run counts as failed
 FAILED_STARTS = 3  # in a row, of a worker, after which it is not started again
@@ -75,7 +74,7 @@ class _Runner:
     interrupts: int = 0
 
     def run(self, count: int) -> Report:
-        with self._signals():
+        with handled_by(self._count_interrupt, signal.SIGINT, signal.SIGTERM):
             try:
                 for number in range(count if self.waiting else 0):
                     self._start_worker(number)
@@ -265,19 +264,6 @@ class _Runner:
             for worker in self.workers.values():
                 worker.kill()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Count interrupts, so that none is raised in the middle of something."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def count(*_: object) -> None:
-            self.interrupts += 1
-
-        before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _count_interrupt(self, *_: object) -> None:
+        """In place of what it would do, so that none is raised in the middle of something."""
+        self.interrupts += 1

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedfew.stack import Tree, from_named, named_leaves
+from fedfew.util.interrupts import handled_by
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -164,28 +164,19 @@ def stoppable(group: Group) -> Iterator[None]:
         if len(received) == 1:
             raise KeyboardInterrupt
 
-    with _signals(group, stop, signal.SIGTERM, signal.SIGINT):
+    with _signals(group, stop):
         yield
 
 
 @contextmanager
 def unstoppable(group: Group) -> Iterator[None]:
     """Within: the stopped run is written, and signals are ignored."""
-    with _signals(group, signal.SIG_IGN, signal.SIGTERM, signal.SIGINT):
+    with _signals(group, signal.SIG_IGN):
         yield
 
 
-@contextmanager
-def _signals(group: Group, handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    if group.size == 1 or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+def _signals(group: Group, handler: Any) -> AbstractContextManager[None]:
+    return nullcontext() if group.size == 1 else handled_by(handler, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager

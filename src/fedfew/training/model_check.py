@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -77,16 +78,19 @@ def check_loss(criterion: Criterion, module: nn.Module, federation: Federation) 
     """Refuse a loss of the user's own that fails, or that no gradient goes through."""
     if criterion.name in LOSSES:
         return
+
+    def tried(outputs: Tensor, y: Tensor) -> Tensor:
+        try:
+            return criterion.function(outputs, y)
+        except Exception as error:
+            shapes, reason = f"outputs {list(outputs.shape)} and targets {list(y.shape)}", str(error) or type(error).__name__
+            raise ValueError(f"loss: {criterion.name} fails on {shapes}: «{reason}»") from error
+
     rows = torch.arange(min(2, len(federation.train.y)))
     with torch.random.fork_rng(devices=[]):
         with torch.no_grad():
             outputs = module.eval()(federation.train.inputs(rows))
-        outputs.requires_grad_()
-        try:
-            losses = criterion.losses(outputs, federation.train.y[rows])
-        except (RuntimeError, TypeError, IndexError) as error:
-            shapes = f"outputs {list(outputs.shape)} and targets {list(federation.train.y[rows].shape)}"
-            raise ValueError(f"loss: {criterion.name} fails on {shapes}: «{error}»") from error
+        losses = replace(criterion, function=tried).losses(outputs.requires_grad_(), federation.train.y[rows])
     if not losses.requires_grad:
         raise ValueError(
             f"loss: {criterion.name} has no gradient with respect to the outputs, so nothing could be learned: compute it with "

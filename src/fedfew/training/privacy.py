@@ -142,8 +142,7 @@ def counted_noise(seed: int, round: int) -> Noise:
 def secret_noise(number: int, count: int) -> Tensor:
     """Noise from the operating system's generator, by Box and Muller."""
     bits = np.frombuffer(os.urandom(16 * count), dtype=np.uint64).reshape(2, count) >> 11
-    first, second = (torch.from_numpy(part.astype(np.float64)) for part in bits)
-    return (-2 * ((first + 1) * 2.0**-53).log()).sqrt() * (2 * torch.pi * second * 2.0**-53).cos()
+    return random_streams.box_muller(*(torch.from_numpy(part.astype(np.float64)) for part in bits))
 
 
 def drawn(seed: int, round: int, clients: Tensor, share: float) -> Tensor:

@@ -32,13 +32,15 @@ class RoundWeights:
         """The method's log ω ``[C, K]``, with none for what a client cannot use, and the log of the whole ``[C]``, in float64."""
         share = self.share[clients]
         log_weights = self.method.log_weights(reply, share, clients).to("cpu", torch.float64)
-        if log_weights.shape != reply.losses.shape or bool(log_weights.isnan().any()):  # of a method of the user's own
-            given = f"shape {list(log_weights.shape)}" if log_weights.shape != reply.losses.shape else "NaN"
+        given = None if log_weights.shape == reply.losses.shape else f"shape {list(log_weights.shape)}"
+        if given is None:
+            log_weights = log_weights.masked_fill(reply.losses.cpu() == torch.inf, -torch.inf)
+            given = "NaN" if bool(log_weights.isnan().any()) else None
+        if given is not None:  # of a method of the user's own
             shape = f"[clients, models], here {list(reply.losses.shape)}"
             raise ValueError(f"{self.method.name}: log_weights must return numbers of shape {shape}, but returned {given}")
         whole = self.method.log_whole(reply, share, clients)
-        unusable = reply.losses.cpu() == torch.inf
-        return log_weights.masked_fill(unusable, -torch.inf), None if whole is None else whole.to("cpu", torch.float64)
+        return log_weights, None if whole is None else whole.to("cpu", torch.float64)
 
     def of_losses(self, losses: Tensor, replies: Replies) -> tuple[Tensor, Tensor]:
         """log ω ``[C, K]`` and log α ``[C]`` that the clients who answered would have with these losses."""

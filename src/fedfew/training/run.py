@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +218,12 @@ class Run(Predictor):
         except (LookupError, ValueError):  # there is no private state to make it of
             return None
         names = {name for name, _ in named_leaves(found)}
-        return found if names and names == replica_state(self._factory()).keys() else None
+        return found if names == self._whole_model else None
+
+    @cached_property
+    def _whole_model(self) -> frozenset[str]:
+        """The names of what a model consists of, frozen parameters apart."""
+        return frozenset(replica_state(self._factory()))
 
     def served_to(self, client: int) -> Served:
         """The parameters of what a client uses."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedfew import methods, models, tasks
 from fedfew.adapters import TrainedPart
@@ -74,10 +75,11 @@ class Setup:
         model, lines = model_check.fitting(model, federation)
         lines += [fewer] if fewer else []
         factory = part.of(models.factory(model, federation.shape, federation.classes, federation.vocabulary, federation.padding))
-        about_outputs = _check(config, chosen, factory, federation, part)
-        model_check.check_loss(criterion, factory(), federation)
+        module = factory()  # one for all checks, which leave it as it is: making it may read a large file
+        about_outputs = _check(config, chosen, module, federation, part)
+        model_check.check_loss(criterion, module, federation)
         lines += about_outputs if config.loss in ("auto", "cross-entropy") else []
-        lines += [*part.notes(factory()), *notes.about_losses(config, chosen, part), *notes.about_momentum(config, chosen)]
+        lines += [*part.notes(module), *notes.about_losses(config, chosen, part), *notes.about_momentum(config, chosen)]
         lines += task_settings.notes(federation, criterion, recipe)
         group = distributed.group()
         device = distributed.device_of(group, device_named(config.device))
@@ -107,19 +109,19 @@ def _config(
     return replace(config, **part.settings()), part
 
 
-def _check(config: TrainConfig, method: Method, factory: ModelFactory, federation: Federation, part: TrainedPart) -> list[str]:
+def _check(config: TrainConfig, method: Method, module: nn.Module, federation: Federation, part: TrainedPart) -> list[str]:
     """Refuse what does not go together; lines to report about the model's outputs."""
     method.check_against(len(federation))
     config.check_aggregator(len(federation))
     products.check(config, method)
     privacy.check(config, method)
     seen = unseen.with_counts_left(federation, config, method)
-    batch_norm_policy.check(config.batch_norm, factory(), method, seen, config.batch_size)
+    batch_norm_policy.check(config.batch_norm, module, method, seen, config.batch_size)
     check_augment(config, federation.train)
     part.check(config)
     validation.check(config, federation)
-    about_outputs = model_check.check_outputs(factory(), federation)
-    model_check.check_head(factory(), federation, method)
+    about_outputs = model_check.check_outputs(module, federation)
+    model_check.check_head(module, federation, method)
     return about_outputs
 
 
