@@ -100,6 +100,14 @@ def test_layers_that_are_more_than_a_convolution_are_called():
     torch.testing.assert_close(max_over_time(vectors, layers), plain(vectors, layers))
 
 
+@pytest.mark.parametrize("other", [{"stride": 2}, {"padding": 1}, {"dilation": 2}, {"groups": 2}, {"bias": False}], ids=str)
+def test_other_convolutions_are_called_too(other):
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Conv1d(6, 4, 3, **other), nn.Conv1d(6, 2, 2)])
+    vectors = torch.randn(5, 9, 6)
+    torch.testing.assert_close(max_over_time(vectors, layers), torch.cat([layer(vectors.mT).amax(-1) for layer in layers], 1))
+
+
 def test_it_can_be_traced():
     layers = convolutions()
     module = Layers(layers, max_over_time).eval()

@@ -30,12 +30,11 @@ class MaxOverTime(nn.ModuleList):
 def max_over_time(vectors: Tensor, convolutions: nn.ModuleList) -> Tensor:
     """``convolution(vectors.mT).amax(-1)`` of each convolution, side by side, for vectors[B, T, D]: [B, filters].
 
-    On a GPU, where the stack has kernels of its own, of layers that are more than ``nn.Conv1d`` and in a traced program it is
-    just that.
+    On a GPU, where the stack has kernels of its own, of layers that are not plain and in a traced program it is just that.
     """
-    plain = [layer for layer in convolutions if type(layer) is nn.Conv1d and not has_hooks(layer)]
-    if vectors.is_cuda or len(plain) < len(convolutions) or torch.jit.is_tracing():  # type: ignore[attr-defined]  # public
+    if vectors.is_cuda or not all(map(is_plain, convolutions)) or torch.jit.is_tracing():  # type: ignore[attr-defined]  # public
         return torch.cat([layer(vectors.mT).amax(-1) for layer in convolutions], 1)
+    plain = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]  # all of them, and all have a bias
     weights, biases = [layer.weight for layer in plain], [layer.bias for layer in plain if layer.bias is not None]
     with torch.no_grad():
         found = [_largest(vectors, weight) for weight in weights]
@@ -45,6 +44,13 @@ def max_over_time(vectors: Tensor, convolutions: nn.ModuleList) -> Tensor:
         return largest
     answers: Tensor = _Largest.apply(largest, index, vectors, *weights, *biases)
     return answers
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Is it a convolution with a bias whose windows begin at every word and hold neighbouring words of the text alone?"""
+    if type(layer) is not nn.Conv1d or layer.bias is None or has_hooks(layer):
+        return False
+    return (layer.stride, layer.padding, layer.dilation, layer.groups) == ((1,), (0,), (1,), 1)
 
 
 def _largest(vectors: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

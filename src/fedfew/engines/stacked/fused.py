@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedfew.config import Precision
 from fedfew.models.layers import become, has_hooks
-from fedfew.models.max_over_time import MaxOverTime
+from fedfew.models.max_over_time import MaxOverTime, is_plain
 
 
 class FusedConvolution(nn.Module):
@@ -106,7 +106,7 @@ def make_fused(module: nn.Module, precision: Precision) -> nn.Module:
     if _is_plain(module):
         return FusedConvolution(module, precision)
     for parent in list(module.modules()):
-        if type(parent) is MaxOverTime and all(map(_is_plain_over_words, parent)):
+        if type(parent) is MaxOverTime and all(map(is_plain, parent)):
             become(parent, FusedMaxOverTime).precision = precision
             continue
         pooled = _pooled(parent) if type(parent) is nn.Sequential else set()
@@ -132,10 +132,6 @@ def _is_plain(layer: nn.Module) -> bool:
     simple = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros" and len(set(layer.stride)) == 1
     flat_stride = type(layer) is nn.Conv2d or layer.stride == (1,)
     return simple and flat_stride and isinstance(layer.padding, tuple)
-
-
-def _is_plain_over_words(layer: nn.Module) -> bool:
-    return _is_plain(layer) and isinstance(layer, nn.Conv1d) and layer.padding == (0,) and layer.bias is not None
 
 
 def _pooled(sequence: nn.Sequential) -> set[str]:
