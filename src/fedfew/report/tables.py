@@ -152,7 +152,8 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     over_seeds = {"± seeds": "std_over_seeds"} if several else {}
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
     caption = (
-        "served: the model as the server sends it. adapted: after the round's local training. "
+        "served: the model as the server sends it. adapted: after the round's local training, of clients that "
+        "took part in it. "
         f"{'Best round on validation data' if kept_best else 'Last round'}, mean over clients"
         f"{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )
