@@ -170,4 +170,4 @@ def _checked_mu(mu: float, losses: Tensor) -> float:
     kind = torch.finfo(_working_type(losses))
     if not kind.smallest_normal * kind.eps <= mu <= kind.max:  # else it would be rounded to 0 or ∞
         raise ValueError(f"mu is {mu:g}, which {kind.dtype} cannot hold: give losses as float64")
-    return mu
+    return mu if isinstance(mu, Tensor) else float(mu)  # a number of NumPy's or a Decimal would meet tensors in its own way
