@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_settings_may_change_on_the_way_and_are_listed(tmp_path: Path) -> None:
     assert any(line.startswith("start: continues after round 2, with lr ") and line.endswith("→ 0.01") for line in told)
     again = train(FedAvg(), rounds=4, lr=0.01, folder=tmp_path, resume=True)
     assert again.settings["start"] == longer.settings["start"]
+
+
+def test_other_samples_of_the_same_clients_are_named() -> None:
+    short, data = train(FedAvg(), rounds=1), federation()
+    others = dataclasses.replace(data, train=dataclasses.replace(data.train, x=data.train.x + 1))
+    _, told = lines(method=FedAvg(), rounds=2, start=short, data=others)
+    assert "start: continues after round 1, with other samples than it was trained on so far" in told
+    _, told = lines(method=FedAvg(), rounds=2, start=short, lr=0.01)
+    assert not any("other samples" in line for line in told)
 
 
 def test_private_states_are_kept_and_not_shared() -> None:

@@ -113,6 +113,8 @@ def _continued(run: Run, identity: dict[str, Any], config: TrainConfig) -> Begin
     history = History.from_arrays(state.history.arrays())
     now = {name: identity[name] for name in config.outcome()}  # as they were given
     changed = [f"{name} {before[name]} → {value}" for name, value in now.items() if before.get(name, value) != value]
+    if before["federation"].get("fingerprint") != identity["federation"].get("fingerprint"):
+        changed.insert(0, "other samples than it was trained on so far")
     line = f"continues after round {run.round}" + (f", with {', '.join(changed)}" if changed else "")
     return Beginning(line, replace(state, history=history, events=list(state.events), **copies))
 
