@@ -2,8 +2,12 @@
 
 import math
 import re
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -181,6 +185,15 @@ GOOD = torch.ones(3, 2)
 def test_bad_mu_is_named(function, mu):
     with pytest.raises(ValueError, match="mu must be"):
         function(GOOD, mu)
+
+
+@pytest.mark.parametrize("kind", [np.array, np.float64, np.float32, Decimal, Fraction, torch.tensor])
+def test_mu_is_a_number_of_any_kind(kind: Any) -> None:
+    losses, mu = GOOD.clone().requires_grad_(), kind("0.25") if kind in (Decimal, Fraction) else kind(0.25)
+    value = stch_set(losses, mu)
+    assert isinstance(value, torch.Tensor)
+    assert torch.equal(value, stch_set(losses, 0.25))
+    assert all(torch.equal(a, b) for a, b in zip(weights(losses, mu), weights(losses, 0.25), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,9 @@ def stch_set(
     client_weights: p, ≥ 0: how much each client counts in the sum, g = μ log Σ_i p_i / S_i with S_i = Σ_k exp(−λ_i (L−z*_i)/μ).
     Default: 1. With weights that add up to one, μ does not depend on the number of clients.
     """
-    soft_min = _soft_min(_objectives(losses, preference, ideal), _checked_mu(mu, losses))
+    objectives = _objectives(losses, preference, ideal)
+    mu = _checked_mu(mu, losses)
+    soft_min = _soft_min(objectives, mu)
     return _as_given(_soft_max(soft_min + mu * _log_client_weights(client_weights, losses), mu), losses)
 
 
@@ -60,7 +62,8 @@ def weights(
     ``alpha[:, None] * w`` is the gradient of :func:`stch_set` with respect to the losses where every preference is 1.
     """
     objectives = _objectives(losses, preference, ideal)
-    soft_min = _soft_min(objectives, _checked_mu(mu, losses))
+    mu = _checked_mu(mu, losses)
+    soft_min = _soft_min(objectives, mu)
     alpha = torch.softmax((soft_min - soft_min.amax(0)) / mu + _log_client_weights(client_weights, losses), 0)
     w = torch.softmax((objectives.amin(1, keepdim=True) - objectives) / mu, 1)
     return alpha.to(losses.dtype), w.to(losses.dtype)
@@ -75,8 +78,9 @@ def log_weights(
 ) -> tuple[Tensor, Tensor]:
     """``(log alpha + a constant, log w)``: what :func:`weights` normalises over clients, for sums taken a part at a time."""
     objectives = _objectives(losses, preference, ideal)
+    mu = _checked_mu(mu, losses)
     least = objectives.amin(1, keepdim=True)
-    scaled = (least - objectives) / _checked_mu(mu, losses)
+    scaled = (least - objectives) / mu
     log_sum = scaled.exp().sum(1).log()  # the largest is 0. log_softmax would wake all cores for however few numbers
     log_w = scaled - log_sum[:, None]
     return least[:, 0] / mu - log_sum + _log_client_weights(client_weights, losses), log_w
@@ -170,4 +174,4 @@ def _checked_mu(mu: float, losses: Tensor) -> float:
     kind = torch.finfo(_working_type(losses))
     if not kind.smallest_normal * kind.eps <= mu <= kind.max:  # else it would be rounded to 0 or ∞
         raise ValueError(f"mu is {mu:g}, which {kind.dtype} cannot hold: give losses as float64")
-    return mu
+    return mu if isinstance(mu, Tensor) else float(mu)  # a number of NumPy's or a Decimal would meet tensors in its own way

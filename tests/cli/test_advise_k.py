@@ -66,6 +66,10 @@ def test_held_out_samples_come_from_the_training_data() -> None:
     assert about["test"] == [round(0.15 * n) for n in (whole.train.count + whole.test.count).tolist()]
 
 
+def test_the_strong_recipe() -> None:
+    assert "Take K = 1" in call(*SMALL, "--ks", "1", "--seeds", "1", "--recipe", "strong", "--folder", "advice").stdout
+
+
 def test_the_default_range_of_k_ends_at_the_number_of_clients() -> None:
     document = call(*SMALL[:-2], "--clients", "2", "--rounds", "1", "--seeds", "1", "--folder", "advice", "--json")
     assert "K up to 2: there are 2 clients" in document.stderr
@@ -77,6 +81,8 @@ def test_the_default_range_of_k_ends_at_the_number_of_clients() -> None:
     [
         (["--models", "3"], "--models cannot be given"),
         (["--method", "fedavg"], "advise-k chooses the number of models of fedfew"),
+        (["--keep", "best"], "keep is 'best', but advise-k uses the validation data to compare numbers of models"),
+        (["--early-stopping", "2"], "early_stopping is 2, but advise-k uses the validation data"),
         (["--hold-out", "0"], "hold_out must lie between 0 and 1, not 0.0"),
         (["--ks", "1-9"], "ks goes up to 9, but there are 4 clients"),
         (["--hold-out", "1.5"], "hold_out must lie between 0 and 1, not 1.5"),

@@ -73,6 +73,24 @@ def test_settings_matter_and_seeds_repeat(run: fedfew.Run, data: fedfew.Federati
         assert distill(run, 0, data, **({"epochs": 2} | changed)).divergence != plain.divergence
 
 
+def test_a_step_that_is_too_large_makes_no_student_worse_than_it_began(data: fedfew.Federation) -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+
+    settings = {"rounds": 2, "lr": 0.3, "batch_size": 10, "serve": "mixture", "temperature": 5.0, "device": "cpu"}
+    run = fedfew.train(data, net, fedfew.FedFew(models=2), engine="sequential", **settings)
+    for lr in (30.0, 1e30):  # the second one makes every student NaN in its first epoch, and is halved 5 times
+        for client in range(3):
+            found = distill(run, client, data, epochs=5, lr=lr)
+            x = data.train.inputs(data.train.rows(client))
+            began = distill(run, client, data, epochs=0)
+            assert compared(found.module, run.model_of(client), x)[1] <= compared(began.module, run.model_of(client), x)[1]
+    best = [distill(run, client, data, epochs=12, lr=30.0) for client in range(3)]
+    assert sum(found.divergence < found.divergence_before for found in best) >= 2  # smaller steps help
+    as_trained = [distill(run, client, data) for client in range(3)]
+    assert all(found.divergence < 1 for found in as_trained)
+
+
 def test_without_a_prior_the_student_is_a_plain_module(data: fedfew.Federation) -> None:
     module = distill(trained(data, rounds=1), 0, data, epochs=1).module
     assert isinstance(module, nn.Sequential)

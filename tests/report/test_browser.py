@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedfew.cli.run import train_in
 from fedfew.report.page.document import of_run
@@ -51,6 +52,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sites": of_run(InMemory(_at_sites())),
         "unscored": of_run(InMemory(_unscored())),
         "prices": of_run(InMemory(_prices())),
+        "kept": of_run(InMemory(_kept())),
         "named": of_run(InMemory(_named()), SideFiles(confusion=Confusion.of([([0, 1], [0, 0])] * 3 + [([1, 1], [1, 2])], 3))),
     }
     for name, made in documents.items():
@@ -77,6 +79,15 @@ def _prices() -> Any:
         columns[f"{score}_score"] = 10 * columns.pop(f"{score}_accuracy") - 20
     state.history = History.from_arrays(columns)
     state.settings["federation"]["task"] = "regression"
+    return state
+
+
+def _kept() -> Any:
+    """Of three scored rounds the second, round 4, is kept; one model is used in it."""
+    state = by_hand()
+    columns = state.history.arrays()
+    columns["choice"][1] = 1
+    state.history, state.best = History.from_arrays(columns), {"round": torch.tensor(4)}
     return state
 
 
@@ -128,6 +139,19 @@ def test_a_score_below_0_keeps_its_sign_and_its_name(browser: Page, pages: Path)
             == []
         )
     assert "accuracy" not in browser.text("main").lower()
+
+
+def test_scores_are_said_to_be_of_the_round_whose_models_are_used(browser: Page, pages: Path) -> None:
+    for name, words, used in (("kept", "best round on validation data (4)", 1), ("named", "last scored round", 2)):
+        browser.open(pages / f"{name}.html")
+        assert f"over clients, {words}" in browser.text("#summary table")
+        assert f"after the {words}." in browser.text("#clients .lead")
+        assert f"{used} of 2" in browser.text("#summary dl")
+        browser.do("document.getElementById('models').scrollIntoView()")
+        after = 4 if name == "kept" else 6
+        browser.wait(
+            f"return document.querySelector('#models').textContent.includes('{used} of 2 models in use after round {after}.')"
+        )
 
 
 def test_sections_that_have_nothing_to_show_say_why(browser: Page, pages: Path) -> None:

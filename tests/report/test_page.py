@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fedfew
 from fedfew.report.page import binning, classes, pack, record
@@ -90,6 +91,13 @@ def test_curves_are_summaries_over_the_clients_that_have_a_score() -> None:
     assert document["curves"]["seconds"] == [1, 2, 3]
     assert document["seconds"] == 12  # two seconds per round in the mean, six rounds
     assert document["scores"]["served"]["weighted_mean"] == pytest.approx((0.9 + 0.6 + 0.7 + 3 * 0.8) / 6, rel=1e-5)
+
+
+def test_the_round_in_use_is_named() -> None:
+    state = by_hand()
+    assert of_run(InMemory(state))["in_use"] == 6
+    state.best = {"round": torch.tensor(4)}
+    assert of_run(InMemory(state))["in_use"] == 4
 
 
 def test_changes_of_model_are_counted_for_clients_and_for_rounds() -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import fedfew
-from fedfew.evaluation.metrics import summarise
+from fedfew.evaluation.metrics import summarise, weight_diagnostics
 from fedfew.report import AcrossSeeds, choosing_k, class_tables, describe, mean_curve, plots, same_grouping, tables
 from fedfew.training.checkpoint import CheckpointError
 from tests.evaluation.choosing_k.test_decision import advice
@@ -181,3 +182,17 @@ def test_the_caption_of_a_comparison_says_which_round_the_scores_are_of(run: fed
     best = fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", engine="sequential")
     assert "Last round, mean over clients;" in " ".join(shown(tables.comparison({"one": [run]}, "title")).split())
     assert "Best round on validation data, mean over" in " ".join(shown(tables.comparison({"one": [best]}, "title")).split())
+
+
+def test_weights_and_captions_are_of_the_round_in_use_and_of_those_who_took_part() -> None:
+    data = replace(federation(), val=federation().train)
+    run = fedfew.train(
+        data, "linear", fedfew.FedFew(models=3), rounds=4, lr=3.0, keep="best", engine="sequential", participation=0.5
+    )
+    run.state.best = {"round": torch.tensor(2)}  # whatever came out
+    diagnostics = weight_diagnostics(run.history)
+    assert describe(run)["weights"]["entropy"] == pytest.approx(diagnostics.entropy[1])
+    assert diagnostics.entropy[1] != pytest.approx(diagnostics.entropy[-1])
+    assert f"entropy of w {diagnostics.entropy[1]:.3g}," in shown(tables.run_summary(run, {}), width=200)
+    said = " ".join(shown(tables.comparison({"one": [run]}, "title")).split())
+    assert "adapted: after the round's local training, of clients that took part in it." in said

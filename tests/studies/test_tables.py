@@ -86,6 +86,11 @@ def test_both_kinds_of_spread_are_named_and_one_seed_has_no_spread_over_seeds() 
     assert "1 seed;" in one.caption
 
 
+def test_the_caption_says_whose_adapted_scores_there_are() -> None:
+    _, adapted = made(by_hand())
+    assert "Adapted: after the round's local training, of clients that took part in it." in adapted.caption
+
+
 def test_the_caption_says_which_round_the_scores_are_of() -> None:
     book = Book()
     book.scored(book.add("FedAvg", settings='{"keep": "best"}'), FEDAVG[0], FEDAVG[0])

@@ -132,6 +132,18 @@ def test_the_best_on_validation_samples_is_chosen_and_recorded(tmp_path, monkeyp
     ]
 
 
+def test_candidates_have_the_validation_data_that_the_run_has(tmp_path, monkeypatch):
+    (cell,) = cells(study(**TUNED, base={"sample": 400, "val_share": 0.2, "keep": "best"}), Options(("tuned",)))
+    trained = []
+    train = fedfew.train
+    monkeypatch.setattr(fedfew, "train", lambda federation, **options: trained.append(federation) or train(federation, **options))
+    assert json.loads(make(cell, tmp_path)["tuning"])["chosen"] == {"lr": 0.5}
+    first, second, final = trained
+    for federation in (first, second):
+        assert torch.equal(federation.val.count, final.val.count)
+        assert torch.equal(federation.train.count + federation.test.count, final.train.count)
+
+
 def test_candidates_that_are_scored_are_not_trained_again(tmp_path, monkeypatch):
     (cell,) = cells(study(**TUNED), Options(("tuned",)))
     folder = RunFolder.of(tmp_path, cell.key)

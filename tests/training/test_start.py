@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def test_settings_may_change_on_the_way_and_are_listed(tmp_path: Path) -> None:
     assert again.settings["start"] == longer.settings["start"]
 
 
+def test_other_samples_of_the_same_clients_are_named() -> None:
+    short, data = train(FedAvg(), rounds=1), federation()
+    others = dataclasses.replace(data, train=dataclasses.replace(data.train, x=data.train.x + 1))
+    _, told = lines(method=FedAvg(), rounds=2, start=short, data=others)
+    assert "start: continues after round 1, with other samples than it was trained on so far" in told
+    _, told = lines(method=FedAvg(), rounds=2, start=short, lr=0.01)
+    assert not any("other samples" in line for line in told)
+
+
 def test_private_states_are_kept_and_not_shared() -> None:
     short = train(LocalOnly(), rounds=1)
     kept = [t.clone() for t in fedfew.stack.leaves(short.state.own)]
@@ -86,6 +96,66 @@ def test_validation_scores_cannot_begin_in_the_middle() -> None:
     assert len(fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", start=kept, **settings).history) == 2
     last = fedfew.train(data, "linear", "fedavg", rounds=2, keep="last", early_stopping=9, start=kept, **settings)
     assert last.round_in_use == 2
+
+
+def test_the_best_round_of_a_run_must_have_been_kept_to_be_used() -> None:
+    data = fedfew.data.load("digits", clients=3, sample=90, val_share=0.2)
+    settings: dict[str, Any] = {"batch_size": 10, "engine": "sequential", "device": "cpu"}
+    compared = fedfew.train(data, "linear", "fedavg", rounds=1, early_stopping=9, **settings)
+    with pytest.raises(ValueError, match="keep is 'best', but the run to continue has 'last', and the models of its best"):
+        fedfew.train(data, "linear", "fedavg", rounds=2, early_stopping=9, keep="best", start=compared, **settings)
+    kept = fedfew.train(data, "linear", "fedavg", rounds=1, keep="best", **settings)
+    with pytest.raises(ValueError, match="best_by is 'accuracy', but the run to continue has 'loss', and the models that"):
+        fedfew.train(data, "linear", "fedavg", rounds=2, keep="best", best_by="accuracy", start=kept, **settings)
+
+
+def test_a_run_that_stopped_early_goes_on_only_with_more_patience(tmp_path: Path) -> None:
+    data = fedfew.data.load("digits", clients=3, sample=90, val_share=0.2)
+    settings: dict[str, Any] = {"batch_size": 10, "engine": "sequential", "device": "cpu", "lr": 20.0}
+    stopped = fedfew.train(data, "linear", "fedavg", rounds=20, early_stopping=2, folder=tmp_path / "a", **settings)
+    assert stopped.round < 20
+    for more in (20, 40):
+        with pytest.raises(ValueError, match=r"the run to continue stopped early after round .*: give a larger early_stopping"):
+            fedfew.train(data, "linear", "fedavg", rounds=more, early_stopping=2, start=stopped, **settings)
+    again: dict[str, Any] = settings | {"early_stopping": 2, "folder": tmp_path / "a", "resume": True}
+    assert fedfew.train(data, "linear", "fedavg", rounds=20, **again).round == stopped.round
+    with pytest.raises(ValueError, match=r"rounds is 40, but the run stopped early after round .* no round would be trained"):
+        fedfew.train(data, "linear", "fedavg", rounds=40, **again)
+    longer = fedfew.train(data, "linear", "fedavg", rounds=40, early_stopping=9, start=stopped, **settings)
+    assert longer.round > stopped.round
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "answer"),
+    [
+        ({}, {"check_share": 0.1}, "check_share is 0.1, but the run to continue has 0.0, and other columns in its history"),
+        ({"check_share": 0.1}, {}, "check_share is 0.0, but the run to continue has 0.1"),
+        ({}, {"dp_noise": 1.0}, "dp_noise is 1.0, but the run to continue has 0.0, and other columns in its history"),
+        ({"dp_noise": 1.0}, {"dp_noise": 9.0}, "dp_noise is 9.0, but the run to continue has 1.0, and its ε is counted for one"),
+        (
+            {"dp_noise": 1.0, "participation": 0.5},
+            {"dp_noise": 1.0},
+            "participation is 0.7, but the run to continue has 0.5, and its ε",
+        ),
+    ],
+)
+def test_columns_and_the_privacy_of_a_run_cannot_change_on_the_way(
+    before: dict[str, Any], then: dict[str, Any], answer: str
+) -> None:
+    run = train(FedFew(models=2), rounds=1, **before)
+    with pytest.raises(ValueError, match=answer):
+        train(FedFew(models=2), rounds=2, start=run, **then)
+
+
+def test_a_check_without_effect_may_change_on_the_way() -> None:
+    assert train(FedAvg(), rounds=2, check_share=0.1, start=train(FedAvg(), rounds=1)).round == 2
+
+
+def test_with_differential_privacy_a_warm_start_says_what_epsilon_counts() -> None:
+    before = train(FedAvg(), rounds=1, dp_noise=1.0)
+    for start in (before, before.models):
+        _, told = lines(method=FedFew(models=2), rounds=1, dp_noise=1.0, start=start)
+        assert any(line.startswith("start: ") and "; ε counts the rounds of this run alone" in line for line in told)
 
 
 # -- warm starts -------------------------------------------------------------------------------------------------------------

@@ -124,6 +124,12 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
     method = file.pop("method", {})
     hyperparameters = {name: value for name, value in method.items() if name != "models"} if isinstance(method, dict) else {}
     settings = resolve(given, method_flags, file | {"method": hyperparameters | {"name": "fedfew"}})
+    if settings.validates:
+        name = "keep" if settings.keep == "best" else "early_stopping"
+        raise ValueError(
+            f"{name} is {getattr(settings, name)!r}, but advise-k uses the validation data to compare numbers of models, and "
+            "none are left to compare rounds on: leave it out"
+        )
     if "score_every" not in given and "score_every" not in file:
         settings = replace(settings, score_every=settings.rounds)  # only the last round is needed
     return settings

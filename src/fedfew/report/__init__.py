@@ -72,10 +72,10 @@ def across_seeds(runs: Sequence[Run]) -> dict[str, AcrossSeeds]:
     return {score: AcrossSeeds.of([summaries[score] for summaries in seeds]) for score in SCORES}
 
 
-def last_weights(history: History) -> dict[str, float]:
-    """The weight diagnostics of the last scored round, those that the method has."""
+def weights_at(history: History, at: int = -1) -> dict[str, float]:
+    """The weight diagnostics of a scored round (the last one), those that the method has."""
     series = asdict(weight_diagnostics(history))
-    return {name: float(values[-1]) for name, values in series.items() if values is not None and name != "round"}
+    return {name: float(values[at]) for name, values in series.items() if values is not None and name != "round"}
 
 
 def seconds(run: Run) -> float:
@@ -114,7 +114,7 @@ def describe(run: Run) -> dict[str, Any]:
         "scores": score_values(run),
         "mixture": _mixture(run),
         "last_and_best": asdict(last_and_best(history)),
-        "weights": last_weights(history),
+        "weights": weights_at(history, run.scored_at),
         "seconds": seconds(run),
         "clients": [
             {"client": i, "name": run.data.client_name(i), "model": model, "served": float(served), "adapted": float(adapted)}

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedfew.adapters import TrainedPart
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import SCORES, across_seeds, last_weights, score_name, seconds, single_scores
+from fedfew.report import SCORES, across_seeds, score_name, seconds, single_scores, weights_at
 from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
     part = [f"{name} {name_cell(value)}" for name, value in TrainedPart.recorded(run.settings).document().items()]
     title = f"{', '.join([run.settings['method']['name'], *part, at])}: test scores over clients, %"
-    weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in last_weights(run.history).items())
+    weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in weights_at(run.history, run.scored_at).items())
     single = single_scores(run)
     if single is not None:
         models = run.scored("mixture").shape[1]
@@ -152,7 +152,8 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     over_seeds = {"± seeds": "std_over_seeds"} if several else {}
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
     caption = (
-        "served: the model as the server sends it. adapted: after the round's local training. "
+        "served: the model as the server sends it. adapted: after the round's local training, of clients that "
+        "took part in it. "
         f"{'Best round on validation data' if kept_best else 'Last round'}, mean over clients"
         f"{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )

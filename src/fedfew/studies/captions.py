@@ -29,7 +29,7 @@ PROTOCOLS = {
 }
 SCORED = {
     "served": "Served: the model as the server sends it.",
-    "adapted": "Adapted: after the round's local training.",
+    "adapted": "Adapted: after the round's local training, of clients that took part in it.",
 }
 ROUNDS = {"last": "last round", "best": "best round on validation data"}  # by the setting keep
 NOT_ALIKE = "† the paper scored this method the other way: FedFew adapted, all others served."

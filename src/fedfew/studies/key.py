@@ -34,7 +34,7 @@ NOT_OF_THE_OUTCOME = {f.name for f in fields(Settings) if not f.metadata.get("ou
 
 def run_key(settings: Settings, candidates: Sequence[Settings] = ()) -> str:
     """The key of a run with these settings; of a tuned one, of the settings that it chooses among."""
-    chosen_among = {"tuned": [identity(c) for c in candidates], "validation_share": SHARE} if candidates else {}
+    chosen_among = {"tuned": [identity(c) for c in candidates], "held_out_of_training": SHARE} if candidates else {}
     return _hash(identity(settings) | chosen_among)[:LENGTH]
 
 

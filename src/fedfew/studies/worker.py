@@ -138,9 +138,9 @@ class Worker:
     ) -> tuple[Settings, dict[str, Any]]:
         """The candidate that is best on validation samples held out from the training data, and what is stored of the choice."""
         import fedfew
-        from fedfew.evaluation.choosing_k import held_out
+        from fedfew.evaluation.choosing_k import held_out_of_training
 
-        data = held_out(federation, tuning.SHARE, candidates[0][1].data_seed)
+        data = held_out_of_training(federation, tuning.SHARE, candidates[0][1].data_seed)
         scores = []
         for number, (values, settings) in enumerate(candidates):
             place = RunFolder(folder.path / f"candidate-{number}")

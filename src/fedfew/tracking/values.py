@@ -46,14 +46,14 @@ def round_values(progress: Progress) -> dict[str, float]:
 def scored_values(history: History) -> dict[str, float]:
     """Of a history of one entry."""
     from fedfew.evaluation.metrics import summarise
-    from fedfew.report import SCORES, last_weights
+    from fedfew.report import SCORES, weights_at
 
     values = {name: float(history.last(name)) for name in OF_ROUNDS if name in history.columns}
     for score in SCORES:
         summary = summarise(history.last_scores(score))
         values |= {f"{score}/{name}": getattr(summary, name) for name in SUMMARY}
         values[f"{score}/loss"] = summarise(history.last(f"{score}_loss"), higher_is_better=False).mean
-    values |= {f"weights/{name}": value for name, value in last_weights(history).items()}
+    values |= {f"weights/{name}": value for name, value in weights_at(history).items()}
     values |= {f"served/{name}": summarise(history.last(f"{PREFIX}{name}")).mean for name in own_metrics(history)}
     return values
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config import TrainConfig
-from fedfew.training import checkpoint
+from fedfew.training import checkpoint, validation
 from fedfew.training.checkpoint import State
 from fedfew.util.spelling import counted
 
@@ -39,6 +39,11 @@ def with_recorded(config: TrainConfig, state: State) -> TrainConfig:
     if state.round > config.rounds:
         raise ValueError(f"rounds is {config.rounds}, but the run has already done {state.round}")
     before = state.settings
+    if config.rounds > before["rounds"] and (stopped := validation.reason_to_stop(state.history, config)) is not None:
+        raise ValueError(
+            f"rounds is {config.rounds}, but the run {stopped}, and no round would be trained: continue it with a larger "
+            "early_stopping (start=fedfew.load(folder), --start FOLDER)"
+        )
     return replace(
         config,
         engine=before["engine"] if config.engine == "auto" else config.engine,

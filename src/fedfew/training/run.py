@@ -125,8 +125,13 @@ class Run(Predictor):
 
     def scored(self, column: str) -> Any:
         """A column of the history in the round whose models are used; where that was not scored, in the last that was."""
+        return self.history[column][self.scored_at]
+
+    @property
+    def scored_at(self) -> int:
+        """Where in the history that round is."""
         rounds = self.history["round"].tolist()
-        return self.history[column][rounds.index(self.round_in_use) if self.round_in_use in rounds else -1]
+        return rounds.index(self.round_in_use) if self.round_in_use in rounds else -1
 
     def scores(self, which: str) -> Any:
         """Served, adapted or single scores (the task's: accuracy, R², …) of the clients in that round, [M]."""

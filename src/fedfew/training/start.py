@@ -15,6 +15,7 @@ from fedfew.methods.base import Fresh
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, replica_state
 from fedfew.stack import Tree, named_leaves, tensor, tree_map
+from fedfew.training import unseen, validation
 from fedfew.training.checkpoint import TREES, State
 from fedfew.training.history import History
 from fedfew.training.run import Run
@@ -37,13 +38,14 @@ class Beginning:
 
 def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Beginning:
     """What ``start`` means for a run with these settings; identity: all that decides its outcome."""
+    alone = "; ε counts the rounds of this run alone, not those in which these models were trained" if config.dp_noise else ""
     if not isinstance(start, Run):
         listed = isinstance(start, Iterable) and (not isinstance(start, nn.Module) or isinstance(start, nn.ModuleList))
         models = list(start) if listed else []
         if not models or not all(isinstance(model, nn.Module) for model in models):
             wanted = "a run, as fedfew.load(folder), or a list of modules, as [run.model_of(0)]"
             raise ValueError(f"start must be {wanted}, not {start!r}")
-        return Beginning(f"starts with {_count(models)} given", models=models)
+        return Beginning(f"starts with {_count(models)} given{alone}", models=models)
     why_not = _difference(start, identity)
     if why_not is None:
         return _continued(start, identity, config)
@@ -51,7 +53,8 @@ def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Be
     name = start.settings["method"]["name"]
     _checked(models, f"start is a run of {name}, which")
     where = f"of {name} after round {start.round_in_use}, the most used first"
-    return Beginning(f"starts with {_count(models)} {where}; it does not continue that run, since {why_not}", models=models)
+    line = f"starts with {_count(models)} {where}; it does not continue that run, since {why_not}{alone}"
+    return Beginning(line, models=models)
 
 
 def fresh(models: Sequence[nn.Module], factory: ModelFactory, initial: Fresh, device: torch.device) -> Fresh:
@@ -97,20 +100,41 @@ def _continued(run: Run, identity: dict[str, Any], config: TrainConfig) -> Begin
         raise ValueError(
             f"rounds is {config.rounds}, but the run to continue has done {run.round}: give the total, more than {run.round}"
         )
-    then = TrainConfig(**{name: before.get(name, getattr(TrainConfig, name)) for name in ("serve", "early_stopping", "keep")})
-    name = "serve" if config.serve != then.serve else "keep" if config.keep != then.keep else "early_stopping"
-    if config.serve != then.serve or config.validates != then.validates:
+    if (kept := _to_keep(run, config)) is not None:
+        name, then, why = kept
         raise ValueError(
-            f"{name} is {getattr(config, name)!r}, but the run to continue has {getattr(then, name)!r}, and other scores in "
-            "its history: keep the setting, or start a new run with its models (start=run.models)"
+            f"{name} is {getattr(config, name)!r}, but the run to continue has {then!r}, and {why}: keep the setting, or start a "
+            "new run with its models (start=run.models)"
         )
+    if (stopped := validation.reason_to_stop(run.history, config)) is not None:
+        raise ValueError(f"the run to continue {stopped}, and no round would be trained: give a larger early_stopping")
     state = run.newest
     copies: dict[str, Any] = {name: tree_map(torch.clone, getattr(state, name)) for name in TREES}
     history = History.from_arrays(state.history.arrays())
     now = {name: identity[name] for name in config.outcome()}  # as they were given
     changed = [f"{name} {before[name]} → {value}" for name, value in now.items() if before.get(name, value) != value]
+    if before["federation"].get("fingerprint") != identity["federation"].get("fingerprint"):
+        changed.insert(0, "other samples than it was trained on so far")
     line = f"continues after round {run.round}" + (f", with {', '.join(changed)}" if changed else "")
     return Beginning(line, replace(state, history=history, events=list(state.events), **copies))
+
+
+def _to_keep(run: Run, config: TrainConfig) -> tuple[str, Any, str] | None:
+    """A setting that cannot change on the way: its name, what it is in the run, and why."""
+    names = ("serve", "early_stopping", "keep", "best_by", "check_share", "dp_noise", "participation")
+    then = TrainConfig(**{name: run.settings.get(name, getattr(TrainConfig, name)) for name in names})
+    columns, counted = "other columns in its history", "its ε is counted for one noise and one participation"
+    private, keeps = then.dp_noise > 0, config.keep == "best"
+    reasons = (
+        ("serve", config.serve != then.serve, columns),
+        ("keep" if config.keep != then.keep else "early_stopping", config.validates != then.validates, columns),
+        ("dp_noise", config.dp_noise != then.dp_noise, counted if private else columns),
+        ("participation", private and config.participation != then.participation, counted),
+        ("check_share", (unseen.share(config, run.method) > 0) != (unseen.share(then, run.method) > 0), columns),
+        ("keep", keeps and then.keep != "best", "the models of its best round were not kept"),
+        ("best_by", keeps and config.best_by != then.best_by, "the models that it kept are the best by another measure"),
+    )
+    return next(((name, getattr(then, name), why) for name, differs, why in reasons if differs), None)
 
 
 def _by_use(run: Run) -> list[nn.Module]:

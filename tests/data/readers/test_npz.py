@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,22 @@ def test_columns_are_named_as_those_of_a_table(values: list[Any], tmp_path: Path
     (tmp_path / "a.csv").write_text("\n".join(lines))
     table = load(tmp_path / "a.csv", label="y", client="site")
     assert load(tmp_path / "a.npz", client="site").client_names == table.client_names
+
+
+def test_files_of_pfllib_are_read_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for split, samples in (("train", 8), ("test", 3)):
+        (tmp_path / "dataset" / "MNIST" / split).mkdir(parents=True)
+        for client in range(20):
+            x, y = rng.normal(size=(samples, 1, 8, 8)).astype(np.float32), rng.integers(0, 10, samples)
+            np.savez_compressed(tmp_path / "dataset" / "MNIST" / split / f"{client}.npz", data={"x": x, "y": y})
+    with pytest.raises(DataError, match=r"holds Python objects where plain arrays are needed: .* docs/data\.md"):
+        load("dataset/MNIST/train/0.npz")
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    section = page.partition("## Data that PFLlib")[2]
+    (block,) = re.findall(r"^```python\n(import numpy.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    exec(compile(block, "data.md", "exec"), {})
+    federation = load("mnist.fed")
+    assert (federation.train.count.tolist(), federation.test.count.tolist()) == ([8] * 20, [3] * 20)
+    assert torch.equal(federation.test.of(19)[1], torch.from_numpy(y))

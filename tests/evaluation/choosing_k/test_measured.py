@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fedfew
-from fedfew.evaluation.choosing_k import held_out, observed, regret
+from fedfew.evaluation.choosing_k import held_out, held_out_of_training, observed, regret
 from tests.helpers import federation, linear
 
 
@@ -47,6 +47,13 @@ def test_the_seed_and_the_share_decide_what_is_held_out() -> None:
     assert len(rows(held_out(whole, 0.5).test, 1)) == 20
 
 
+def test_what_is_held_out_of_training_leaves_a_third_split_as_it_is() -> None:
+    whole = fedfew.data.load("digits", clients=4, val_share=0.1)
+    cut = held_out_of_training(whole, 0.2, 0)
+    assert cut.val is whole.val
+    assert (cut.train.count + cut.test.count).tolist() == whole.train.count.tolist()
+
+
 def test_a_third_split_is_taken_as_it_is() -> None:
     whole = fedfew.data.load("digits", clients=4, val_share=0.1)
     cut = held_out(whole)
@@ -67,9 +74,10 @@ def test_test_labels_change_nothing() -> None:
     assert held_out(whole).fingerprint() == held_out(turned).fingerprint()
 
 
-def test_losses_are_those_of_the_model_served() -> None:
+@pytest.mark.parametrize("settings", [{}, {"label_prior": "client"}, {"serve": "mixture"}, {"recipe": "strong"}])
+def test_losses_are_those_of_the_model_served(settings: dict[str, str]) -> None:
     cut = held_out(federation())
-    run = fedfew.train(cut, linear, fedfew.FedFew(models=2), rounds=3, lr=0.2, score_every=3)
+    run = fedfew.train(cut, linear, fedfew.FedFew(models=2), rounds=3, lr=0.2, score_every=3, **settings)
     found = observed(run, cut)
     assert (found.models, found.seed, found.in_use) == (2, 0, len(set(run.choice.tolist())))
     for i in range(4):
@@ -93,6 +101,19 @@ def test_regret_is_every_clients_model_on_every_clients_samples() -> None:
     assert found.largest == pytest.approx(max(off))
     assert found.mean <= found.tenth_largest <= found.largest
     assert found.negative == pytest.approx(np.mean(np.array(off) < 0))
+
+
+def test_with_label_priors_a_client_tries_others_models_with_its_own() -> None:
+    cut = held_out(federation())
+    run = fedfew.train(cut, linear, "local", rounds=3, lr=0.2, label_prior="client")
+    priors = run.state.priors["log_prior"]
+    x, y = cut.test.of(1)
+    with torch.no_grad():
+        others, own = (float(F.cross_entropy(run.model_of(j)(x) - priors[j] + priors[1], y)) for j in (3, 1))
+    assert regret(run, cut).difference[1, 3] == pytest.approx(others - own, rel=1e-4)
+    some = regret(run, cut, most=2)
+    i, j = some.clients
+    assert some.difference[0, 1] == pytest.approx(regret(run, cut).difference[i, j])
 
 
 def test_of_many_clients_some_are_drawn() -> None:

@@ -48,6 +48,11 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     except DataError:
         raise
     except Exception as error:  # numpy's header is a Python literal: parsing one may raise nearly anything, also RecursionError
+        if "allow_pickle" in str(error):  # advises what is not done here
+            raise DataError(
+                f"{path} holds Python objects where plain arrays are needed: reading them could run code. Store arrays, "
+                "np.savez(path, x=…, y=…); files of PFLlib are read as docs/data.md says"
+            ) from error
         raise DataError(f"{path} cannot be read as .npz of plain arrays: {error}") from error
 
 

@@ -4,6 +4,6 @@ Nothing here looks at test data: :func:`held_out` puts the held-out samples in t
 """
 
 from fedfew.evaluation.choosing_k.decision import Advice, Decision, decide
-from fedfew.evaluation.choosing_k.measured import Observed, Regret, held_out, observed, regret
+from fedfew.evaluation.choosing_k.measured import Observed, Regret, held_out, held_out_of_training, observed, regret
 
-__all__ = ["Advice", "Decision", "Observed", "Regret", "decide", "held_out", "observed", "regret"]
+__all__ = ["Advice", "Decision", "Observed", "Regret", "decide", "held_out", "held_out_of_training", "observed", "regret"]

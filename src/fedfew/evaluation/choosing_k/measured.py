@@ -13,7 +13,7 @@ from fedfew import engines
 from fedfew.data import split
 from fedfew.engines import LocalTraining
 from fedfew.federation import Federation, Samples
-from fedfew.stack import Tree, to, tree_map
+from fedfew.stack import Tree, tensor, to, tree_map
 
 if TYPE_CHECKING:
     from fedfew.training.run import Run
@@ -31,6 +31,11 @@ def held_out(federation: Federation, share: float = 0.2, seed: int = 0) -> Feder
         raise ValueError(f"hold_out must lie between 0 and 1, not {share}")
     if federation.val is not None:
         return replace(federation, test=federation.val, val=None)
+    return held_out_of_training(federation, share, seed)
+
+
+def held_out_of_training(federation: Federation, share: float, seed: int) -> Federation:
+    """The federation with a share of every client's training samples where its test samples were. A third split stays."""
     train = federation.train
     rng = np.random.default_rng([seed, 2])
     order, start, kept, moved = [], [], [], []
@@ -51,7 +56,7 @@ def held_out(federation: Federation, share: float = 0.2, seed: int = 0) -> Feder
         return replace(train, x=x, y=y, start=begins, count=counts, longest=max(count))
 
     behind = [begin + away for begin, away in zip(start, moved, strict=True)]
-    return replace(federation, train=part(behind, kept), test=part(start, moved), val=None)
+    return replace(federation, train=part(behind, kept), test=part(start, moved))
 
 
 @dataclass(frozen=True)
@@ -69,15 +74,14 @@ class Observed:
 def observed(run: Run, federation: Federation) -> Observed:
     """Of a finished run on what :func:`held_out` returned."""
     everyone = torch.arange(len(federation))
-    choice = run.choice
-    training = _losses(run, _candidates(run, everyone), federation.train)[everyone.numpy(), choice.numpy()]
+    training = _served_losses(run, _candidates(run, everyone), _as_seen(run, federation.train))
     return Observed(
         models=run.method.settings().get("models", 1),
         seed=run.settings["seed"],
         validation=run.scored("served_loss").astype(np.float64),
         score=run.scores("served").astype(np.float64),
         training=training,
-        in_use=len(torch.unique(choice)),
+        in_use=len(torch.unique(run.choice)),
     )
 
 
@@ -128,7 +132,7 @@ def regret(run: Run, federation: Federation, most: int = MOST_CLIENTS, seed: int
         drawn = np.sort(np.random.default_rng([seed, 3]).choice(total, most, replace=False))
     clients = torch.from_numpy(drawn)
     shared = tree_map(lambda t: t.transpose(0, 1), _candidates(run, clients))  # [1, m, …]: each client's model, for all
-    losses = _losses(run, shared, federation.test.take(clients))
+    losses = _losses(run, shared, _as_seen(run, federation.test).take(clients))
     own = np.diagonal(losses).copy()
     return Regret(drawn, total, losses - own[:, None], own)
 
@@ -137,9 +141,31 @@ def _candidates(run: Run, clients: torch.Tensor) -> Tree:
     return run.method.candidates(run.state.served, run.state.own, clients)
 
 
+def _served_losses(run: Run, candidates: Tree, samples: Samples) -> Array:
+    """Mean loss [C] of what each client uses, one candidate or the mixture of all."""
+    mixture, choice = run.state.mixture, run.choice.numpy()
+    if mixture is None:
+        found: Array = _losses(run, candidates, samples)[np.arange(len(choice)), choice]
+        return found
+    device = samples.y.device
+    mixed, _ = _engine(run, device).score_mixture(to(candidates, device), samples, mixture.to(device))
+    return mixed.loss[:, 0].cpu().numpy().astype(np.float64)
+
+
 def _losses(run: Run, candidates: Tree, samples: Samples) -> Array:
     """Mean loss [C, S], on the samples' device."""
-    device, s = samples.y.device, run.settings
-    training = LocalTraining.taken_from(s, loss=run.criterion)
-    engine = engines.Sequential(run.model_of(0).to(device), training, s["seed"])
-    return engine.losses(to(candidates, device), samples).cpu().numpy().astype(np.float64)
+    device = samples.y.device
+    return _engine(run, device).losses(to(candidates, device), samples).cpu().numpy().astype(np.float64)
+
+
+def _engine(run: Run, device: torch.device) -> engines.Engine:
+    training = LocalTraining.taken_from(run.settings, loss=run.criterion)
+    return engines.Sequential(run.new_module().to(device), training, run.settings["seed"])
+
+
+def _as_seen(run: Run, samples: Samples) -> Samples:
+    """The samples of all clients with their label priors, where the run has any."""
+    if not run.state.priors:
+        return samples
+    priors = tensor(run.state.priors, "log_prior").to(samples.y.device)
+    return replace(samples, log_prior=priors)

@@ -69,6 +69,7 @@ def _scores(record: Record, files: SideFiles) -> dict[str, Any]:
     curves = series.curves(record, at)
     document: dict[str, Any] = {
         "rounds": [int(record.row("round", position)) for position in at.tolist()],
+        "in_use": int(record.row("round", record.in_use)),
         "scores": {
             score: series.summary_values(summarise(series.scores(record, score, record.in_use), weigh))
             for score in (*SCORES, *(["single"] if _mixed(record) else []))

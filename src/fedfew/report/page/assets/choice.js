@@ -41,8 +41,7 @@ function showModels(doc) {
 }
 
 function inUse(doc) {
-  const used = doc.curves.models_in_use[doc.rounds.length - 1];
-  return `${used} of ${doc.models} models in use after round ${grouped(doc.rounds[doc.rounds.length - 1])}.`;
+  return `${modelsUsed(doc)} of ${doc.models} models in use after round ${grouped(doc.in_use)}.`;
 }
 
 const stripHeight = (rows) => 19 + (rows <= 40 ? Math.max(120, 15 * rows) : rows <= 120 ? 5 * rows : 480);

@@ -11,6 +11,7 @@ function worstClient(values) {
 function showSummary(doc) {
   const { run, scores } = doc;
   byId("title").textContent = doc.title;
+  document.querySelectorAll(".round-in-use").forEach((node) => (node.textContent = doc.scores ? roundInUse(doc) : "last scored round"));
   document.querySelectorAll(".score-name").forEach((node) => (node.textContent = run.score || "accuracy"));
   byId("subtitle").textContent = [many(run.clients, "client"), run.what, `model ${run.model}`,
     `round ${grouped(run.round)} of ${grouped(run.rounds)}`, run.folder && `folder ${run.folder}`, run.sites && "made between real sites"]
@@ -33,13 +34,14 @@ function showSummary(doc) {
     tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` ${calledClient(doc, worst).replaceAll(" ", "\u00a0")}`, score));
   }
   tiles.push(tile("Jain's index, served", plain(scores.served.jain, 4), ` adapted ${plain(scores.adapted.jain, 4)}`));
-  const used = doc.curves.models_in_use[doc.rounds.length - 1];
+  const used = modelsUsed(doc);
   tiles.push(doc.models > 1 ? tile("models in use", String(used), ` of ${doc.models}`) : tile("rounds", grouped(run.round), ` of ${grouped(run.rounds)}`));
   const words = doc.words.served && el("p", { class: "note" }, `Served with ${run.method}: ${doc.words.served}. Adapted: ${doc.words.adapted}.`);
   body.replaceChildren(el("dl", { class: "tiles" }, tiles), scoreTable(doc), words || "", thinning(doc) || "", events(doc));
 }
 
-function scoreTable({ run, scores, final }) {
+function scoreTable(doc) {
+  const { run, scores, final } = doc;
   const row = (name, s) => [name, `${percent(s.mean)} ± ${known(s.std) ? (100 * s.std).toFixed(1) : "–"}`, percent(s.min), percent(s.worst_tenth),
     percent(s.max), plain(s.jain, 4)];
   const rows = ["served", "single", "adapted"].filter((score) => scores[score]).map((score) => row(
@@ -51,7 +53,7 @@ function scoreTable({ run, scores, final }) {
     const s = final[name];
     if (s) rows.push([words, `${plain(s.mean, 4)} ± ${plain(s.std, 4)}`, plain(s.max, 4), plain(s.worst_tenth, 4), plain(s.min, 4), plain(s.jain, 4)]);
   }
-  return table(["over clients, last scored round", "mean ± std", "worst", "worst tenth", "best", "Jain"], rows, "numbers");
+  return table([`over clients, ${roundInUse(doc)}`, "mean ± std", "worst", "worst tenth", "best", "Jain"], rows, "numbers");
 }
 
 function thinning({ run, rounds, rows }) {

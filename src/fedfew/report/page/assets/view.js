@@ -61,3 +61,8 @@ function spansByModel(doc) {
   });
   return spans;
 }
+
+/** The round whose models clients use, which scores and choices are of: with keep="best" not the last one. */
+const roundInUse = (doc) => (doc.in_use === doc.rounds[doc.rounds.length - 1] ? "last scored round"
+  : `best round on validation data (${grouped(doc.in_use)})`);
+const modelsUsed = (doc) => new Set(doc.clients.choice.filter((model) => model >= 0)).size;
