@@ -230,7 +230,7 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     assert (run.round, run.settings["method"]["models"], run.state.events) == (2, 2, [])
     messages = [json.loads(line) for line in (machines.home("north") / "state/client-0/audit.jsonl").read_text().splitlines()]
     assert "int8" in {array["type"] for message in messages for array in message["arrays"]}
-    predicted = [text for text in machines.output if text.startswith("prediction\n")]
+    predicted = [text for text in machines.output if text.startswith("row,prediction\n")]
     assert [len(text.splitlines()) for text in predicted] == [1 + len(digits.test.of(client)[0]) for client in SITES.values()]
     assert fedfew.load_model(machines.home("new-site") / "model.safetensors")(digits.train.of(2)[0]).shape[1] == 10
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
