@@ -20,10 +20,15 @@ def test_init_and_check_on_the_command_line(tmp_path):
     good = runner.invoke(app, ["flower", "check", 'client=1 data="digits" clients=4', "--json"])
     assert json.loads(good.stdout)["reported"]["samples"] == 337
     assert "the server learns" in runner.invoke(app, ["flower", "check", 'client=1 data="digits" clients=4']).output
+    file = tmp_path / "sites"
+    file.write_text("")
     for wrong, words in {
         "client=1 data=digits": "double quotes",
         "client": "key=value pairs",
         'client=9 data="digits" clients=4': "has 4 clients",
+        'client=1 data="digits" clients=4 engine="fast"': "engine must be auto, stacked, threaded or sequential, not 'fast'",
+        'client=1 data="digits" clients=4 device="gpu"': "device must be auto, cpu, cuda or cuda:N, not 'gpu'",
+        f'client=1 data="digits" clients=4 state="{file}"': "sites/client-1 cannot be written",
     }.items():
         bad = runner.invoke(app, ["flower", "check", wrong])
         assert bad.exit_code == 2

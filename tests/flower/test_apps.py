@@ -97,3 +97,10 @@ def test_the_server_locks_the_runs_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(ServerLoop, "run", lambda self: (tmp_path / "run" / HOLDER).exists())
     config = DeploymentConfig.read(CONFIG | {"folder": str(tmp_path / "run")})
     assert FedFewStrategy(config, tiny).start(Grid(tmp_path, None)) is True
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_words(tmp_path):
+    (tmp_path / "file").write_text("")
+    config = DeploymentConfig.read(CONFIG | {"folder": str(tmp_path / "file"), "method": "fedavg"})
+    with pytest.raises(ValueError, match=r"file cannot be written: .*: Not a directory"):
+        FedFewStrategy(config, tiny).start(Grid(tmp_path, None))

@@ -209,6 +209,7 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     for site, client in SITES.items():
         (x, y), (x_test, y_test) = digits.train.of(client), digits.test.of(client)
         np.savez(machines.home(site) / "data.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+        np.savez(machines.home(site) / "new.npz", x=x_test)
     np.savez(machines.home("new-site") / "mine.npz", x=digits.train.of(2)[0], y=digits.train.of(2)[1])
     for block in blocks():
         if block.at == "coordinator, for every site":
@@ -229,7 +230,8 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     assert (run.round, run.settings["method"]["models"], run.state.events) == (2, 2, [])
     messages = [json.loads(line) for line in (machines.home("north") / "state/client-0/audit.jsonl").read_text().splitlines()]
     assert "int8" in {array["type"] for message in messages for array in message["arrays"]}
-    assert list(machines.home("south").glob("state/client-1/*/model.safetensors"))
+    predicted = [text for text in machines.output if text.startswith("row,prediction\n")]
+    assert [len(text.splitlines()) for text in predicted] == [1 + len(digits.test.of(client)[0]) for client in SITES.values()]
     assert fedfew.load_model(machines.home("new-site") / "model.safetensors")(digits.train.of(2)[0]).shape[1] == 10
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert "flower" in extras
@@ -237,7 +239,7 @@ def test_the_guide_from_beginning_to_end(machines: Machines) -> None:
     assert {re.sub(r"/\S*/srv/", "", line) for line in installed} == {"install fedfew/fedfew[flower]"}
     for site in SITES:  # the unit lets a site write to two folders; nothing has been written elsewhere
         there = {path.name for path in machines.home(site).iterdir()}
-        assert there == {"fedfew", "venv", "certs", "data.npz", "state", "flwr"}, there
+        assert there == {"fedfew", "venv", "certs", "data.npz", "new.npz", "state", "flwr"}, there
     private = [*coordinator.glob("state.db*"), *(path for site in SITES for path in machines.home(site).glob("state/**/*"))]
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600, 0o700}
     again = tuple(f"fedfew-supernode-{site}" for site in SITES)  # stopped and started: let in at once, not refused

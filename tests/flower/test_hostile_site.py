@@ -1,5 +1,6 @@
 """Whatever one registered site sends, the run goes on with the others."""
 
+import math
 import random
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 import torch
 
 import fedfew
+from fedfew.methods import METHODS
 from fedfew.methods.attacks import FORGED_LOSS, Attacked
-from fedfew.stack import named_leaves
+from fedfew.stack import named_leaves, tree_map
 from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, tiny
+from tests.methods.tiers import tiered
 
 VALUES = [-1, 0, 10**9, 2**62, 1e39, -1e308, True, "", "\x1b[2J" * 100, [], [0.5], [1e39], [2**62, -1], [0.5] * 1000]
 HOSTILE = 101
@@ -73,6 +76,30 @@ def test_a_run_starts_whatever_a_site_joins_with(seed, tmp_path):
     run = server_loop(tmp_path, fake_network(tmp_path, change=attack(seed, ("join",))), method="fedavg", rounds=1).run()
     assert (~np.isnan(run.history.losses).any(2))[0, [0, 2, 3]].sum() >= 2  # it may claim another client's number
     assert dict(named_leaves(run.state.server))["2.bias"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("method", tiered(METHODS))
+def test_no_method_ends_by_numbers_that_are_extreme(method, tmp_path):
+    """Client 1 sends another extreme in each round: losses below 0, losses and an update next to nothing, enormous losses, losses
+    for one model alone, an update of 0."""
+
+    def extreme(node, message, reply):
+        if node == HOSTILE and message.kind == "train":
+            number = message.values["round"]
+            losses = {1: -1e38, 2: 1e-45, 3: 1e38, 5: -3.0}
+            sent = reply.values["losses"]
+            reply.values["losses"] = [losses.get(number, sent[0])] + [losses.get(number, math.inf)] * (len(sent) - 1)
+            if number in (2, 5):
+                to = 1e-42 if number == 2 else 0.0
+                reply.tree = tree_map(lambda t: torch.full_like(t, to) if t.is_floating_point() else t, reply.tree)
+        return reply
+
+    settings = {"method": method, "rounds": 5, "score_every": 1, "check_share": 0.1}
+    run = server_loop(tmp_path, fake_network(tmp_path, change=extreme), **settings).run()
+    assert run.round == 5
+    assert all(torch.isfinite(t).all() for _, t in named_leaves(run.state.server) if t.is_floating_point())
+    assert (~np.isnan(run.history.losses).all(2))[:, [0, 2, 3]].all()
+    assert not [event for event in run.state.events if "is left out" in event and "client 1" not in event]
 
 
 def forged(node, message, reply):

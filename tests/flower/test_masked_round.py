@@ -349,3 +349,18 @@ def test_a_site_s_largest_weight_holds_when_others_drop_out(tmp_path):
         run = server_loop(tmp_path / name, network, **settings).run()
         refusals = [event for event in run.state.events if event.endswith("does not reveal its shares: the site failed: weight")]
         assert len(refusals) == refused
+
+
+def test_a_damaged_note_of_revealed_rounds_costs_one_round(tmp_path):
+    """The round that is asked for may be the one whose shares were revealed; a later one is not. It was refused for ever."""
+    settings = {"method": "fedavg", "aggregation": "masked"}
+    run = server_loop(tmp_path, fake_network(tmp_path), rounds=2, **settings).run()
+    note = tmp_path / "sites" / "client-1" / run.state.sites["run"] / "revealed.json"
+    note.write_bytes(b"2" * 40)
+    run = server_loop(tmp_path, fake_network(tmp_path), rounds=5, **settings).run()
+    assert run.state.events == ["resumed after round 2", "round 3: client 1 is left out: the site failed: revealed"]
+    assert (
+        "this site leaves out round 3, whose shares it may have revealed"
+        in (tmp_path / "sites" / "client-1" / "errors.log").read_text()
+    )
+    assert run.state.sites["last"] == [5, 5, 5, 5]

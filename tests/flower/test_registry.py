@@ -10,6 +10,7 @@ from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import JOIN, SiteMessage
 from fedfew.flower.server_loop import ServerLoop, TooFewError
 from fedfew.stack import named_leaves
+from tests.flower import support
 from tests.flower.support import (
     SETTINGS,
     fake_network,
@@ -18,6 +19,7 @@ from tests.flower.support import (
     simulated,
     site,
 )
+from tests.helpers import federation
 
 
 def test_a_late_site_takes_part_from_the_next_round_on(tmp_path):
@@ -74,7 +76,7 @@ def test_sites_that_do_not_fit_are_rejected_with_the_reason(tmp_path):
     run = server_loop(tmp_path, network, method="fedavg").run()
     assert "node 104 cannot take part: client is not a whole number from 0 to 3" in run.state.events
     assert "node 105 cannot take part: the site failed: data" in run.state.events
-    assert "node 106 cannot take part: shape of its data is (6,), the run's is [5]" in run.state.events
+    assert "node 106 cannot take part: shape of its data is [6], the run's is [5]" in run.state.events
 
 
 def joining(changes):
@@ -90,8 +92,9 @@ def joining(changes):
     ("changes", "reason"),
     [
         ({"pixels": "unit"}, "pixels of its data is unit, the run's is symmetric"),
-        ({"shape": [5, 10**6]}, r"shape of its data is \(5, 1000000\), the run's is \[5\]"),
+        ({"shape": [5, 10**6]}, r"shape of its data is \[5, 1000000\], the run's is \[5\]"),
         ({"vocabulary": 2**30}, "vocabulary of its data is 1073741824, the run's is None"),
+        ({"padding": 2**31}, "padding of its data is 2147483648, the run's is None"),
         ({"classes": 10_000_000}, "it has 10000000 classes, the run 3"),
     ],
 )
@@ -104,6 +107,85 @@ def test_one_site_with_absurd_data_does_not_end_the_run(client, changes, reason,
     assert re.fullmatch(f"node {100 + client} cannot take part: {reason}", event)
     assert np.isnan(run.history.losses[0]).any(1).tolist() == [i == client for i in range(4)]
     assert dict(named_leaves(run.state.server))["2.bias"].shape == (1, 3)
+
+
+def changed(train):
+    """A data factory: client 1 with so many training samples."""
+    one = federation(sizes=(23, train, 7, 31))
+    return lambda config: one.take([config["client"]])
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["while-it-is-there", "as-the-same-node"])
+def test_a_site_whose_data_grew_joins_again(comes_back, tmp_path, monkeypatch):
+    """With keys a restarted SuperNode is the same node, which has joined already; the number of its samples then was refused in
+    every round."""
+    monkeypatch.setattr(support, "grown", changed(44), raising=False)
+    network = fake_network(tmp_path)
+
+    def grow(node, message, reply):
+        if message.kind == "train" and node == 103:
+            if comes_back and message.values["round"] == 1:
+                del network.sites[101]
+            elif message.values["round"] == 2 - (not comes_back):
+                network.sites[101] = site(tmp_path / "sites", 1, data="tests.flower.support:grown")
+        return reply
+
+    network.change = grow
+    run = server_loop(tmp_path, network, method="fedavg", rounds=5, score_every=1).run()
+    number = 2 + comes_back
+    assert run.state.events == [
+        f"round {number}: client 1 is left out: it was trained on another number of samples than the site joined with: it is "
+        "asked to join again"
+    ]
+    away = np.isnan(run.history.losses).any(2)[:, 1]
+    assert away.tolist() == [False, *[True] * (1 + comes_back), *[False] * (3 - comes_back)]
+    assert run.state.sites["samples"][1] == 44
+
+
+@pytest.mark.parametrize(("features", "classes"), [(4, 3), (5, 5)], ids=["columns", "classes"])
+def test_a_site_whose_data_became_of_another_kind_says_so(features, classes, tmp_path, monkeypatch):
+    """It was an error of training, in PyTorch's words at the site; a class that the run has not could go unnoticed."""
+    one = federation(sizes=(23, 40, 7, 31), features=features, classes=classes)
+    monkeypatch.setattr(support, "other", lambda config: one.take([1]), raising=False)
+    network = fake_network(tmp_path)
+
+    def replaced(node, message, reply):
+        if message.kind == "train" and node == 103 and message.values["round"] == 1:
+            network.sites[101] = site(tmp_path / "sites", 1, data="tests.flower.support:other")
+        return reply
+
+    network.change = replaced
+    run = server_loop(tmp_path, network, method="fedavg", rounds=2, score_every=2).run()
+    assert run.state.events == [
+        "round 2: client 1 is left out: the site failed: data",
+        "round 2: client 1 is not scored: the site failed: data",
+    ]
+    words = "shape is [4], the run's is [5]" if features == 4 else "5 classes, targets or labels, the run's have 3"
+    assert f"the data here are not of the run's kind: {words}" in (tmp_path / "sites/client-1/errors.log").read_text()
+
+
+def test_a_site_that_could_not_join_is_asked_again_after_a_deadline(tmp_path, monkeypatch):
+    """Its data were missing when the run began; nobody restarted it when they were there. The reason is logged once, by name."""
+    network = fake_network(tmp_path)
+    network.names = {100: "north", 101: "east", 102: "south", 103: "west"}
+    network.sites[101] = site(tmp_path / "sites", 1, data="tests.flower.support:missing")
+
+    def mended(node, message, reply):
+        network.clock.now += 2.0  # of a deadline of 10
+        if message.kind == "train" and message.values["round"] == 4:
+            monkeypatch.setattr(support, "missing", support.make, raising=False)
+        return reply
+
+    network.change = mended
+    names = ",".join(network.names.values())
+    run = server_loop(tmp_path, network, method="fedavg", rounds=8, score_every=8, sites=names).run()
+    assert run.state.events == [
+        "site 'east' (node 101) cannot take part: the site failed: data",
+        "started without client 1",
+    ]
+    asked = [kind for kind, nodes in network.exchanges if nodes == [101]]
+    assert 2 <= asked.count("join") <= 6
+    assert run.state.sites["last"] == [8, 8, 8, 8]
 
 
 def test_without_a_majority_sites_cannot_start_a_run(tmp_path):

@@ -61,6 +61,22 @@ def test_a_site_that_lost_its_state_says_so(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("then", ["none", "bf16"])
+def test_compression_can_change_when_a_run_continues(then, tmp_path):
+    """Sites then keep no residual any more, which is no private state that they have lost."""
+    for rounds, compression in ((2, "int8"), (4, then), (5, "int8")):
+        run = server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=rounds, compression=compression).run()
+    assert run.state.events == ["resumed after round 2", "resumed after round 4"]
+
+
+def test_a_folder_that_is_refused_takes_no_time_of_waiting(tmp_path):
+    server_loop(tmp_path, fake_network(tmp_path), method="fedavg", rounds=1).run()
+    nobody = fake_network(tmp_path, clients=0)
+    with pytest.raises(ValueError, match=r"rounds is 1, but the run in .* has done 1"):
+        server_loop(tmp_path, nobody, method="fedavg", rounds=1).run()
+    assert nobody.clock.now == 0
+
+
 def test_a_folder_with_another_or_a_finished_run_is_refused(tmp_path):
     server_loop(tmp_path, fake_network(tmp_path), method="fedavg").run()
     with pytest.raises(ValueError, match=r"rounds is 3, but the run in .* has done 3"):

@@ -60,3 +60,11 @@ def test_a_client_that_does_not_move_counts_for_nothing_and_breaks_nothing() -> 
     weights = FedMGDA().weights(v @ v.T, torch.tensor([1.0, 1.0], dtype=torch.float64))
     assert bool(weights.isfinite().all())
     assert float(weights[1]) == 0.0
+
+
+def test_a_client_that_moves_next_to_nothing_does_not_either() -> None:
+    """One over its length is more than float32 holds: one site of a Flower run could end it."""
+    v = torch.tensor([[1.0, 0.0], [0.0, 1e-42]], dtype=torch.float64)
+    weights = FedMGDA().weights(v @ v.T, torch.tensor([1.0, 1.0], dtype=torch.float64))
+    assert weights.float().isfinite().all()
+    assert weights[1] == 0

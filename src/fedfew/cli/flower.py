@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, export, flags, flower_certs, flower_gate, places
 from fedfew.util.extras import install_command
+from fedfew.util.files import check_writable
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -64,6 +65,7 @@ def check(
 
     site = Site(site_data.SiteConfig.read(parse(config), {}), "mlp")
     site_data.load(site.config)  # by itself first: its errors are printed here in full
+    check_writable(site.folder, folder=True)
     reported = site.handle(SiteMessage(JOIN)).values
     if json:
         tables.print_json({"reported": reported, "state": str(site.folder)})

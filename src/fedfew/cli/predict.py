@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @errors.readable
 def predict(
     source: Annotated[
-        Path, typer.Argument(metavar="EXPORT_OR_RUN", help="The folder of an export or a run, or a file of 'fedfew select -o'.")
+        Path,
+        typer.Argument(
+            metavar="EXPORT_OR_RUN",
+            help="The folder of an export or a run, or a model's file: of 'fedfew select -o', or of a site (model.safetensors).",
+        ),
     ],
     data: Annotated[
         Path,

@@ -23,14 +23,14 @@ class BrokenFileError(DataError):
     """The file is damaged, or was not written by fedfew."""
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write a file atomically: a reader sees the old file, the new one or none."""
+def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write a file atomically: a reader sees the old file, the new one or none. private: readable by the owner alone."""
     stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     note = {"about": dict(about), "crc32": {name: _crc(t) for name, t in stored.items()}}
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_written_atomically(path) as partial:
-        partial.touch()
-        mode = partial.stat().st_mode  # what the user's umask gives a new file; safetensors would make it private
+        partial.touch(0o600 if private else 0o666)
+        mode = partial.stat().st_mode  # as the user's umask leaves it; safetensors would make it private
         save_file(stored, partial, metadata={_ABOUT: json.dumps(note)})
         partial.chmod(mode)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedfew import methods
 from fedfew.adapters import TrainedPart
 from fedfew.data import tensorfile
 from fedfew.methods import FedAvg
@@ -32,12 +33,17 @@ def write(path: Path, module: nn.Module, about: Mapping[str, Any], log_prior: Te
 
 
 def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module:
-    """The model in a file of an export, or one that ``fedfew select -o`` wrote (with its label prior), in evaluation mode.
+    """The model in a file of an export, one that ``fedfew select -o`` wrote (with its label prior), or the one that a site of a
+    Flower run uses, in evaluation mode.
 
     model: needed only if it is a module of the user's own: the same zero-argument callable.
     """
     tensors, about = tensorfile.read(Path(path))
-    module = factory(about["model"], model)()
+    make = factory(about["model"], model)
+    module = make()
+    if about.get("served"):
+        mixed = [module, *(make() for _ in tensors["log_weights"][1:])]
+        module = ServedModel(mixed, log_prior=tensors.get("log_prior"), task=about["model"]["task"])
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
@@ -47,7 +53,7 @@ def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module
 
 
 def selected(path: str | Path, model: ModelFactory | None = None) -> NewClient:
-    """The model in a file that ``fedfew select -o`` wrote: predicts from raw data to names. ``model`` as for load_model."""
+    """The model in a file of ``fedfew select -o`` or of a site: predicts from raw data to names. ``model`` as for load_model."""
     about = note(path)
     record = DataRecord.from_document(about.get("data", {"class_names": about["model"].get("class_names", ())}))
     return NewClient(load_model(path, model), record, SampleFormat.of(about["model"]))
@@ -61,4 +67,5 @@ def note(path: str | Path) -> dict[str, Any]:
 def factory(about: Mapping[str, Any], own: ModelFactory | None = None) -> ModelFactory:
     """How to build a model, from its entry on an export's card."""
     plain = OwnModel(own) if own is not None else named_factory({"model": about["name"], "federation": dict(about)})
-    return with_policy(about["batch_norm"], TrainedPart.recorded(about).of(plain), FedAvg())[0]
+    method = methods.make(**about.get("method", {"name": FedAvg.name}))  # a site's: modules of kNN-Per have a memory
+    return with_policy(about["batch_norm"], TrainedPart.recorded(about).of(plain), method)[0]

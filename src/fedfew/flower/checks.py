@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fedfew.flower import wire
-from fedfew.flower.messages import FAILED, RefusedError, RevealedError, SiteMessage, check_tree, specs
+from fedfew.flower.messages import FAILED, ChangedError, RefusedError, RevealedError, SiteMessage, check_tree, specs
 from fedfew.flower.site_errors import CATEGORIES
 from fedfew.methods import Reply
 from fedfew.methods.compression import Way
@@ -61,7 +61,7 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
     """The update and losses in a reply; ``like`` is a reply with the right names, shapes and types. lowest: score."""
     check_matches(message, request)
     if message.integer("samples", 1) != request.samples:
-        raise RefusedError("it was trained on another number of samples than the site joined with")
+        raise ChangedError("it was trained on another number of samples than the site joined with: it is asked to join again")
     values = message.numbers("losses", like.losses.shape[1], or_infinite=True)
     losses = torch.tensor([values], dtype=like.losses.dtype)
     usable = losses[0, [value < math.inf for value in values]]  # +inf: the site cannot use this model, and left it out

@@ -51,6 +51,7 @@ class Dispatcher:
         self._log_event = log_event
         self._clock = clock
         self._joining: dict[str, int] = {}
+        self._rejected: dict[int, float] = {}  # when nodes were rejected
         self._late: dict[str, int] = {}  # messages that were not answered in time, and the nodes still busy with them
 
     def admit_only(self, check: Callable[[Member], None]) -> None:
@@ -102,7 +103,9 @@ class Dispatcher:
     def _ask_unknown(self, nodes: set[int]) -> None:
         self._joining = {number: node for number, node in self._joining.items() if node in nodes}
         self._late = {number: node for number, node in self._late.items() if node in nodes}
-        unknown = self.registry.unknown(nodes) - set(self._joining.values())
+        now = self._clock()
+        again = {node for node, since in self._rejected.items() if now - since >= self.deadline}  # it may have been mended
+        unknown = (self.registry.unknown(nodes) | again & nodes) - set(self._joining.values())
         if unknown:
             requests = {node: SiteMessage(JOIN) for node in sorted(unknown)}
             self._joining |= self.network.send(requests, LIFETIME * self.deadline)
@@ -132,11 +135,17 @@ class Dispatcher:
             if member.version != __version__:
                 versions = f"fedfew {member.version}, the server {__version__}"
                 self._log_event(f"client {member.client} has {versions}: all sites need the server's version")
+            self._rejected.pop(node, None)
             if not self.registry.register(node, member):
                 self._log_event(f"a second node joined as client {member.client}: it waits until the first is gone")
         except RefusedError as reason:
             self._reject(node, reason)
 
     def _reject(self, node: int, reason: RefusedError) -> None:
-        self.registry.rejected[node] = str(reason)
-        self._log_event(f"node {node} cannot take part: {reason}")
+        """A rejected node is asked again when it comes back or a deadline has passed; the same reason is logged once."""
+        known = self.registry.rejected.get(node) == str(reason)
+        self.registry.rejected[node], self._rejected[node] = str(reason), self._clock()
+        if not known:
+            name = self.network.registered_names().get(node)
+            who = f"site {name!r} (node {node})" if name else f"node {node}"
+            self._log_event(f"{who} cannot take part: {reason}")

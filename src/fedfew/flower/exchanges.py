@@ -13,7 +13,7 @@ from fedfew.flower import checks, wire
 from fedfew.flower.checks import CheckedReply, Request
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.dispatcher import Dispatcher
-from fedfew.flower.messages import SCORE, TRAIN, RefusedError, RevealedError, SiteMessage
+from fedfew.flower.messages import SCORE, TRAIN, ChangedError, RefusedError, RevealedError, SiteMessage
 from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import ServerState
 from fedfew.stack import tree_map
@@ -63,6 +63,8 @@ class Exchanges:
             except RefusedError as reason:
                 if masked and isinstance(reason, RevealedError):
                     masked.already_revealed = True
+                if isinstance(reason, ChangedError):
+                    del self.registry.members[node]
                 self._log_event(f"round {number}: client {request.client} is left out: {reason}")
         sent = {request.client: messages[node].tree for node, request in requests.items()}
         for client, outlier in checks.outliers(replies, self.config.refuse_ratio, sent).items():

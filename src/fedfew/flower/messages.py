@@ -25,6 +25,10 @@ class RefusedError(ValueError):
     """A message that cannot be used, and why in a few words; its contents are never quoted."""
 
 
+class ChangedError(RefusedError):
+    """A site's data are no longer those that it joined with."""
+
+
 class RevealedError(RefusedError):
     """Masked aggregation: a site has revealed its shares of the round already, and does so once only."""
 

@@ -28,7 +28,7 @@ from fedfew.flower.secure.client import MaskingClient, PublicKeys
 from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.flower.secure.weighting import common_parts, scaled
 from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
-from fedfew.util.files import folder_locked
+from fedfew.util.files import DamagedFileError, folder_locked
 
 
 class PendingUpdate:
@@ -40,7 +40,11 @@ class PendingUpdate:
 
     def check_not_revealed(self, round: int) -> None:
         """Refuse a round for which this site has revealed shares: the difference of two sums is a single update."""
-        revealed = json.loads(private_files.read(self._revealed)) if self._revealed.exists() else 0
+        try:
+            revealed = json.loads(private_files.read(self._revealed)) if self._revealed.exists() else 0
+        except DamagedFileError as error:  # this round may be the one; the server asks for no round before it
+            private_files.write(self._revealed, json.dumps(round).encode())
+            raise RevealedError(f"{error}: this site leaves out round {round}, whose shares it may have revealed") from error
         if round <= revealed:
             raise RevealedError(f"round {round} is asked for again, but this site has revealed its shares of round {revealed}")
 

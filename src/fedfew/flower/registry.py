@@ -41,7 +41,7 @@ class Registry:
         self.site_names = site_names  # by client: the name that its key was registered under. Empty: any site may be any client
         self.members: dict[int, Member] = {}
         self.waiting: dict[int, Member] = {}  # nodes that claim a client number which another node already has
-        self.rejected: dict[int, str] = {}  # nodes that cannot take part, and why; asked again if they leave and come back
+        self.rejected: dict[int, str] = {}  # nodes that cannot take part, and why
 
     def unknown(self, nodes: set[int]) -> set[int]:
         """Those of the nodes that still have to be asked which client they are."""
@@ -53,6 +53,7 @@ class Registry:
 
         The second node then waits until the first is gone: for up to a minute after a restart, Flower lists a site twice.
         """
+        self.rejected.pop(node, None)
         taken = any(known.client == member.client for known in self.members.values())
         (self.waiting if taken else self.members)[node] = member
         return not taken
@@ -127,7 +128,7 @@ def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
         other = next(member for member in members if _kind(member) != _kind(first))
         what = next(
             name
-            for name in ("shape", "vocabulary", "pixels", "task", "tokenizer", "classes")
+            for name in ("shape", "vocabulary", "pixels", "task", "tokenizer", "padding", "classes")
             if getattr(first, name) != getattr(other, name)
         )
         raise ValueError(
@@ -156,4 +157,4 @@ def _printable(text: str) -> str:
 def _kind(member: Member) -> tuple[Any, ...]:
     """What must be the same at all sites; a site may lack classes, but not targets or labels."""
     outputs = 0 if member.task == "classification" else member.classes
-    return member.shape, member.vocabulary, member.pixels, member.task, member.tokenizer, outputs
+    return member.shape, member.vocabulary, member.pixels, member.task, member.tokenizer, member.padding, outputs

@@ -15,7 +15,7 @@ from fedfew.flower.server_loop import ServerLoop
 from fedfew.models import ModelFactory
 from fedfew.training.from_settings import find_model
 from fedfew.training.run import Run
-from fedfew.util.files import folder_locked
+from fedfew.util.files import check_writable, folder_locked
 
 
 class FedFewStrategy:
@@ -31,6 +31,7 @@ class FedFewStrategy:
 
     def start(self, grid: Grid) -> Run:
         """Train to the last round, from the newest checkpoint in the folder if there is one."""
+        check_writable(Path(self.config.folder), folder=True)
         with folder_locked(Path(self.config.folder)):
             return ServerLoop(self.config, FlowerNetwork(grid), self._factory).run()
 

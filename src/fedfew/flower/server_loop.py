@@ -27,7 +27,7 @@ from fedfew.flower.dispatcher import Dispatcher, Network
 from fedfew.flower.exchanges import Exchanges, missing, put_score
 from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Registry
-from fedfew.flower.server_state import MakeFactory, ServerState
+from fedfew.flower.server_state import MakeFactory, ServerState, in_folder
 from fedfew.stack import count_bytes
 from fedfew.training import privacy, round_record
 from fedfew.training.aggregation import Aggregation
@@ -70,9 +70,10 @@ class ServerLoop:
         return self.train()
 
     def begin(self) -> None:
-        """Wait for the sites, then initialise the state or read the newest checkpoint."""
+        """Read the newest checkpoint, if there is one, wait for the sites, and initialise the state."""
+        found = in_folder(self.config)  # first: a folder that is refused should not take the time of waiting
         members = [self.registry.members[node] for node in self._wait_for_sites().values()]
-        state = ServerState(self.config, members, self._make_factory)
+        state = ServerState(self.config, found, members, self._make_factory)
         self.server_state = state
         state.state.events += self._early_events
         self.dispatcher.admit_only(state.check_fits)

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +46,26 @@ class ServerState:
     (``keep``: no older private state of the client will be needed).
     """
 
-    def __init__(self, config: DeploymentConfig, members: list[Member], make_factory: MakeFactory) -> None:
+    def __init__(
+        self, config: DeploymentConfig, found: FoundState | None, members: list[Member], make_factory: MakeFactory
+    ) -> None:
+        """found: what :func:`in_folder` read."""
         self.config = config
         self.folder = Path(config.folder)
-        self.events: list[str] = []  # what happened when it was read
-        found = checkpoint.checkpoints(self.folder)
-        self.state, data = self._resumed() if found else _new(config, members)
+        self.events: list[str] = [] if found is None else found.events  # what happened when it was read
+        self.state, data = _new(config, members) if found is None else (found.state, found.state.settings["federation"])
         data = {"task": CLASSIFICATION.name, "tokenizer": None, "padding": None} | data  # runs of earlier versions lack them
         task_settings.check(config, chosen(config.loss, data["task"]), config.make_method())
         factory = config.part.of(make_factory(data))
         batch_norm_policy.check_model(config.batch_norm, factory(), config.make_method())
         self.factory, self.method = batch_norm_policy.with_policy(config.batch_norm, factory, config.make_method())
-        if not found:
+        if found is None:
             self.state.frozen = frozen_parameters(self.factory, config.seed)
         self.factory = holding(self.factory, dict(named_leaves(self.state.frozen)))
         fresh = fresh_models(self.factory, config.seed, torch.device("cpu"))
         server, own = self.method.init(fresh, config.clients)
         self.like = expected_reply(self.method, self.factory(), server, own)  # a client's reply, for its names, shapes and types
-        if not found:
+        if found is None:
             self.state.server = server
             self.events += [*config.part.notes(self.factory()), *note_on_equal_starts(fresh, self.method.replicas)]
             self._keep_tokenizer(data)
@@ -74,7 +76,7 @@ class ServerState:
             name: data[name] for name in ("classes", "shape", "vocabulary", "pixels", "task", "tokenizer", "padding")
         }
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
-        self.state.settings = self._comparable() | {"federation": self.data} | more
+        self.state.settings = _comparable(config) | {"federation": self.data} | more
         self.notes = self._notes(own)
         self._last, self._written = list(self.sites["last"]), self.state.round  # at the newest checkpoint
         data_settings = {name: self.data[name] for name in ("shape", "classes", "vocabulary", "task", "padding")}
@@ -120,9 +122,10 @@ class ServerState:
 
     def check_fits(self, member: Member) -> None:
         """Refuse a site whose data do not fit the run's."""
-        for what in ("shape", "vocabulary", "pixels", "task", "tokenizer"):
+        for what in ("shape", "vocabulary", "pixels", "task", "tokenizer", "padding"):
             mine = getattr(member, what)
-            if (list(mine) if what == "shape" else mine or None) != self.data[what]:
+            mine = list(mine) if what == "shape" else mine if what == "padding" else mine or None
+            if mine != self.data[what]:
                 raise RefusedError(f"{what} of its data is {mine}, the run's is {self.data[what]}")
         if member.task != CLASSIFICATION.name and member.classes != self.data["classes"]:
             raise RefusedError(f"it has {member.classes} targets or labels, the run {self.data['classes']}")
@@ -162,30 +165,41 @@ class ServerState:
     def result(self) -> Run:
         return Run(self.state, self.factory, self.method)
 
-    def _resumed(self) -> tuple[State, dict[str, Any]]:
-        state, refused = checkpoint.read_newest(self.folder, self._comparable())
-        data = state.settings["federation"]
-        for name in ("clients", "classes"):
-            given = getattr(self.config, name)
-            if given and given != data[name]:  # classes may be 0: as many as sites report
-                raise ValueError(
-                    f"{name} is {given}, but the run in {self.folder} has {data[name]}: keep that, or set another folder"
-                )
-        recorded = len(state.history) > 0 and int(state.history.last("round")) == state.round
-        if state.round > self.config.rounds or (state.round == self.config.rounds and recorded):
-            raise ValueError(
-                f"rounds is {self.config.rounds}, but the run in {self.folder} has done {state.round}: set more rounds or "
-                "another folder"
-            )
-        self.events = [*(f"refused: {reason}" for reason in refused), f"resumed after round {state.round}"]
-        self.events += schedule_notes(self.config, state)
-        if state.round and not recorded and self.config.scores(state.round):
-            self.events.append(f"round {state.round} is not in the history: the server was stopped before it was scored")
-        return state, data
 
-    def _comparable(self) -> dict[str, Any]:
-        """The settings that a checkpoint must have been made with."""
-        return {"method": self.config.make_method().settings(), "model": self.config.model, **self.config.outcome()}
+@dataclass(frozen=True)
+class FoundState:
+    """The state in the newest usable checkpoint of a folder, and what is to be said about it."""
+
+    state: State
+    events: list[str]
+
+
+def in_folder(config: DeploymentConfig) -> FoundState | None:
+    """What the run continues from; None: it is new. Refuses a folder whose run it cannot continue."""
+    folder = Path(config.folder)
+    if not checkpoint.checkpoints(folder):
+        return None
+    state, refused = checkpoint.read_newest(folder, _comparable(config))
+    data = state.settings["federation"]
+    for name in ("clients", "classes"):
+        given = getattr(config, name)
+        if given and given != data[name]:  # classes may be 0: as many as sites report
+            raise ValueError(f"{name} is {given}, but the run in {folder} has {data[name]}: keep that, or set another folder")
+    recorded = len(state.history) > 0 and int(state.history.last("round")) == state.round
+    if state.round > config.rounds or (state.round == config.rounds and recorded):
+        raise ValueError(
+            f"rounds is {config.rounds}, but the run in {folder} has done {state.round}: set more rounds or another folder"
+        )
+    events = [*(f"refused: {reason}" for reason in refused), f"resumed after round {state.round}"]
+    events += schedule_notes(config, state)
+    if state.round and not recorded and config.scores(state.round):
+        events.append(f"round {state.round} is not in the history: the server was stopped before it was scored")
+    return FoundState(state, events)
+
+
+def _comparable(config: DeploymentConfig) -> dict[str, Any]:
+    """The settings that a checkpoint must have been made with."""
+    return {"method": config.make_method().settings(), "model": config.model, **config.outcome()}
 
 
 def _new(config: DeploymentConfig, members: list[Member]) -> tuple[State, dict[str, Any]]:

@@ -153,7 +153,7 @@ class Site:
         values: dict[str, Any] = self._header(task)
         if message.flag("final"):
             with fails_as("state"):
-                site_model.save(self.folder / task.run, task, take(candidates, 0), scores)
+                site_model.save(self.folder / task.run, task, self.model, take(candidates, 0), scores)
         if self.config.share_scores:
             values |= site_model.reported(scores)
         return SiteMessage(SCORE, values)
@@ -167,8 +167,8 @@ class Site:
             older = [number for number in reversed(states.rounds()) if number < task.round and number != last]
             for number in [last, *older] if last else []:
                 state = states.read(number)
-                if state is not None:
-                    return state, number
+                if state is not None:  # without a state of the method's own it holds compression's residual, which may be older
+                    return state, number if leaves(branch(state, "own")) else last
             fresh = fresh_models(task.factory, task.settings["seed"], task.device)
             _, own = task.method.init(fresh, task.settings["clients"])
             return {"own": take(own, torch.tensor([self.config.client], device=task.device))}, 0 if leaves(own) else last

@@ -16,12 +16,14 @@ import torch
 
 from fedfew import data
 from fedfew.config import Texts
+from fedfew.config.train_config import EngineName
 from fedfew.data.new_data import TABLES
 from fedfew.data.readers import npz
 from fedfew.federation import Federation
 from fedfew.targets import check_task_of_files, detected
 from fedfew.tasks import TASKS
 from fedfew.util.conversion import convert
+from fedfew.util.devices import device_named
 from fedfew.util.spelling import unknown
 
 STATE = "FEDFEW_SITES"  # environment variable: where sites keep their state unless configured
@@ -46,7 +48,7 @@ class SiteConfig:
     tokenizer: str = ""  # of texts: a folder here, or a name on the hub
     max_length: int = Texts.max_length
     state: Path = Path("~/.fedfew/sites")
-    engine: str = "sequential"
+    engine: EngineName = "sequential"
     device: str = "auto"
     share_scores: bool = True  # report this site's test scores and chosen model to the server?
     masked_only: bool = False  # refuse runs in which the server would see this site's update?
@@ -80,8 +82,8 @@ class SiteConfig:
             tokenizer=convert(merged.get("tokenizer", ""), str, "tokenizer"),
             max_length=_whole(merged, "max-length") if "max-length" in merged else Texts.max_length,
             state=Path(state).expanduser(),
-            engine=convert(merged.get("engine", cls.engine), str, "engine"),
-            device=convert(merged.get("device", cls.device), str, "device"),
+            engine=convert(merged.get("engine", cls.engine), EngineName, "engine"),
+            device=_device(merged.get("device", cls.device)),
             share_scores=convert(merged.get("share-scores", True), bool, "share-scores"),
             masked_only=convert(merged.get("masked-only", False), bool, "masked-only"),
             most_weight=_fraction(merged, "most-weight", cls.most_weight),
@@ -207,6 +209,12 @@ def _whole(values: Mapping[str, Any], key: str) -> int:
     if value < 0:
         raise ValueError(f"{key} must be a whole number ≥ 0, not {value}")
     return value
+
+
+def _device(given: Any) -> str:
+    name: str = convert(given, str, "device")
+    device_named(name)  # refuses one that this machine has not: else the site would join, and fail in every round
+    return name
 
 
 def _fraction(values: Mapping[str, Any], key: str, default: float) -> float:

@@ -21,11 +21,12 @@ from fedfew.federation import Federation
 from fedfew.flower import site_data
 from fedfew.flower.messages import SiteMessage
 from fedfew.flower.site_data import SiteConfig
-from fedfew.flower.site_errors import fails_as
+from fedfew.flower.site_errors import SiteError, fails_as
 from fedfew.methods import Method
 from fedfew.models import ModelFactory
 from fedfew.models.state import frozen_hash, holding
 from fedfew.stack import named_leaves
+from fedfew.tasks import CLASSIFICATION
 from fedfew.training import batch_norm_policy, model_check, task_settings, unseen
 from fedfew.training.class_weights import with_class_weights
 from fedfew.training.initialisation import frozen_parameters
@@ -44,7 +45,8 @@ class Task:
     method: Method
     factory: ModelFactory
     engine: Engine
-    data: Federation  # of this one client
+    loaded: Federation  # of this one client, as it was loaded
+    data: Federation  # the same as it is trained on
     settings: dict[str, Any]
     training: TrainConfig
 
@@ -52,17 +54,18 @@ class Task:
     def of(cls, message: SiteMessage, config: SiteConfig, model: Model) -> Task:
         with fails_as("data"):
             device = device_named(config.device)
-            data = site_data.load(config)
+            data = loaded = site_data.load(config)
         with fails_as("settings"):
             run = run_of(message)
             settings: dict[str, Any] = json.loads(message.text("settings"))
             if config.masked_only and settings["aggregation"] != "masked":
                 raise ValueError(f"masked-only is set here, but the run's aggregation is {settings['aggregation']}")
+            _check_data(settings, data)
             training = TrainConfig.taken_from(settings)
             method = methods.make(**settings["method"])
             part = TrainedPart.recorded(settings)
             factory, method = _model_and_method(part.of(_factory(model, settings)), method, settings, training, data)
-            _check_same(settings, factory, data)
+            _check_frozen(settings, factory)
             if message.integer("last") == 0:  # before this client's first round
                 _check_model(settings, factory, data, method)
             criterion = tasks.chosen(training.loss, data.task)
@@ -75,7 +78,7 @@ class Task:
             data = with_class_weights(data, training, settings["classes"]).to(device)
             module = trained().to(device)
             engine = engines.make(config.engine, module, training.local, settings["seed"], data.train, method.replicas)
-            return cls(run, message.integer("round", 1), method, factory, engine, data, settings, training)
+            return cls(run, message.integer("round", 1), method, factory, engine, loaded, data, settings, training)
 
     @property
     def device(self) -> torch.device:
@@ -112,9 +115,18 @@ def _check_model(settings: dict[str, Any], factory: ModelFactory, data: Federati
     model_check.check_head(factory(), data, method)
 
 
-def _check_same(settings: dict[str, Any], factory: ModelFactory, data: Federation) -> None:
-    """Refuse a run with another task or another base model than here."""
-    if data.task != settings.get("task", "classification"):
-        raise ValueError(f"the task of the data here is {data.task}, the run's is {settings['task']}")
+def _check_data(settings: dict[str, Any], data: Federation) -> None:
+    """Refuse data of another kind than the run's: they may have changed since this site joined."""
+    here = {"task": data.task, "shape": list(data.shape), "vocabulary": data.vocabulary or None}
+    run = {"task": settings.get("task", CLASSIFICATION.name)} | {name: settings[name] or None for name in ("shape", "vocabulary")}
+    differs = [f"{name} is {here[name]}, the run's is {run[name]}" for name in here if (here[name] or None) != run[name]]
+    if data.classes > settings["classes"] or (data.task != CLASSIFICATION.name and data.classes < settings["classes"]):
+        differs.append(f"{data.classes} classes, targets or labels, the run's have {settings['classes']}")
+    if differs:
+        raise SiteError("data") from ValueError(f"the data here are not of the run's kind: {'; '.join(differs)}")
+
+
+def _check_frozen(settings: dict[str, Any], factory: ModelFactory) -> None:
+    """Refuse another base model than the server's."""
     if "frozen" in settings and frozen_hash(factory()) != settings["frozen"]:
         raise ValueError("the model's frozen parameters are not those of the server: give all sites the same base model")

@@ -18,6 +18,8 @@ from fedfew.stack import Tree, add, branch, subtract, tensor, tree_map
 from fedfew.util.simplex import least_within
 from fedfew.weighted_mean import WeightedMean
 
+SHORTEST = 1e-30  # of the longest update: one over the length of a shorter one could be more than float32 holds
+
 
 @dataclass(frozen=True)
 class FedMGDA(FedAvg):
@@ -70,7 +72,8 @@ class FedMGDA(FedAvg):
         """What each update is multiplied by, [m], given ⟨Δ_i, Δ_j⟩ and the numbers of samples."""
         share = samples / samples.sum()
         length = gram.diagonal().clamp_min(0).sqrt() if self.normalise else torch.ones_like(share)
-        unit = torch.where(length > 0, 1 / length.clamp_min(torch.finfo(gram.dtype).tiny), 0.0)  # of an update that is 0: 0
+        counts = length > SHORTEST * length.max()  # of an update that is 0: 0
+        unit = torch.where(counts, 1 / length.clamp_min(torch.finfo(gram.dtype).tiny), 0.0)
         bounds = (share - self.epsilon).clamp_min(0), (share + self.epsilon).clamp_max(1)
         weights = least_within(gram * unit * unit[:, None], share, *bounds)
         return self.server_step * float(share @ length) * weights * unit

@@ -240,7 +240,8 @@ class Run(Predictor):
         if kept := self.kept_by_sites(len(leaves(candidates)[0])):
             raise ValueError(
                 f"client {printable(self.data.client_name(client))} keeps {kept} at its site, which has saved the model that it "
-                "uses (model.safetensors). Predict there, or as a new client, with some labelled samples (for_new_client)"
+                "uses (model.safetensors). Predict there (fedfew predict), or as a new client, with some labelled samples "
+                "(for_new_client)"
             )
         prior = tensor(self.state.priors, "log_prior")[client] if self.state.priors else None
         if self.state.mixture is not None:

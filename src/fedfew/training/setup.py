@@ -83,7 +83,7 @@ class Setup:
         lines += task_settings.notes(federation, criterion, recipe)
         group = distributed.group()
         device = distributed.device_of(group, device_named(config.device))
-        identity = {"federation": _about(federation), "model": _name(model), "method": chosen.settings()}
+        identity = {"federation": _about(federation), "model": name_of(model), "method": chosen.settings()}
         identity |= config.outcome()
         group.check_same(identity | {"rounds": config.rounds})
         return cls(federation, config.with_loss(criterion), chosen, factory, part, group, device, identity, lines)
@@ -143,7 +143,7 @@ def _about(federation: Federation) -> dict[str, Any]:
     }
 
 
-def _name(model: Model) -> str:
+def name_of(model: Model) -> str:
     """The model's name, or module:name of a user's own factory or class."""
     if isinstance(model, str):
         return model
