@@ -86,7 +86,7 @@ class Part:
         *_, stride, padding, pool, _ = LAYERS[layer]
         self.part = part
         self.x, self.weight, self.bias = data(layer, replicas)
-        self.settings = (stride, *padding, pool)
+        self.settings: tuple[Any, ...] = (stride, *padding, pool)
         self.precision = precision
         self.out, self.source, seen = convolution._forward(self.x, self.weight, self.bias, *self.settings, *STORED, precision)
         self.seen = seen if seen.numel() else self.x
@@ -103,8 +103,9 @@ class Part:
             if self.part.endswith("forward"):
                 convolution._forward(self.x, self.weight, self.bias, *self.settings, *STORED, self.precision)
             else:
-                wanted = None if self.part.endswith("weight") else self.x.dtype, True
-                convolution._backward(self.g, self.source, self.seen, self.weight, *self.settings, *wanted, self.precision)
+                inputs = None if self.part.endswith("weight") else self.x.dtype
+                about = *self.settings, inputs, True, self.precision
+                convolution._backward(self.g, self.source, self.seen, self.weight, *about)
         finally:
             launch.tiles = usual
 

@@ -154,8 +154,9 @@ def test_precision_is_what_was_asked_for():
     x, *weights = (t.detach() for t in drawn((20, 50, 64, ((100, 3), (100, 4), (100, 5)))))
     want = twin(x.double(), [w.double() for w in weights])
     error = {p: float((max_over_time(x, weights, p) - want).norm() / want.norm()) for p in ("fp32", "tf32", "fp16", "bf16")}
-    assert error["fp32"] < 1e-6 < error["tf32"] < 1.2e-3 < error["bf16"] < 5e-3
-    assert 1e-6 < error["fp16"] < 1.2e-3
+    assert error["fp32"] < 1e-6 < error["tf32"] < 1.2e-3
+    assert 1e-6 < error["fp16"] < error["bf16"] / 4  # eight times the digits
+    assert error["bf16"] < 5e-3
 
 
 def test_second_derivatives_are_refused():
