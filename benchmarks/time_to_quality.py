@@ -71,6 +71,7 @@ def timed(given: argparse.Namespace, begun: float) -> dict[str, Any]:
         lr=given.lr,
         batch_size=50,
         seed=given.seed,
+        precision=given.precision,
         score_every=given.score_every,
         device=given.device,
         progress=False,
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.005)
     parser.add_argument("--score-every", type=int, default=10, help="rounds between two looks at the accuracy")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", default="tf32", help="of the factors of products, as of fedfew run")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
     parser.add_argument("--quick", action="store_true", help="few made-up images, an MLP, on the CPU; the figures mean nothing")
