@@ -136,7 +136,7 @@ def test_the_command_requires_certificates_that_are_valid_now(authority: Path, t
     assert "ca.crt does not exist: 'fedfew flower certs --host …' writes it" in result.stderr
     served = []
     monkeypatch.setattr("uvicorn.Server.run", lambda server: served.append(server.config))
-    # it closes all handlers of logs, and absl's then closes what it writes to: pytest's capture, where a test before imported absl
+    # it closes all handlers of logs, and absl's closes what it writes to: pytest's capture, where an earlier test imported absl
     monkeypatch.setattr("uvicorn.Config.configure_logging", lambda config: None)
     result = CliRunner().invoke(app, ["flower", "gate", "--folder", str(authority.parent), "--port", "8444"])
     assert result.exit_code == 0, result.stderr

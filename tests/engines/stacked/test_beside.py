@@ -17,7 +17,6 @@ class Listed(Beside):
     """Lists what happens in place of starting it on a stream."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.happened: list[str] = []
 
     def running(self, operation):

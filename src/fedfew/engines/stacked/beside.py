@@ -7,6 +7,7 @@ one kernel leaves idle when its last programs end, or when few clients are left 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,9 +18,6 @@ from fedfew.engines.stacked.kernels.operation import BESIDE
 
 class Beside:
     """A second stream. One operation at a time runs on it; whoever uses its result waits for it."""
-
-    def __init__(self) -> None:
-        self._stream: torch.cuda.Stream | None = None
 
     def takes(self, graph: Graph, node: Node) -> bool:
         """Is it such an operation, and is nothing that it reads written before its result is used?"""
@@ -38,14 +36,19 @@ class Beside:
         """The operation, started after all that the current stream has to do so far, which does not wait for it."""
 
         def started(*args: Any, **kwargs: Any) -> Any:
-            self._stream = self._stream or torch.cuda.Stream()
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
+            stream = _second(torch.cuda.current_device())
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 return operation(*args, **kwargs)
 
         return started
 
     def join(self) -> None:
         """Have the current stream wait for the operation."""
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream().wait_stream(_second(torch.cuda.current_device()))
+
+
+@cache
+def _second(device: int) -> torch.cuda.Stream:
+    """The same for all recordings: memory that is freed on a stream is there for that stream alone."""
+    return torch.cuda.Stream(device)

@@ -116,6 +116,18 @@ def test_no_input_gradient_and_no_bias(name):
     )
 
 
+@pytest.mark.parametrize("of_x", [False, True])
+def test_images_of_few_channels_are_filled_up_in_tf32(of_x):
+    """Values and gradients, whether that of the images is wanted or not. TF32 has eleven binary digits, the interpreter all."""
+    x, weight, bias = tensors((3, 6, 6, 4, 3, 3, 1, (0, 0), True))
+    wanted = [x, weight, bias] if of_x else [weight, bias]
+    x = x if of_x else x.detach()
+    pair = [convolution(x, weight, bias, pool=True, precision="tf32"), twin(x, weight, bias, 1, (0, 0), True)]
+    found = [[y, *torch.autograd.grad(y.square().sum(), wanted)] for y in pair]
+    for got, want in zip(*found, strict=True):
+        assert (got - want).norm() < 3e-3 * want.norm()
+
+
 @pytest.mark.slow
 def test_vmap_over_replicas_and_candidates():
     shape = SHAPES["many channels, pooled"]
