@@ -133,7 +133,7 @@ def test_bad_clients_are_named(bad, message):
 
 
 def test_the_test_split_is_checked_too():
-    with pytest.raises(ValueError, match="client 0: test has no samples"):
+    with pytest.raises(ValueError, match="client 0: test has no samples; every client needs at least one in each split"):
         Federation.from_arrays([client()], [client(n=0)])
     with pytest.raises(ValueError, match="train has 1 clients, but test has 2"):
         Federation.from_arrays([client()], [client(), client()])

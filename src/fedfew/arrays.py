@@ -42,7 +42,7 @@ def _checked(where: str, x: Any, y: Any, task: TaskName) -> tuple[Tensor, Tensor
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{where} samples cannot be read as arrays: {error}") from error
     if len(x.shape) == 0 or len(x) == 0:
-        raise ValueError(f"{where} has no samples")
+        raise ValueError(f"{where} has no samples; every client needs at least one in each split")
     y = targets.stored(where, y, task, len(x))
     if x.is_floating_point():
         x = x.to(torch.float32)

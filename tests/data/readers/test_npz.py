@@ -104,6 +104,12 @@ def test_one_hot_labels(tmp_path: Path) -> None:
         read_arrays(tmp_path / "a.npz")
 
 
+def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "empty.npz", x_train=np.zeros((4, 2)), y_train=[0, 1, 0, 1], x_test=np.zeros((0, 2)), y_test=[])
+    with pytest.raises(DataError, match="x_test and y_test have no rows; at least one sample is needed"):
+        read_arrays(tmp_path / "empty.npz")
+
+
 def test_rows_that_are_one_hot_in_one_split_only_are_labels_of_a_multi_label_task(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "a.npz", x_train=np.ones((2, 2)), y_train=np.array([[1, 1], [0, 1]]), x_test=np.ones((2, 2)), y_test=np.eye(2)

@@ -81,7 +81,9 @@ def read_arrays(path: Path) -> Arrays:
     for split, suffix in present.items():
         x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
         y = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
-        if x.ndim == 0 or len(x) == 0 or y.ndim not in (1, 2) or len(y) != len(x):
+        if x.ndim and len(x) == len(y) == 0:
+            raise DataError(f"{path}: x{suffix} and y{suffix} have no rows; at least one sample is needed")
+        if x.ndim == 0 or y.ndim not in (1, 2) or len(y) != len(x):
             raise DataError(
                 f"{path}: x{suffix} has shape {list(x.shape)} and y{suffix} {list(y.shape)}; one label per sample is needed, or "
                 "one row of labels"
