@@ -152,6 +152,7 @@ def test_without_any_a_few_steps_are_timed(tmp_path: Path):
 @pytest.mark.usefixtures("a_step_takes_a_second")
 def test_a_step_of_texts():
     assert timed_steps.timed(("ag-news", "textcnn", 2, "cpu"), 1) == 1 / 2  # two texts
+    assert timed_steps.timed(("ag-news", "mlp", 2, "cpu"), 1) == 1 / 2  # of texts the default model is textcnn
     assert timed_steps.timed(("digits", "my:model", 2, "cpu"), 1) is None
 
 

@@ -30,7 +30,8 @@ def timed(kind: Kind, threads: int) -> float | None:
     shape, classes = shaped
     device = device_named(kind[3])
     with torch_threads(threads):
-        module = models.build(kind[1], shape, classes).to(device)
+        trained = models.for_tokens(kind[1]) if len(shape) == 1 else kind[1]
+        module = models.build(str(trained), shape, classes).to(device)
         flop = 3 * _forward_flop(module, _inputs(shape, 2).to(device))
         if device.type == "cuda" or flop * kind[2] < STACKED_FLOP:
             return _stacked(module, shape, classes, kind[2], device)
