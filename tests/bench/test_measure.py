@@ -122,6 +122,17 @@ def test_clients_in_chunks_train_as_all_at_once() -> None:
     assert len(take(together, slice(None))["1.bias"]) == 3
 
 
+def test_timed_rounds_follow_each_other_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same round again and again a stack would draw sixteen orders ahead each time, and use one."""
+    one, rounds = TimedEngine(TINY, TINY.draw(), Variant("stacked")), []
+    train = one._engine.train
+    monkeypatch.setattr(one._engine, "train", lambda work: rounds.append(work.round) or train(work))
+    for _ in range(3):
+        one.seconds()
+    one.round(keep=True)  # what engines are compared by is the same round of each
+    assert rounds == [1, 2, 3, 0]
+
+
 def test_a_cpu_has_fp32_alone() -> None:
     assert precisions(CPU) == ("fp32",)
     assert variants(CPU, None, None)[0] == ORACLE

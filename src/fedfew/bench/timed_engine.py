@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import get_args
@@ -72,6 +73,7 @@ class TimedEngine:
         self.epochs = workload.local_epochs
         self.chunk = clients_that_fit(self._engine, samples, workload.models)
         self.clients = len(samples.count)  # that a round trains: the first so many
+        self._rounds = itertools.count(1)  # of rounds that follow each other an engine draws orders ahead
 
     def fit_into(self, seconds: float) -> None:
         """Train fewer clients where all of them, one after the other, would take longer. The first client is timed."""
@@ -82,12 +84,13 @@ class TimedEngine:
         self.clients = everyone if whole <= seconds else max(1, int((shares * whole <= seconds).sum()))
 
     def round(self, keep: bool = False) -> Tree:
-        """The clients' local epochs, as many at a time as in training. keep: return the trained stack [C, K, …]."""
+        """The clients' local epochs, as many at a time as in training. keep: return the trained stack [C, K, …] of round 0."""
         kept = []
+        number = 0 if keep else next(self._rounds)
         for clients in torch.arange(self.clients).split(self.chunk):
             shape = len(clients), self.models
             params = tree_map(lambda t, shape=shape: t.expand(*shape, *t.shape[2:]), self._initial)
-            trained, _ = self._engine.train(LocalEpochs(params, self._samples.take(clients), clients, 1, epochs=self.epochs))
+            trained, _ = self._engine.train(LocalEpochs(params, self._samples.take(clients), clients, number, epochs=self.epochs))
             if keep:
                 kept += [to(take(trained, i), "cpu") for i in range(len(clients))]
         return stack(kept) if keep else {}

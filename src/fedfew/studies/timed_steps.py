@@ -100,9 +100,9 @@ def _stacked(module: nn.Module, shape: Sequence[int], classes: int, batch: int, 
     engine = Stacked(module, LocalTraining(1e-30, batch), seed=0)  # too small a step to move a weight
     params = tree_map(lambda t: t.expand(clients, 1, *t.shape), dict(replica_state(module)))
     seconds = []
-    for _ in range(4):
+    for round in range(4):
         begin = time.perf_counter()
-        trained, _ = engine.train(LocalEpochs(params, samples, torch.arange(clients), 0))
+        trained, _ = engine.train(LocalEpochs(params, samples, torch.arange(clients), round))
         float(next(iter(trained.values())).flatten()[0])  # type: ignore[union-attr]  # a flat tree; waits for the device
         seconds.append(time.perf_counter() - begin)
     return min(seconds) / (clients * each)
