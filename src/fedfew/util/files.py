@@ -155,7 +155,7 @@ def folder_locked(folder: Path, wait: float = 30.0) -> Iterator[None]:
     try:
         if lock.lock_counter == 1:
             about = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
-            write_atomically(folder / HOLDER, json.dumps(about))
+            (folder / HOLDER).write_text(json.dumps(about), encoding="utf-8")  # a note, which need not outlive the machine
         yield
     finally:
         if lock.lock_counter == 1:

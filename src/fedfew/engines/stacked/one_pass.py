@@ -86,9 +86,9 @@ class OnePass:
         given = len(layout.tensors)
 
         def function(*tensors: Tensor) -> Found:
-            rest = iter(tensors[given:])
-            models = from_named({path: next(rest) for path in names})
-            return self._scored(lengths, models, tensors[:given], next(rest) if several else None)
+            data, rest = tensors[:given], iter(tensors[given:])
+            outputs = self._outputs(from_named({path: next(rest) for path in names}), data)
+            return self._scored(lengths, self._with_mixture(outputs, next(rest)) if several else outputs, data)
 
         tensors = (*layout.tensors, *leaves(params), *([] if log_weights is None else [log_weights]))
         found: Found = self._recordings.from_the_second_time((lengths, names, given, several), function, *tensors)
@@ -98,10 +98,12 @@ class OnePass:
         """Of each stack ``[1 or C, S, …]``: the model ``[C]`` with the least loss on each client's own samples, and its scores
         ``[C]`` on the test samples. It is recorded the first time: who is scored so comes again in the next round."""
 
-        def scored(models: Tree, losses: Tensor, test_data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            choice = best_model(losses)
-            ((loss, score),) = self._scored((test.longest,), _picked(models, choice), test_data)
-            return choice, loss[:, 0], score[:, 0]
+        def scored(stacks: list[Tree], losses: list[Tensor], data: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+            choices = [best_model(of) for of in losses]
+            picked = [_picked(models, choice) for models, choice in zip(stacks, choices, strict=True)]
+            outputs = self._outputs(tree_map(lambda *of: torch.cat(of, 1), *picked), data)
+            ((loss, score),) = self._scored((test.longest,), outputs, data)
+            return list(zip(choices, loss.unbind(1), score.unbind(1), strict=True))
 
         found = self._by_losses(("chosen",), several, own, test, scored)
         return [(choice, ModelScores(loss, score)) for choice, loss, score in found]
@@ -110,10 +112,16 @@ class OnePass:
         """Of each stack: each client's mixture, with weights by the losses on its own samples, and its scores on the test
         samples. Recorded as :meth:`chosen` is."""
 
-        def scored(models: Tree, losses: Tensor, test_data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            choice, weights = best_model(losses), mixture_weights(losses, temperature)
-            ((loss, score),) = self._scored((test.longest,), models, test_data, weights.log())
-            return choice, weights, loss[:, -1], score[:, -1], score.gather(1, choice[:, None])[:, 0]
+        def scored(stacks: list[Tree], losses: list[Tensor], data: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+            weights = [mixture_weights(of, temperature) for of in losses]
+            parts = [(self._outputs(models, data), w.log()) for models, w in zip(stacks, weights, strict=True)]
+            outputs = [self._with_mixture(*part) for part in parts]
+            ((loss, score),) = self._scored((test.longest,), _together(outputs), data)
+            found: list[tuple[Tensor, ...]] = []
+            for at, of_stack in enumerate(zip(*(t.split([o.shape[1] for o in outputs], 1) for t in (loss, score)), strict=True)):
+                choice, (mixed_loss, mixed_score) = best_model(losses[at]), (t[:, -1] for t in of_stack)
+                found.append((choice, weights[at], mixed_loss, mixed_score, of_stack[1].gather(1, choice[:, None])[:, 0]))
+            return found
 
         found = self._by_losses(("weighed", temperature), several, own, test, scored)
         return [MixtureScores(choice, weights, ModelScores(*mixed), single) for choice, weights, *mixed, single in found]
@@ -121,16 +129,16 @@ class OnePass:
     def _by_losses(
         self, name: tuple[Hashable, ...], several: Sequence[Tree], own: Samples, test: Samples, scored: Callable[..., Any]
     ) -> list[tuple[Tensor, ...]]:
-        """``scored(models, losses on own samples [C, S], test data)`` of each stack ``[1 or C, S, …]``, in one recording."""
+        """``scored(stacks, their losses on own samples [C, S], test data)`` of stacks ``[1 or C, S, …]``, in one recording."""
         of_own, of_test, names = self._layout((own,)), self._layout((test,)), [_names(params) for params in several]
         given = len(of_own.tensors)
 
         def function(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-            rest, found = iter(tensors[2 * given :]), []
-            for of_stack in names:
-                models = from_named({path: next(rest) for path in of_stack})
-                (losses,), *_ = self._losses((own.longest,), models, tensors[:given])
-                found.append(scored(models, losses.float(), tensors[given : 2 * given]))
+            own_data, test_data, rest = tensors[:given], tensors[given : 2 * given], iter(tensors[2 * given :])
+            stacks = [from_named({path: next(rest) for path in of_stack}) for of_stack in names]
+            outputs = [self._outputs(models, own_data) for models in stacks]
+            (losses,) = self._losses((own.longest,), _together(outputs), own_data)
+            found: list[tuple[Tensor, ...]] = scored(stacks, losses.float().split([o.shape[1] for o in outputs], 1), test_data)
             return found
 
         name = (*name, own.longest, test.longest, tuple(names), given)
@@ -147,37 +155,37 @@ class OnePass:
         self._layouts.move_to_end(key)
         return self._layouts[key]
 
-    def _scored(
-        self, lengths: tuple[int, ...], params: Tree, data: tuple[Tensor, ...], log_weights: Tensor | None = None
-    ) -> Found:
-        """The losses ``[C, S]`` on each split of a layout, and the score on the last."""
-        criterion, (_, _, own, count, *_) = self.engine.criterion, data
-        means, outputs, y = self._losses(lengths, params, data, log_weights)
+    def _scored(self, lengths: tuple[int, ...], outputs: Tensor, data: tuple[Tensor, ...]) -> Found:
+        """The losses ``[C, S]`` on each split of a layout, and the score on the last, of outputs ``[C, S, B, d]``."""
+        criterion, (_, y, own, count, *_) = self.engine.criterion, data
+        means = self._losses(lengths, outputs, data)
         tail = slice(-lengths[-1], None)  # a score is asked for on the last split alone, and takes as long as the loss
-        statistics = criterion.task.statistics(outputs[:, :, tail], y[:, :, tail])
+        statistics = criterion.task.statistics(outputs[:, :, tail], _of_each(y, outputs)[:, :, tail])
         sums = [_kept(term, own[:, None, tail]).sum(-1, dtype=torch.float64) for term in statistics]
         last = criterion.scores(torch.stack([means[-1], *(total / count[-1][:, None] for total in sums)]))
         unknown = UNKNOWN.to(own.device)
         return [*((mean.float(), unknown.expand_as(mean)) for mean in means[:-1]), last]
 
-    def _losses(
-        self, lengths: tuple[int, ...], params: Tree, data: tuple[Tensor, ...], log_weights: Tensor | None = None
-    ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The losses ``[C, S]`` on each split, the outputs ``[C, S, B, d]`` and the labels ``[C, S, B]``."""
-        criterion = self.engine.criterion
-        x, y, own, count, *priors = data
-        outputs = self._outputs(params, x)  # [C, S, B, d]
+    def _losses(self, lengths: tuple[int, ...], outputs: Tensor, data: tuple[Tensor, ...]) -> list[Tensor]:
+        """The mean losses ``[C, S]`` on each split, in float64."""
+        _, y, own, count, *_ = data
+        losses = _kept(self.engine.criterion.losses(outputs, _of_each(y, outputs)), own[:, None]).split(list(lengths), -1)
+        return [part.sum(-1, dtype=torch.float64) / count[at][:, None] for at, part in enumerate(losses)]
+
+    def _with_mixture(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
+        """The outputs ``[C, S + 1, B, d]`` of the models and of their mixture, the last one."""
+        mixed = self.engine.criterion.task.mixed(outputs.movedim(1, 0), log_weights.T[..., None, None])
+        return torch.cat([outputs, mixed[:, None]], 1)
+
+    def _outputs(self, params: Tree, data: tuple[Tensor, ...]) -> Tensor:
+        """``[C, S, B, d]``, label priors added."""
+        x, _, _, _, *priors = data
+        outputs = self._plain_outputs(params, x)
         for prior in priors:
             outputs = outputs + prior[:, None]
-        if log_weights is not None:
-            mixed = criterion.task.mixed(outputs.movedim(1, 0), log_weights.T[..., None, None])
-            outputs = torch.cat([outputs, mixed[:, None]], 1)
-        y = y[:, None].expand(-1, outputs.shape[1], *y.shape[1:])
-        losses = _kept(criterion.losses(outputs, y), own[:, None]).split(list(lengths), -1)
-        means = [part.sum(-1, dtype=torch.float64) / count[at][:, None] for at, part in enumerate(losses)]
-        return means, outputs, y
+        return outputs
 
-    def _outputs(self, params: Tree, x: Tensor) -> Tensor:
+    def _plain_outputs(self, params: Tree, x: Tensor) -> Tensor:
         def of(weights: Tree, x: Tensor) -> Tensor:
             return forward(self.engine.module, weights, x)
 
@@ -196,6 +204,17 @@ class OnePass:
 
 def _names(params: Tree) -> tuple[str, ...]:
     return tuple(path for path, _ in named_leaves(params))
+
+
+def _together(outputs: list[Tensor]) -> Tensor:
+    """The outputs of several stacks as those of one. They lie class by class, as narrow layers leave them: what follows is
+    faster so."""
+    return torch.cat([of.movedim(-1, 2) for of in outputs], 1).movedim(2, -1)
+
+
+def _of_each(y: Tensor, outputs: Tensor) -> Tensor:
+    """The labels ``[C, S, B]``: the same for every model."""
+    return y[:, None].expand(-1, outputs.shape[1], *y.shape[1:])
 
 
 def _picked(params: Tree, choice: Tensor) -> Tree:
