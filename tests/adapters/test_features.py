@@ -123,9 +123,23 @@ class Scaled(Counting):
         return 2 * super().forward(x)
 
 
+class Normalised(nn.Module):
+    """A body that normalises by what is in the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.body(x)))
+        return out
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"model": Normalised, "batch_size": 9}, "what Normalised makes of a sample depends on the others in its batch"),
         ({"model": Scaled}, "the outputs of Scaled are not those of its last linear layer, top.head, alone"),
         ({"mixup": 0.2}, "mixup is 0.2, but freeze='body' computes features once: it must be 0"),
         ({"model": lambda: nn.Linear(FEATURES, CLASSES)}, "is the whole model, nothing is left for the body"),

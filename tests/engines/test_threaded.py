@@ -1,5 +1,6 @@
 """Replicas side by side: the same whatever the number of cores, and nothing left changed behind."""
 
+import copy
 import threading
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ from fedfew.engines import LocalTraining, Sequential, Threaded, evaluation
 from fedfew.engines.threaded import ChannelsLastPool, _GradientLaidOut
 from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import leaves, tree_map
-from tests.engines.small import images, replicas
+from tests.engines.small import assert_close, images, replicas
 from tests.helpers import same_run
 
 DATA = images(sizes=(13, 22, 7, 27, 31), shape=(3, 16, 16))
@@ -134,7 +135,8 @@ def test_gradients_of_pooling_are_pytorchs_own_laid_out_like_the_images():
         assert torch.equal(pool(given), plain(given))
         assert torch.equal(torch.autograd.grad(loss(pool, given), given)[0], expected)
         assert torch.equal(torch.func.grad(lambda at: loss(pool, at))(given), expected)
-    laid_out = _GradientLaidOut.apply(Seen.apply(x[:, :, ::2, ::2]))  # what its gradient looks like before it gets any further
+    seen = Seen.apply(x[:, :, ::2, ::2])  # what its gradient looks like before it gets any further
+    laid_out = _GradientLaidOut.apply(seen, torch.channels_last)
     torch.autograd.grad((laid_out.flatten(1) ** 2).sum(), x)
     assert layouts == [True]
     assert pool(x[0]).shape == (4, 3, 3)  # an image by itself
@@ -186,6 +188,36 @@ def test_a_last_batch_of_one_image_is_trained_on(cores):
     torch.testing.assert_close(found[0][1], found[1][1])
     for a, b in zip(*(leaves(tree) for tree, _ in found), strict=True):
         torch.testing.assert_close(a, b)
+
+
+class Around(nn.Module):
+    """Two convolutions, and around what is between them a residual connection."""
+
+    def __init__(self, first: nn.Module, between: nn.Module) -> None:
+        super().__init__()
+        self.first, self.into, self.between, self.out = first, nn.Conv2d(3, 4, 3), between, nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = self.into(self.first(x))
+        return self.head(self.out(x + self.between(x)).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "layers", [(nn.GroupNorm(3, 3), nn.Identity()), (nn.Identity(), nn.InstanceNorm2d(4))], ids=["groups", "instances"]
+)
+def test_images_are_normalised_each_by_itself_as_in_a_plain_layout(layers):
+    """Channels last, PyTorch's gradients end the process (groups, in a first layer) or are false (instances, of one image)."""
+
+    def model():
+        return Around(*copy.deepcopy(layers))
+
+    data = images(sizes=(6, 11, 1), shape=(3, 8, 8))
+    threaded, plain = (cls(model(), LocalTraining(lr=0.1, batch_size=5), seed=3) for cls in (Threaded, Sequential))
+    params = replicas(model, 3)
+    work = LocalEpochs(params, data.train, data.ids, 2, cross_entropy, {}, 2)
+    assert_close(threaded.train(work)[0], plain.train(work)[0], 1e-4)
+    assert_close(threaded.gradient(params, data.train)[0], plain.gradient(params, data.train)[0], 1e-4)
 
 
 def test_models_are_scored_on_images_channels_last(monkeypatch):

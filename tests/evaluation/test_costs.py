@@ -12,11 +12,12 @@ from torch import nn
 
 from fedfew import Federation, FedFew, train
 from fedfew.engines import LocalTraining, Sequential, sequential
-from fedfew.evaluation.costs import cost
+from fedfew.evaluation.costs import cost, expected_reply
 from fedfew.local import Local
-from fedfew.methods import METHODS, FedAvg
+from fedfew.methods import METHODS, FedAvg, make
 from fedfew.methods.base import Fresh, Outcome, Reply
-from fedfew.stack import stack, subtract, take, tree_map
+from fedfew.stack import named_leaves, stack, subtract, take, tree_map
+from fedfew.training.initialisation import fresh_models
 from tests.methods.tiers import tiered
 
 COUNTS = [5, 7, 10, 3, 21]
@@ -222,3 +223,30 @@ def test_mlp_stands_for_textcnn_where_samples_are_token_ids_as_in_training():
     texts = Federation.from_arrays(parts, parts, classes=3)
     run = train(texts, "mlp", "fedavg", rounds=1, engine="sequential", device="cpu")
     assert cost("fedavg", "mlp", texts).bytes_up * len(COUNTS) == run.history.bytes_up[0]
+
+
+class Double(nn.Module):
+    """In double precision whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 4), nn.Linear(4, 3)
+        self.double()
+
+    def forward(self, x):
+        return self.out(self.hidden(x.double()).tanh())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_reply_is_expected_as_precise_as_the_model_is(name, federation):
+    """A network refuses replies of another type."""
+    method = make(name)
+    server, own = method.init(fresh_models(Double, 0, torch.device("cpu")), len(COUNTS))
+    first = torch.tensor([0])
+    engine = Sequential(Double(), LocalTraining(lr=0.1, batch_size=BATCH), seed=0)
+    local = Local(engine, federation.train.take(first), first, 1, torch.ones(1))
+    sent = method.client(method.dispatch(server, first), take(own, first), local).reply.update
+    expected = expected_reply(method, Double(), server, own).update
+    assert {path: (t.shape, t.dtype) for path, t in named_leaves(expected)} == {
+        path: (t.shape, t.dtype) for path, t in named_leaves(sent)
+    }

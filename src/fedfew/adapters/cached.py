@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedfew.adapters.frozen import head_of
 from fedfew.federation import Federation, Samples
 from fedfew.models import ModelFactory
+from fedfew.models.batch_norm import uses_batch_statistics
 
 BATCH = 512  # samples that go through the body at once
 
@@ -35,6 +36,12 @@ class HeadAlone(nn.Module):
 def on_features(federation: Federation, factory: ModelFactory, device: torch.device) -> tuple[Federation, ModelFactory]:
     """The federation of what enters the head, with the body in evaluation mode (no dropout), and a factory of heads."""
     module = factory().to(device).eval()
+    if uses_batch_statistics(module):
+        raise ValueError(
+            f"freeze is 'body', but what {type(module).__name__} makes of a sample depends on the others in its batch (BatchNorm "
+            "with track_running_stats=False), so it cannot be computed once: use adapters=LoRA(targets=[]), which trains the "
+            "last linear layer within the whole model"
+        )
     features = federation.with_splits(lambda samples: replace(samples, x=_features(module, samples, device)))
     return features, lambda: HeadAlone(factory())
 

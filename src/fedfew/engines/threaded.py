@@ -26,22 +26,22 @@ from fedfew.util.cores import torch_threads
 
 
 class _GradientLaidOut(torch.autograd.Function):
-    """The identity, of whose gradient images are laid out channels last."""
+    """The identity, of whose gradient images are laid out in a memory format."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(x: Tensor, layout: torch.memory_format) -> Tensor:
         found: Tensor = torch.ops.aten.alias(x)  # x.view_as(x) of a single image is no longer laid out channels last
         return found
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.memory_format], output: Tensor) -> None:
+        ctx.layout = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].contiguous(memory_format=torch.channels_last)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].contiguous(memory_format=ctx.layout), None
 
 
 class ChannelsLastPool(nn.MaxPool2d):
@@ -52,8 +52,20 @@ class ChannelsLastPool(nn.MaxPool2d):
         pooled: Tensor = super().forward(x)
         if x.ndim < 4 or not x.is_contiguous(memory_format=torch.channels_last):
             return pooled
-        laid_out: Tensor = _GradientLaidOut.apply(pooled)
+        laid_out: Tensor = _GradientLaidOut.apply(pooled, torch.channels_last)
         return laid_out
+
+
+def _plain_input(layer: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """Before group normalisation. Of images channels last that need no gradient themselves, as in a first layer, PyTorch's
+    backward pass ends the process."""
+    x, *others = inputs
+    return inputs if x.requires_grad else (x.contiguous(), *others)
+
+
+def _plain_gradient(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Any:
+    """After instance normalisation. Of a single image PyTorch takes a gradient that is laid out channels last for a plain one."""
+    return _GradientLaidOut.apply(output, torch.contiguous_format)
 
 
 class _ChannelsLast(Sequential):
@@ -70,6 +82,10 @@ class _Worker(_ChannelsLast):
         for layer in self.module.modules():
             if type(layer) is nn.MaxPool2d and not layer.return_indices:
                 layer.__class__ = ChannelsLastPool
+            if isinstance(layer, nn.GroupNorm):
+                layer.register_forward_pre_hook(_plain_input)
+            if isinstance(layer, nn.InstanceNorm2d):
+                layer.register_forward_hook(_plain_gradient)
 
     def _steps(self, params: Tree, objective: Objective, context: Tree, project: Projection | None) -> Step:
         return self._recorded.of(params, objective, context, project)

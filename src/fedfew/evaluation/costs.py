@@ -160,7 +160,7 @@ class _Counting(Engine):
             else:
                 self.forward_passes += epochs
             if through is not None:
-                through.change(torch.zeros(1, self._width(through.submodule)))
+                through.change(self._entering(through.submodule))
             return torch.stack([0.0 * t.sum() for t in leaves(weights) if t.is_floating_point()]).sum().expand(1, 1)
 
         loss = BatchLoss(forward, lambda outputs, _: outputs.sum(), torch.zeros(1, dtype=torch.int64), torch.ones(1))
@@ -171,7 +171,7 @@ class _Counting(Engine):
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         clients, models = leaves(params)[0].shape[:2]
         self.gradient_passes += models
-        return tree_map(torch.zeros_like, params), torch.zeros(clients, models)
+        return tree_map(torch.zeros_like, params), self._weights().new_zeros(clients, models)
 
     def _score(self, params: Tree, samples: Samples) -> ModelScores:
         clients, models = leaves(params)[0].shape[:2]
@@ -183,15 +183,20 @@ class _Counting(Engine):
     def sample_losses(self, params: Tree, samples: Samples) -> Tensor:
         models = leaves(params)[0].shape[1]
         self.forward_passes += models
-        return torch.zeros(1, models, samples.longest)
+        return self._weights().new_zeros(1, models, samples.longest)
 
     def features(self, params: Tree, samples: Samples, head: str) -> Tensor:
         self.forward_passes += 1
-        return torch.zeros(1, 1, self._width(head))
+        return self._entering(head)[None]
 
     def labels(self, samples: Samples) -> Tensor:
         return torch.zeros(1, 1, dtype=torch.int64)
 
-    def _width(self, head: str) -> int:
-        """How many numbers enter this submodule."""
-        return next(self.module.get_submodule(head).parameters()).shape[-1]
+    def _entering(self, head: str) -> Tensor:
+        """Of one sample, [1, width]: as many zeros as enter this submodule."""
+        weights = next(self.module.get_submodule(head).parameters())
+        return weights.new_zeros(1, weights.shape[-1])
+
+    def _weights(self) -> Tensor:
+        """Some of the model's, which what is computed with it is as precise as."""
+        return next(self.module.parameters())
