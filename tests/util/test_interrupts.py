@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedfew.engines.stacked.traced import recorded
-from fedfew.util.interrupts import held_back
+from fedfew.util.interrupts import held_back, holdable
 
 
 def test_it_waits_until_the_end():
@@ -74,3 +74,26 @@ def test_a_recording_is_finished_first():
     with pytest.raises(KeyboardInterrupt):
         recorded(function, (torch.ones(2),))
     assert steps == ["interrupted"]
+
+
+def test_within_one_handler_any_number_of_works_waits():
+    done = []
+
+    def work(holdable_now):
+        for number in range(3):
+            with holdable_now():
+                done.append(number)
+                if number == 1:
+                    signal.raise_signal(signal.SIGINT)
+                    signal.raise_signal(signal.SIGINT)  # impatient: still one Ctrl-C
+                    done.append("what was begun")
+
+    with holdable() as held:
+        with pytest.raises(KeyboardInterrupt):
+            work(held)
+        assert done == [0, 1, "what was begun"]
+        with held():  # the one before is over
+            pass
+        with pytest.raises(KeyboardInterrupt):  # nothing is held now
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -298,9 +298,9 @@ class Method(ABC):
         """The server's models ``[K, …]``, for use outside of training; ``{}`` for a method that keeps none there."""
         return server
 
-    def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
-        """What is worth recording about a round, from the losses [C, K] and sample shares [C] of the clients at these positions:
-        numbers, or tensors with one row per client."""
+    def diagnose(self, log_weights: Tensor, log_alpha: Tensor) -> dict[str, Tensor]:
+        """What is worth recording about a round, from log ω [C, K] and log α [C] of its clients, before the cap: numbers, or
+        tensors with one row per client."""
         return {}
 
     def settings(self) -> dict[str, Any]:

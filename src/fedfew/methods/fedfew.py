@@ -217,9 +217,8 @@ class FedFew(Method):
     def server_models(self, server: Tree) -> Tree:
         return server if self.share == "none" else take(whole_models(tree_map(lambda t: t[None], server)), 0)
 
-    def diagnose(self, losses: Tensor, share: Tensor, clients: Tensor) -> dict[str, Tensor]:
-        log_alpha, log_w = scalarization.log_weights(losses.double(), self.mu, **self._client_terms(share, clients))
-        return {"alpha": log_alpha.softmax(0), "w": log_w.exp(), "g": self.mu * log_alpha.logsumexp(0)}
+    def diagnose(self, log_weights: Tensor, log_alpha: Tensor) -> dict[str, Tensor]:
+        return {"alpha": log_alpha.softmax(0), "w": log_weights.softmax(1), "g": self.mu * log_alpha.logsumexp(0)}
 
     def _client_terms(self, share: Tensor, clients: Tensor) -> dict[str, Tensor | None]:
         """λ, z* and p of these clients. Weighting losses by sample share is a preference: λ_i n_i / Σ_j n_j (L[i, k] − z*_i)."""

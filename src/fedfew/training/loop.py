@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.training.serving import Adapted, Serving, chunks
 from fedfew.training.usable import usable
-from fedfew.util.interrupts import held_back
+from fedfew.util.interrupts import held_back, holdable
 
 log = logging.getLogger("fedfew")  # for runs whose lines nobody is shown: no bar, no on_round
 
@@ -57,6 +57,7 @@ class RoundLoop:
     metrics: Mapping[str, own_metrics.Metric] = field(default_factory=dict)
     _seconds: list[float] = field(default_factory=list)
     _checkpoints: CheckpointWriter | None = field(init=False, default=None)
+    _held_back: Callable[[], AbstractContextManager[None]] = field(init=False, default=held_back)
 
     def __post_init__(self) -> None:
         if self.folder is not None and self.group.first:
@@ -75,7 +76,7 @@ class RoundLoop:
     def run(self) -> Run:
         begin = time.perf_counter()
         rounds, score_every = self.config.rounds, self.config.score_every
-        with self.engine.memory_kept(), stoppable(self.group):
+        with self.engine.memory_kept(), stoppable(self.group), holdable() as self._held_back:
             try:
                 stopped = validation.reason_to_stop(self.state.history, self.config) is not None  # before it was resumed
                 while self.state.round < rounds and not stopped:
@@ -115,7 +116,7 @@ class RoundLoop:
             validated = None
             if scored and self.config.validates and self.federation.val is not None:
                 validated = self._serving.scores(step.served, self.state.own, self.federation.val)
-            with held_back():
+            with self._held_back():
                 step.complete(self.state, number)
                 self.state.choice, self.state.mixture = (None, None) if served is None else served.chosen
                 self._note_left_out(number, present, collected)
@@ -190,7 +191,7 @@ class RoundLoop:
             yield
         except BaseException:
             if self.state.round < number:  # a Ctrl-C held back until the round was complete does not undo it
-                with held_back():
+                with self._held_back():
                     for clients, own in old:
                         put(self.state.own, clients, own)
             raise

@@ -56,12 +56,12 @@ def _diagnosed(aggregation: Aggregation, models: int) -> dict[str, Any]:
     """What the method records of the round, NaN for clients without a reply."""
     method, share, answered = aggregation.method, aggregation.share, aggregation.replies.answered
     if aggregation.nobody_drawn:  # any client's, for the names
-        found = method.diagnose(torch.zeros(1, models), torch.ones(1), torch.tensor([0]))
+        found = method.diagnose(torch.zeros(1, models), torch.zeros(1))
     else:
-        losses = aggregation.weights.counted(aggregation.replies.reported)
-        found = method.diagnose(losses, share[answered], answered)
-    if "alpha" in found:
-        found["alpha"] = _alpha_used(aggregation, found["alpha"])
+        log_weights, log_alpha, factors = aggregation.log_weights()
+        found = method.diagnose(log_weights, log_alpha)
+        if "alpha" in found:
+            found["alpha"] = _alpha_used(aggregation, found["alpha"], log_alpha, factors)
     columns = dict[str, Any]()
     everyone = is_everyone(answered, len(share))
     for name, value in found.items():
@@ -74,9 +74,8 @@ def _diagnosed(aggregation: Aggregation, models: int) -> dict[str, Any]:
     return columns
 
 
-def _alpha_used(aggregation: Aggregation, alpha: Tensor) -> Tensor:
+def _alpha_used(aggregation: Aggregation, alpha: Tensor, log_alpha: Tensor, factors: Tensor) -> Tensor:
     """α after the cap; with differential privacy all clients count alike."""
     if aggregation.private:
         return torch.full_like(alpha, 1 / len(alpha))
-    _, log_alpha, factors = aggregation.log_weights()
     return (log_alpha + factors).softmax(0) if bool(factors.any()) else alpha

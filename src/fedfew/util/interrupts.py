@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 
@@ -26,12 +26,37 @@ def handled_by(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
 @contextmanager
 def held_back() -> Iterator[None]:
     """Hold a Ctrl-C back until what is within is through; then it does what it would have done."""
+    with holdable() as held, held():
+        yield
+
+
+@contextmanager
+def holdable() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Within: what is yielded does as :func:`held_back`, any number of times. To set a handler takes longer than what is held in
+    each of many rounds."""
     handler: Any = signal.getsignal(signal.SIGINT)
     if not callable(handler):  # ignored, or not Python's
-        yield
+        yield nullcontext
         return
-    held: list[tuple[Any, ...]] = []
-    with handled_by(lambda *given: held.append(given), signal.SIGINT):
-        yield
-    if held:
-        handler(*held[0])
+    holding, came = False, list[tuple[Any, ...]]()
+
+    def handle(*given: Any) -> None:
+        if holding:
+            came.append(given)
+        else:
+            handler(*given)
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        nonlocal holding
+        came.clear()
+        holding = True
+        try:
+            yield
+        finally:
+            holding = False
+        if came:
+            handler(*came[0])
+
+    with handled_by(handle, signal.SIGINT):
+        yield held
