@@ -75,9 +75,7 @@ def read(
     """
     if isinstance(data, str) and data == "digits":
         if task not in (None, "classification"):
-            raise ValueError(
-                f"the task is {task!r}, by itself or by the loss, but the digits have classes: leave it out"
-            )
+            raise ValueError(f"the task is {task!r}, by itself or by the loss, but the digits have classes: leave it out")
         choice.refuse("the digits have")
         digits = digit_data()
         chosen = digits if sample is None else digits.sampled(_sampled_rows(digits.total, sample, seed))
