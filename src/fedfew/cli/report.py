@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedfew.cli import errors, places, runfolder
 from fedfew.studies.folder import is_study
-from fedfew.util.files import check_writable
+from fedfew.util.files import check_writable, write_atomically
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -52,7 +52,7 @@ def report(
         runfolder.check_run(folder)
         text = fedfew.report.html(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    write_atomically(place, text)
     size = place.stat().st_size
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Report: [bold]{places.shown(place)}[/bold] ({max(0.01, size / 1e6):.2f} MB)")
