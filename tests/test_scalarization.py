@@ -187,13 +187,22 @@ def test_bad_mu_is_named(function, mu):
         function(GOOD, mu)
 
 
-@pytest.mark.parametrize("kind", [np.array, np.float64, np.float32, Decimal, Fraction, torch.tensor])
+@pytest.mark.parametrize("kind", [np.array, np.float64, np.float32, np.float16, Decimal, Fraction, torch.tensor])
 def test_mu_is_a_number_of_any_kind(kind: Any) -> None:
     losses, mu = GOOD.clone().requires_grad_(), kind("0.25") if kind in (Decimal, Fraction) else kind(0.25)
     value = stch_set(losses, mu)
     assert isinstance(value, torch.Tensor)
     assert torch.equal(value, stch_set(losses, 0.25))
     assert all(torch.equal(a, b) for a, b in zip(weights(losses, mu), weights(losses, 0.25), strict=True))
+    assert torch.equal(stch_set(losses.double(), mu), stch_set(losses.double(), 0.25))  # without a warning of NumPy's
+    with pytest.raises(ValueError, match="mu must be a finite number > 0"):
+        stch_set(losses, kind(-1))
+
+
+def test_a_mu_that_the_losses_cannot_hold_is_named_whatever_its_kind() -> None:
+    for tiny in (1e-60, Fraction(1, 10**60), Decimal("1e-60")):
+        with pytest.raises(ValueError, match=r"mu is 1e-60, which float32 cannot hold: give losses as float64"):
+            stch_set(GOOD.float(), tiny)  # type: ignore[arg-type]  # any kind of number works
 
 
 @pytest.mark.parametrize(
@@ -205,6 +214,7 @@ def test_mu_is_a_number_of_any_kind(kind: Any) -> None:
         ((torch.tensor([[1.0, float("-inf")]]), 1.0), ValueError, "some are NaN or -inf"),
         ((torch.full((1, 2), float("inf")), 1.0), ValueError, "losses of client 0 are all infinite"),
         ((torch.ones(3, 2, dtype=torch.int64), 1.0), TypeError, "losses must be a floating-point.*not torch.int64"),
+        ((torch.ones(3, 2).to(torch.float8_e5m2), 1.0), TypeError, "losses must be a floating-point.*not torch.float8_e5m2"),
         (
             ([[1.0]], 1.0),
             TypeError,

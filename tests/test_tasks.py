@@ -149,6 +149,8 @@ def test_a_federation_of_several_labels_keeps_rows_that_are_one_hot_by_chance() 
     [
         ([0.5, math.inf], [0.5], {}, "client 0: train target of sample 1 is NaN or infinite"),
         ([0.5, 1.5], [1.5], {"task": "classification"}, "client 0: train labels must be whole numbers; for numbers of any kind"),
+        ([0.0, math.nan], [1.0], {}, r"client 0: train label of sample 1 is missing \(NaN\): leave the sample out"),
+        ([0, 10**9], [1], {}, "labels run up to 1000000000, which would be 1,000,000,001 classes: number them from 0, or for"),
         ([[0, 2]], [[1, 0]], {"task": "multi-label"}, "client 0: train targets must be 0 or 1"),
         ([[0.5, 2]], [[1.0, 0, 3]], {"task": "regression"}, "client 0: test samples have 3 targets each, but 2 are needed"),
         (np.zeros((2, 1, 1)), [0.5], {"task": "regression"}, r"targets of shape \[2, 1, 1\]; \[2\] or \[2, d\] is needed"),

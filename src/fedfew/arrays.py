@@ -13,6 +13,7 @@ from torch import Tensor
 from fedfew import targets
 from fedfew.tasks import TaskName
 
+MOST_CLASSES = 1_000_000  # by the largest label; a model has one output for each, and a client one count
 Pairs = list[tuple[Tensor, Tensor]]  # (x, y) of each client
 
 
@@ -78,6 +79,11 @@ def number_of_outputs(parts: Mapping[str, Pairs], task: TaskName, names: Sequenc
         return len(names)
     ys = [y for pairs in parts.values() for _, y in pairs]
     classes, least = 1 + max(int(y.max()) for y in ys), min(int(y.min()) for y in ys)
+    if classes > MOST_CLASSES:
+        raise ValueError(
+            f"labels run up to {classes - 1}, which would be {classes:,} classes: number them from 0, or for amounts give "
+            "task='regression'"
+        )
     if least > 0:
         warnings.warn(
             f"labels run from {least} to {classes - 1}, so that {least} of {classes} classes have no samples: number "

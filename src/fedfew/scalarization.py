@@ -24,6 +24,8 @@ from torch import Tensor
 
 __all__ = ["stch_set", "tch_set", "weights"]
 
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 def stch_set(
     losses: Tensor,
@@ -112,7 +114,7 @@ def _soft_max(values: Tensor, mu: float) -> Tensor:
 
 def _objectives(losses: Tensor, preference: Tensor | float | None, ideal: Tensor | float | None) -> Tensor:
     """λ_i (L[i, k] − z*_i), checked."""
-    if not isinstance(losses, Tensor) or not losses.is_floating_point():
+    if not isinstance(losses, Tensor) or losses.dtype not in FLOATING:
         given = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
         makes = "torch.as_tensor(losses, dtype=torch.float64) makes one"
         raise TypeError(f"losses must be a floating-point torch.Tensor of shape [M, K], not {given}: {makes}")
@@ -169,9 +171,10 @@ def _finite(values: Tensor) -> bool:
 def _checked_mu(mu: float, losses: Tensor) -> float:
     if isinstance(mu, str) or not hasattr(mu, "__float__") or int(getattr(mu, "ndim", 0)):
         raise TypeError(f"mu must be one number, not {mu!r}")
-    if not (mu > 0 and mu != float("inf")):
+    value = mu if isinstance(mu, Tensor) else float(mu)  # a number of NumPy's or a Decimal would meet others in its own way
+    if not (value > 0 and value != float("inf")):
         raise ValueError(f"mu must be a finite number > 0, not {mu}")
     kind = torch.finfo(_working_type(losses))
-    if not kind.smallest_normal * kind.eps <= mu <= kind.max:  # else it would be rounded to 0 or ∞
-        raise ValueError(f"mu is {mu:g}, which {kind.dtype} cannot hold: give losses as float64")
-    return mu if isinstance(mu, Tensor) else float(mu)  # a number of NumPy's or a Decimal would meet tensors in its own way
+    if not kind.smallest_normal * kind.eps <= value <= kind.max:  # else it would be rounded to 0 or ∞
+        raise ValueError(f"mu is {value:g}, which {kind.dtype} cannot hold: give losses as float64")
+    return value

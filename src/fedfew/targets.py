@@ -82,6 +82,8 @@ def stored(where: str, y: Tensor, task: TaskName, samples: int) -> Tensor:
     if task == "classification":
         if y.ndim != 1 or len(y) != samples:
             raise ValueError(f"{where} has {samples} samples but labels of shape {list(y.shape)}; one label per sample is needed")
+        if y.is_floating_point() and bool(y.isnan().any()):
+            raise ValueError(f"{where} label of sample {int(y.isnan().nonzero()[0])} is missing (NaN): leave the sample out")
         if y.is_floating_point() and not bool((y == y.round()).all()):
             raise ValueError(f"{where} labels must be whole numbers; for numbers of any kind give task='regression'")
         return y.to(torch.int64)

@@ -71,6 +71,10 @@ def test_settings_are_written_as_flags() -> None:
     shown = " ".join(call(*show, "--label", "y", "--skip-bad", "--clients", "2").stderr.split())
     assert "divided among 2 clients by partition dirichlet:0.5; --client … names a column of clients" in shown
     assert "divided among" not in call(*show, "--label", "y", "--skip-bad", "--client", "site").stderr
+    twice = refused(*show, "--label", "x", "--label", "site")
+    assert "which may be amounts or classes: give --task regression, or one label per sample" in twice
+    twice = refused(*show, "--label", "y", "--skip-bad", "--client", "site", "--partition", "dirichlet:0.5")
+    assert "--client site and --partition dirichlet:0.5 contradict each other" in twice
     assert errors.as_flags("load(data, label=…, client=…)") == "load(data, label=…, client=…)"
 
 

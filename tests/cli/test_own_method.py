@@ -70,6 +70,9 @@ SPEC = "mine_own:QFair"
 @pytest.fixture(autouse=True)
 def own(here: Path) -> Iterator[None]:
     (here / "mine_own.py").write_text(SOURCE)
+    (here / "mine_named.py").write_text(
+        "from fedfew.methods import FedAvg, register\n@register\nclass Nameless(FedAvg):\n    pass\n"
+    )
     before = dict(METHODS)
     key._source.cache_clear()
     yield
@@ -153,13 +156,34 @@ def test_compare_parses_both_kinds() -> None:
         (["--method", "mine_own:Nan"], "here [20, 1], but returned NaN"),
         (["--method", "mine_own:function"], "which must be a subclass of fedfew.methods.Method"),
         (["--method", "mine_own:Half"], "which does not define client, init, serve"),
-        (["--method", "mine_own:Nameless"], "whose name 'fedavg' is that of FedAvg: give the class one of its own"),
+        (
+            ["--method", "mine_own:Nameless"],
+            "Nameless has the name 'fedavg', which is that of FedAvg: give the class one of its own",
+        ),
+        (["--method", "mine_named:Nameless"], "Nameless has the name 'fedavg', which is that of FedAvg: give the class one"),
         (["--method", SPEC, "--p", "2"], "there is no flag --p"),
         (["--method", SPEC, "--q", "-1"], "q must be a number ≥ 0"),
     ],
 )
 def test_mistakes(words: list[str], answer: str) -> None:
     assert answer in refused("run", *words)
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("init", "the server's state and those of all clients"),
+        ("client", "an Outcome"),
+        ("log_weights", "a tensor"),
+        ("aggregate", "a tree (a dict of tensors)"),
+        ("serve", "a tree (a dict of tensors)"),
+    ],
+)
+def test_a_forgotten_return_is_named(function: str, what: str) -> None:
+    forgetful = type("Forgetful", (METHODS["fedavg"],), {"name": "forgetful", function: lambda self, *given: None})
+    with pytest.raises(TypeError) as error:
+        fedfew.train(fedfew.data.digits(4), "linear", forgetful(), rounds=1)
+    assert str(error.value) == f"forgetful: {function} must return {what}, but returned None: is a return missing?"
 
 
 def test_its_settings_are_listed() -> None:

@@ -114,6 +114,17 @@ def test_without_a_client_it_says_what_to_give(place: Path) -> None:
     assert "--labels FILE" in answer
 
 
+def test_rows_that_training_would_refuse_are_refused(place: Path) -> None:
+    table = pd.read_csv(place / "new.csv")
+    table.head(0).to_csv("empty.csv", index=False)
+    assert "empty.csv has no rows" in refused("predict", str(place / "run"), "--data", "empty.csv")
+    table["age"] = table["age"].astype(float)
+    table.loc[4, "age"] = float("inf")
+    table.to_csv("infinite.csv", index=False)
+    answer = refused("predict", str(place / "run"), "--data", "infinite.csv")
+    assert "the column 'age' holds an infinite value" in answer
+
+
 def test_the_file_of_select_predicts_with_its_prior(place: Path) -> None:
     hospitals.write(Path("mine.csv"), rows=30, seed=2)
     select = ["select", str(place / "export"), "--data", "mine.csv", "-o", "model.safetensors", "--validation", "0"]

@@ -67,8 +67,18 @@ def test_show_tells_what_happened() -> None:
 
 
 def test_show_nothing() -> None:
-    assert "there is no checkpoint in nowhere, which does not exist" in refused("show", "nowhere")
+    assert "there is no folder nowhere" in refused("show", "nowhere")
     assert "did you mean" in refused("shwo", "nowhere").lower()
+
+
+@pytest.mark.parametrize("words", ["show {}", "export {} -o e", "predict {} --data a.csv", "select {} --data a.csv"])
+def test_what_is_not_the_folder_of_a_run_is_answered_with_what_to_give(words: str, here: Path) -> None:
+    fedfew.train(fedfew.data.digits(4, "iid"), rounds=1, method="fedavg").save("runs/mine")
+    assert "runs is not the folder of a run, but holds 1 of them; give one: runs/mine" in refused(*words.format("runs").split())
+    (here / "a.csv").write_text("x,y\n")
+    answer = refused(*words.format("a.csv").split())
+    assert "a.csv is a file, but the folder of a run is needed" in answer or "a.csv is no file of a model" in answer
+    assert "Error: TypeError" not in answer
 
 
 def test_a_run_stopped_in_its_first_round_has_nothing_to_show_yet() -> None:

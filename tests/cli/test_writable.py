@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,31 @@ def test_it_is_refused_at_once(command: list[str], here: Path, monkeypatch: pyte
     place, why = ("folder.png", "Is a directory") if "folder.png" in command else ("note.txt", "Not a directory")
     assert f"cannot be written: {place}: {why}" in answer
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["export", "run", "-o", "out/e"], "out"),
+        (["data", "prepare", "digits", "-o", "out/d.fed"], "out/d.fed"),
+        (["report", "run"], "run/report.html"),
+    ],
+)
+def test_a_disk_that_is_full_is_named_and_nothing_is_left_half_written(command: list[str], named: str, here: Path) -> None:
+    """A limit on the size of files stops writing as a full disk does."""
+    fedfew.train(fedfew.data.digits(3), "mlp", "fedavg", rounds=1).save("run")
+    (here / "run" / "report.html").write_text("the page of before")
+    (here / "out").mkdir()
+    before = sorted(here.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
+    try:
+        answer = refused(*command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert answer == f"Error: {named}: File too large"
+    assert sorted(here.rglob("*")) == before
+    assert (here / "run" / "report.html").read_text() == "the page of before"
 
 
 def test_python_refuses_a_folder_before_the_first_round(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from fedfew.data import DataError, SkippedWarning, load
 from fedfew.federation import Federation, as_input
+from tests.data import layouts
 from tests.data.layouts import everything
 
 
@@ -187,6 +188,9 @@ def test_validation_cut_and_stratification() -> None:
         ({"partition": 0.5}, 'partition must be text, as "iid" or "dirichlet:0.5", not 0.5'),
         ({"label": 4}, "label must be the name of a column or a list of names, as text, not 4"),
         ({"input": ["x", 0]}, "input must be the name of a column or a list of names, as text"),
+        ({"stratify": "no"}, "stratify must be True or False, not 'no'"),
+        ({"label": "y"}, "label='y': the digits have no columns to choose from"),
+        ({"input": ["a", "b"]}, "input='a, b': the digits have no columns to choose from"),
         ({"pixels": "units"}, 'pixels must be "symmetric" or "unit", not \'units\''),
     ],
 )
@@ -227,6 +231,21 @@ def test_what_has_no_effect_is_noted(data: Any, settings: dict[str, Any], note: 
         assert note not in notes(**settings)
     else:
         assert "no effect" not in notes()
+
+
+def test_columns_named_of_data_without_columns_are_refused(tmp_path: Path) -> None:
+    """A label that arrays do not have was left aside, and y predicted."""
+    x, y = NUMBERS
+    np.savez(tmp_path / "a.npz", x=x, y=y, site=y)
+    layouts.image_folder(tmp_path / "pictures")
+    divided: dict[str, Any] = {"clients": 2, "partition": "iid"}
+    for data in (tmp_path / "a.npz", NUMBERS):
+        for label in ("site", ["y", "site"]):
+            with pytest.raises(DataError, match="the labels of arrays are y, and there are no columns to choose from"):
+                load(data, label=label, **divided)
+        assert load(data, label="y", **divided).fingerprint() == load(data, **divided).fingerprint()
+    with pytest.raises(DataError, match=r"input='site': the images in .*pictures have no columns to choose from"):
+        load(tmp_path / "pictures", input="site", **divided)
 
 
 def test_a_label_among_the_inputs_is_refused() -> None:

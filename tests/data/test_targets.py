@@ -96,7 +96,7 @@ def test_labels_of_different_lengths_are_refused() -> None:
 
 
 def test_digits_have_classes() -> None:
-    with pytest.raises(ValueError, match="the digits have classes"):
+    with pytest.raises(ValueError, match="the task is 'regression', by itself or by the loss, but the digits have classes"):
         data.load("digits", task="regression")
 
 

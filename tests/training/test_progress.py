@@ -60,6 +60,13 @@ def told(round: int, rounds: int, seconds: float = 1.0, events: list[str] | None
     return fedfew.Progress(round, rounds, 0.5, None, None, seconds, events or [])
 
 
+@pytest.mark.parametrize(("loss", "written"), [(2.3456, "2.346"), (123456.0, "123456.000"), (1.8823e28, "1.88e+28")])
+def test_a_loss_that_is_enormous_stays_short(loss: float, written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.display(Console()) as display:
+        display.run("x")(fedfew.Progress(1, 1, loss, None, None, 1.0, []))
+    assert capsys.readouterr().out == f"x: round 1/1  loss {written}\n"
+
+
 def test_plain_lines_are_few_and_events_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.display(Console()) as display:
         on_round = display.run("x")

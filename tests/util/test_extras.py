@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -21,3 +22,11 @@ def test_here_the_command_names_a_project_that_has_the_extra() -> None:
     *_, target = shlex.split(install_command("flower"))
     project = tomllib.loads((Path(target.removesuffix("[flower]")) / "pyproject.toml").read_text())
     assert "flower" in project["project"]["optional-dependencies"]
+
+
+def test_no_error_or_page_sends_users_of_a_clone_to_another_package_of_that_name() -> None:
+    """An index of packages may have another `fedfew`, or none."""
+    root = Path(__file__).parents[2]
+    pages = [*(root / "src").rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    named = [page.name for page in pages if re.search(r"pip install ['\"]?fedfew", page.read_text(encoding="utf-8"))]
+    assert named == ["extras.py"]

@@ -71,13 +71,15 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     say(str(message), "Warning: ")
 
 
-SETTINGS = re.compile(r'(?<!, )\b(label|input|size|task|test_share|clients?)=(…|"(\w+)")')  # after a comma: a call in Python
+SETTINGS = re.compile(  # not after a comma: that is a call in Python
+    r"""(?<!, )\b(label|input|size|task|test_share|clients?|partition)=(…|(["'])([\w:.+-]+)\3)"""
+)
 
 
 def as_flags(text: str) -> str:
     """Settings of data as they are written in Python (``label=…``, ``on_bad="skip"``), in a text for the command line."""
     text = text.replace('on_bad="skip"', "--skip-bad")
-    return SETTINGS.sub(lambda found: f"--{found[1].replace('_', '-')} {found[3] or found[2]}", text)
+    return SETTINGS.sub(lambda found: f"--{found[1].replace('_', '-')} {found[4] or found[2]}", text)
 
 
 def say(message: str, title: str = "") -> None:

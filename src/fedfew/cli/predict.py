@@ -82,6 +82,8 @@ def predict(
         )
     found = _opened(source, model, method, loss)
     new = new_data.read(data, found.data.kind, found.data.columns)
+    if len(new) == 0:
+        raise ValueError(f"{data} has no rows")
     notes = list(new.notes)
     if labels is not None:
         found = _chosen_by_labels(found, labels, label)
@@ -147,6 +149,10 @@ def _opened(source: Path, model: str | None, method: str | None, loss: str | Non
 
     factory = own_factory(model)
     if source.is_file():
+        if source.suffix != ".safetensors":
+            raise ValueError(
+                f"{source} is no file of a model (.safetensors), nor the folder of a run or an export: give one of these"
+            )
         return model_file.selected(source, factory)
     return export.read(source, factory, own_loss(loss)) if export.is_export(source) else load(source, model, method, loss)
 

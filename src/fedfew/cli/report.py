@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 
 from fedfew.cli import errors, places, runfolder
-from fedfew.studies.folder import STUDY, is_study
-from fedfew.training.run_files import progress
-from fedfew.util.files import check_writable
+from fedfew.studies.folder import is_study
+from fedfew.util.files import check_writable, write_atomically
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -22,7 +21,6 @@ EXAMPLES = """[bold]Examples[/bold]
 [cyan]fedfew watch runs/digits-fedfew-0[/cyan]   the page of a run while it is training
 """
 LARGEST = 5_000_000  # bytes that a page is meant to stay under
-MOST_NAMED = 8
 
 
 @errors.readable
@@ -51,10 +49,10 @@ def report(
     else:
         import fedfew.report
 
-        check_run(folder)
+        runfolder.check_run(folder)
         text = fedfew.report.html(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    write_atomically(place, text)
     size = place.stat().st_size
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Report: [bold]{places.shown(place)}[/bold] ({max(0.01, size / 1e6):.2f} MB)")
@@ -62,29 +60,3 @@ def report(
         console.print(f"note: more than {LARGEST / 1e6:.0f} MB, which browsers may be slow to show", style="yellow")
     if open_it:
         typer.launch(place.resolve().as_uri())
-
-
-def check_run(folder: Path) -> None:
-    """Raise ValueError where a folder holds no run to show, with what to give instead."""
-    from fedfew.training.checkpoint import checkpoints
-
-    if not checkpoints(folder):
-        raise ValueError(_not_a_run(folder))
-
-
-def _not_a_run(folder: Path) -> str:
-    """Why nothing can be shown, and what to give instead."""
-    if not folder.exists():
-        newest = sorted(runfolder.RUNS.glob(f"*/{runfolder.CONFIG}"), key=lambda p: p.stat().st_mtime)
-        return f"there is no folder {folder}" + (f"; the newest run is {newest[-1].parent}" if newest else "")
-    if (folder / runfolder.CONFIG).exists() and progress(folder):
-        watch = f"'fedfew watch {places.argument(folder)}'"
-        return f"{folder} holds a run without a checkpoint yet: {watch} shows it as soon as there is one"
-    studies = sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
-    if studies:
-        return f"{folder} is not a study, but holds {len(studies)}; give one: {', '.join(map(str, studies[:MOST_NAMED]))}"
-    within = sorted({path.parent for path in folder.glob("*/round-*")} | {path.parent for path in folder.glob("*/*/round-*")})
-    if within:
-        named = ", ".join(map(str, within[:MOST_NAMED])) + (", …" if len(within) > MOST_NAMED else "")
-        return f"{folder} is not the folder of a run, but holds {len(within)} of them; give one: {named}"
-    return f"{folder} is not the folder of a run or a study: it has no round-NNNNNN in it, as one that 'fedfew run' made"

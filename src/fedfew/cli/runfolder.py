@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.cli import runfiles
 from fedfew.cli.places import argument
+from fedfew.studies.folder import STUDY
 from fedfew.training.own_method import is_own
 from fedfew.training.resolve import read_file
 from fedfew.training.run_files import ABOUT_DATA as ABOUT_DATA
@@ -21,6 +22,7 @@ from fedfew.training.run_files import CONFIG as CONFIG
 from fedfew.training.run_files import FINAL_SCORES as FINAL_SCORES
 from fedfew.training.run_files import about_data as about_data
 from fedfew.training.run_files import final_scores as final_scores
+from fedfew.training.run_files import progress
 from fedfew.util.files import HOLDER, LOCK, write_atomically
 
 if TYPE_CHECKING:
@@ -29,6 +31,35 @@ if TYPE_CHECKING:
     from fedfew.training.settings import Settings
 
 RUNS = Path("runs")
+MOST_NAMED = 8  # folders, in a message
+
+
+def check_run(folder: Path) -> None:
+    """Raise ValueError where a folder holds no run to show, with what to give instead."""
+    from fedfew.training.checkpoint import checkpoints
+
+    if not checkpoints(folder):
+        raise ValueError(_not_a_run(folder))
+
+
+def _not_a_run(folder: Path) -> str:
+    """Why nothing can be shown, and what to give instead."""
+    if not folder.exists():
+        newest = sorted(RUNS.glob(f"*/{CONFIG}"), key=lambda p: p.stat().st_mtime)
+        return f"there is no folder {folder}" + (f"; the newest run is {newest[-1].parent}" if newest else "")
+    if folder.is_file():
+        return f"{folder} is a file, but the folder of a run is needed"
+    if (folder / CONFIG).exists() and progress(folder):
+        watch = f"'fedfew watch {argument(folder)}'"
+        return f"{folder} holds a run without a checkpoint yet: {watch} shows it as soon as there is one"
+    studies = sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
+    if studies:
+        return f"{folder} is not a study, but holds {len(studies)}; give one: {', '.join(map(str, studies[:MOST_NAMED]))}"
+    within = sorted({path.parent for path in folder.glob("*/round-*")} | {path.parent for path in folder.glob("*/*/round-*")})
+    if within:
+        named = ", ".join(map(str, within[:MOST_NAMED])) + (", …" if len(within) > MOST_NAMED else "")
+        return f"{folder} is not the folder of a run, but holds {len(within)} of them; give one: {named}"
+    return f"{folder} is not the folder of a run or a study: it has no round-NNNNNN in it, as one that 'fedfew run' made"
 
 
 def fresh(name: str) -> Path:

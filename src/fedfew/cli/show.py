@@ -94,6 +94,7 @@ def load(folder: Path, model: str | None, method: str | None = None, loss: str |
 
     if method is not None:
         import_method(method)
+    runfolder.check_run(folder)
     return fedfew.load(folder, own_factory(model), own_loss(loss))
 
 

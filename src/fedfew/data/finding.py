@@ -117,8 +117,12 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
     elif files := saved_dataset.files(path):
         read = partial(arrow_tables.from_files, files, saved_dataset.read_table, choice)
     elif files := idx.image_files(path):
+        if source is None:
+            choice.refuse(f"the idx files in {path} have")
         read = partial(idx.read, files)
     elif files := image_folder.image_files(path):
+        if source is None:
+            choice.refuse(f"the images in {path} have", label=False)
         own = choice if source is None else ColumnChoice(label=("outer",))  # named sets have one folder per class
         read = partial(image_folder.read, path, files, own)
         client = CLIENT if CLIENT in read().columns else None  # names only; the images are read later
@@ -141,6 +145,7 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
     if suffix == ".npz":
         return partial(npz.read, path, choice)
     if idx.is_idx(path):
+        choice.refuse(f"{path} has")
         return partial(idx.read, [path])
     raise DataError(
         f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .jsonl, .npz, .fed, idx "

@@ -37,6 +37,7 @@ RULES: dict[str, Rule] = {
     "seed": _whole(0),
     "sample": _whole(2),
     "at_least": _whole(0),
+    "stratify": (lambda value: value in (True, False), "True or False"),
     "partition": (lambda value: isinstance(value, str), 'text, as "iid" or "dirichlet:0.5"'),
     "client": COLUMN,
     "group": COLUMN,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data.decoded import Column, Features
+from fedfew.data.errors import DataError
 
 Kind = Literal["image", "text", "array", "table"]
 SPLITS = ("train", "val", "valid", "validation", "dev", "test")  # splits are concatenated in this order
@@ -27,6 +28,14 @@ class ColumnChoice:
     excluded: tuple[str, ...] = ()  # never features: the columns to partition or group by
     labels: tuple[str, ...] | None = None  # all of these: several targets or labels per sample
     unlabelled: bool = False  # rows may have no label, as texts for language modelling
+
+    def refuse(self, what: str, input: bool = True, label: bool = True) -> None:
+        """Refuse the columns named, of data that have none."""
+        named = {"input": self.input if input else None, "label": (self.labels or self.label) if label else None}
+        for setting, names in named.items():
+            if names is not None:
+                wanted = names if isinstance(names, str) else ", ".join(names)
+                raise DataError(f"{setting}={wanted!r}: {what} no columns to choose from")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ def read(
     """
     if isinstance(data, str) and data == "digits":
         if task not in (None, "classification"):
-            raise ValueError(f"task={task!r}: the digits have classes, use task='classification'")
+            raise ValueError(f"the task is {task!r}, by itself or by the loss, but the digits have classes: leave it out")
+        choice.refuse("the digits have")
         digits = digit_data()
         chosen = digits if sample is None else digits.sampled(_sampled_rows(digits.total, sample, seed))
         return chosen, Defaults("digits", partition="rotation")

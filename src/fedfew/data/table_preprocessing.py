@@ -136,6 +136,9 @@ class TablePreprocessing:
                 raise DataError(f"the column {name!r} must hold numbers, as in the training") from None
         names = tuple(name for name, _ in self.categories)
         found = table_columns.features(table, table_columns.FeatureColumns(self.numbers, names, {}))
+        infinite = np.isinf(found.numbers).any(axis=0)
+        if infinite.any():
+            raise DataError(f"the column {self.numbers[int(infinite.argmax())]!r} holds an infinite value")
         return replace(found, boolean=self.boolean)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,8 +33,19 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], *
     with file_written_atomically(path) as partial:
         partial.touch(0o600 if private else 0o666)
         mode = partial.stat().st_mode  # as the user's umask leaves it; safetensors would make it private
-        save_file(stored, partial, metadata={_ABOUT: json.dumps(note)})
+        save(partial, stored, {_ABOUT: json.dumps(note)})
         partial.chmod(mode)
+
+
+def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """safetensors' own writing; what stops it, as a full disk, is an error of the operating system as elsewhere."""
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

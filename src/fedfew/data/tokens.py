@@ -17,11 +17,12 @@ from fedfew.data import hub, text
 from fedfew.data.errors import DataError
 from fedfew.federation import Federation, Samples
 from fedfew.tasks import IGNORED
+from fedfew.util.extras import install_command
 
 FILE = "tokenizer.json"
 PADDING_NAMES = ("[PAD]", "<pad>", "<|pad|>")
 END_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>")  # of the end of a text: pads where there is no padding token
-MISSING = 'tokenizer needs the packages transformers and tokenizers: pip install "fedfew[adapters]"'
+MISSING = f"tokenizer needs the packages transformers and tokenizers: {install_command('adapters')}"
 BATCH = 1000  # texts encoded at once
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedfew.adapters import LoRA, TrainedPart
 from fedfew.adapters.frozen import head_of
 from fedfew.adapters.lora import AdaptedLayer
+from fedfew.data import tensorfile
 from fedfew.export import vllm
 from fedfew.export.adapter_file import PREFIX
 from fedfew.export.folder import WholeModels, write_as
@@ -131,5 +131,5 @@ def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:
         for name, value in module.get_submodule(head).state_dict().items():
             tensors[f"{PREFIX}{head}.{name}"] = value.detach().cpu().contiguous().clone()
     folder.mkdir(parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+    tensorfile.save(folder / "adapter_model.safetensors", tensors, {"format": "pt"})
     (folder / "adapter_config.json").write_text(json.dumps(_config(module, lora, base), indent=1) + "\n", encoding="utf-8")

@@ -99,6 +99,12 @@ METHODS: dict[str, type[Method]] = {
 
 def register(cls: type[Method]) -> type[Method]:
     """Make a method of your own known by its name (usable as a decorator)."""
+    taken = METHODS.get(cls.name)
+    if taken is not None and taken is not cls and taken.__module__.startswith(f"{__name__}."):
+        raise ValueError(
+            f"{cls.__qualname__} has the name {cls.name!r}, which is that of {taken.__qualname__}: give the class one of its own "
+            "(name: ClassVar[str] = 'mine')"
+        )
     METHODS[cls.name] = cls
     return cls
 

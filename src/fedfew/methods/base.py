@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from torch import Tensor
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedfew.local import Local
 
 
+Returned = TypeVar("Returned")
 LOSS_BOUND = 10.0  # times the median; the largest factor that was measured in honest runs is 6.4
 Family = Literal["few models", "one model", "personal parts", "one model per client", "other"]
 """What clients have in common: K models that they choose from; one model; a part of a model; nothing but each other's help."""
@@ -86,6 +87,14 @@ class Outcome:
     own: Tree  # [C, …]: the clients' new private state
     adapted: Tree  # [C, S, …]: candidate models after this round's local training, for scoring
     mixture: Tensor | None = None  # [C, S]: the weights that the method learned for them, where it serves a mixture
+
+
+def returned(method: Method, function: str, value: Returned, kind: type, what: str = "a tree (a dict of tensors)") -> Returned:
+    """A value that a function of a method returned, if it is of this kind; a method of the user's own may forget to return."""
+    if not isinstance(value, kind):
+        given = "None: is a return missing?" if value is None else type(value).__name__
+        raise TypeError(f"{method.name}: {function} must return {what}, but returned {given}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -287,7 +296,7 @@ class Method(ABC):
     def candidates(self, server: Tree, own: Tree, clients: Tensor) -> Tree:
         """What :meth:`serve` gives the clients at these positions; own: the private states of all clients ``[M, …]``."""
         here = clients.to(leaves(own)[0].device) if leaves(own) else clients
-        return self.serve(self.dispatch(server, clients), take(own, here))
+        return returned(self, "serve", self.serve(self.dispatch(server, clients), take(own, here)), dict)
 
     def assigned(self, server: Tree) -> Tensor | None:
         """Which of the server's models each client is served ``[M]``, where the server decides it; −1: not decided yet, and the

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedfew.methods import Method
-from fedfew.methods.base import Reply
+from fedfew.methods.base import Reply, returned
 from fedfew.stack import Tree, all_finite, branch, tensor
 from fedfew.training import products, restart, round_events
 from fedfew.training.checkpoint import State
@@ -134,7 +134,8 @@ class Aggregation:
         mean = self._mean.combine() if self._mean else self._masked_mean
         if mean is not None:
             before = server if self._products is None else self._products.of(server)
-            server, moments = self._stepped(before, self.method.aggregate(before, mean), moments)
+            after = returned(self.method, "aggregate", self.method.aggregate(before, mean), dict)
+            server, moments = self._stepped(before, after, moments)
         answered = len(self.replies)
         if (not answered and not self.nobody_drawn) or not all_finite(server):
             return None

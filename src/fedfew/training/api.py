@@ -19,6 +19,7 @@ from fedfew.engines import Engine, packed
 from fedfew.engines.memory import clients_that_fit, too_large
 from fedfew.federation import Federation
 from fedfew.methods import Method
+from fedfew.methods.base import returned
 from fedfew.models import ModelFactory
 from fedfew.models.state import holding
 from fedfew.stack import named_leaves
@@ -125,7 +126,8 @@ def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder
     if state is None:
         fresh = fresh_models(factory, config.seed, device)
         events += [] if given else note_on_equal_starts(fresh, method.replicas)
-        server, own = method.init(fresh_from(given, factory, fresh, device) if given else fresh, len(federation))
+        begin = method.init(fresh_from(given, factory, fresh, device) if given else fresh, len(federation))
+        server, own = returned(method, "init", begin, tuple, "the server's state and those of all clients")
         state = State(0, server, own, History(), {}, frozen=frozen)
     state = state.on(device)
     origin = begun.about() if begun else {name: value for name, value in state.settings.items() if name == "start"}

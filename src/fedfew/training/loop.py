@@ -19,6 +19,7 @@ from fedfew.engines import Engine
 from fedfew.federation import Federation
 from fedfew.local import Local
 from fedfew.methods import Method
+from fedfew.methods.base import Outcome, returned
 from fedfew.models import ModelFactory
 from fedfew.stack import Tree, bytes_each, everyone, put, take
 from fedfew.training import own_metrics, privacy, round_events, round_record, validation
@@ -157,7 +158,7 @@ class RoundLoop:
             received = method.dispatch(self.state.server, clients)
             share = collected.share[clients].to(train.y.device, non_blocking=True)
             local = Local(self.engine, train.take(clients), self.federation.ids[clients], number, share)
-            outcome = method.client(received, self._own(clients), local)
+            outcome = returned(method, "client", method.client(received, self._own(clients), local), Outcome, "an Outcome")
             collected.replies.bytes_down += bytes_each(received) * len(clients)
             good, outcome = usable(outcome)
             clients = clients if len(good) == len(clients) else clients[good]

@@ -20,7 +20,7 @@ def is_own(name: str) -> bool:
 
 def import_method(name: str) -> type[Method]:
     """Import the class that ``module:Class`` names and register it, under this name and under its own."""
-    from fedfew.methods import METHODS, Method
+    from fedfew.methods import METHODS, Method, register
 
     base, _, given = name.partition(":")
     if base in METHODS and not given.isidentifier():
@@ -33,13 +33,7 @@ def import_method(name: str) -> type[Method]:
         raise ValueError(f"method is {name!r}, which must be a subclass of fedfew.methods.Method (docs/write-your-own-method.md)")
     if inspect.isabstract(found):
         raise ValueError(f"method is {name!r}, which does not define {', '.join(sorted(found.__abstractmethods__))}")
-    taken = METHODS.get(found.name)
-    if taken is not None and taken is not found and taken.__module__.startswith("fedfew.methods."):
-        raise ValueError(
-            f"method is {name!r}, whose name {found.name!r} is that of {taken.__qualname__}: give the class one of its own "
-            "(name: ClassVar[str] = 'mine')"
-        )
-    METHODS[found.name] = METHODS[name] = found
+    METHODS[name] = register(found)
     return found
 
 

@@ -25,6 +25,7 @@ from fedfew import random_streams
 from fedfew.config import TrainConfig
 from fedfew.methods import IFCA, FedAvg, FedFew, Method
 from fedfew.stack import Tree, branch, from_named, leaves, named_leaves, tree_map
+from fedfew.util.extras import install_command
 from fedfew.weighted_mean import WeightedMean
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _rdp(noise: float, share: float) -> tuple[NDArray[np.float64], NDArray[np.fl
         from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, rdp
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "dp_noise needs the package dp-accounting, which computes ε: pip install 'fedfew[privacy]'", name=error.name
+            f"dp_noise needs the package dp-accounting, which computes ε: {install_command('privacy')}", name=error.name
         ) from error
     one = GaussianDpEvent(noise)
     accountant = rdp.RdpAccountant()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fedfew.training.on_round import OnRound, Progress
 
+LARGE = 1e6  # losses from here are written with a power of ten
 MOST_LINES = 20
 
 
@@ -129,7 +130,8 @@ def _numbers(state: Progress) -> str:
     scores = [
         f"{name} {value:.1%}" for name, value in (("served", state.served), ("adapted", state.adapted)) if value is not None
     ]
-    return "  ".join([f"loss {state.loss:.3f}", *scores])
+    loss = f"{state.loss:.3f}" if state.loss < LARGE else f"{state.loss:.3g}"
+    return "  ".join([f"loss {loss}", *scores])
 
 
 def _duration(seconds: float) -> str:

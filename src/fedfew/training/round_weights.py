@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedfew.methods import Method, confirmation
-from fedfew.methods.base import LOSS_BOUND, Reply
+from fedfew.methods.base import LOSS_BOUND, Reply, returned
 from fedfew.training.checkpoint import State
 from fedfew.training.client_weights import bounded, caps, log_factors
 from fedfew.training.replies import Replies
@@ -31,7 +31,8 @@ class RoundWeights:
     def of(self, reply: Reply, clients: Tensor) -> tuple[Tensor, Tensor | None]:
         """The method's log ω ``[C, K]``, with none for what a client cannot use, and the log of the whole ``[C]``, in float64."""
         share = self.share[clients]
-        log_weights = self.method.log_weights(reply, share, clients).to("cpu", torch.float64)
+        log_weights = returned(self.method, "log_weights", self.method.log_weights(reply, share, clients), Tensor, "a tensor")
+        log_weights = log_weights.to("cpu", torch.float64)
         given = None if log_weights.shape == reply.losses.shape else f"shape {list(log_weights.shape)}"
         if given is None:
             log_weights = log_weights.masked_fill(reply.losses.cpu() == torch.inf, -torch.inf)

@@ -84,6 +84,24 @@ def test_a_folder_that_all_files_are_in_is_no_split(tmp_path: Path) -> None:
     assert two(folder).about["test_share"] == 0.25
 
 
+def test_a_column_of_splits_with_an_unknown_name_is_noted(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    for names, unknown in ((["train", "test"], ""), (["train", "tset"], "'tset'"), (["train", "test", ""], "'(missing)'")):
+        file.write_text("height,kind,split\n" + "".join(f"{i / 7},{i // 3 % 2},{names[i % len(names)]}\n" for i in range(24)))
+        federation = load(file, label="kind", clients=2, partition="iid")
+        noted = [note for note in federation.about["notes"] if note.startswith("the column split")]
+        if unknown:
+            wanted = f"the column split is one like any other, and does not split the data: it holds {unknown}, known are train, "
+            assert len(noted) == 1
+            assert noted[0].startswith(wanted)
+        else:
+            assert not noted
+            assert int(federation.test.count.sum()) == 12
+    file.write_text("height,split\n" + "".join(f"{i / 7},{('train', 'test')[i % 2]}\n" for i in range(24)))
+    labelled = load(file, label="split", clients=2, partition="iid")  # to be predicted, not to be divided by
+    assert (labelled.class_names, int(labelled.test.count.sum())) == (("test", "train"), 6)
+
+
 def test_files_that_differ(tmp_path: Path) -> None:
     layouts.write(tmp_path / "train.parquet", {"x": [0.5, 1.5, 2.5] * 2, "label": [0, 1] * 3}, {"label": ["no", "yes"]})
     layouts.write(tmp_path / "test.parquet", {"x": [0.5] * 4, "label": [0, 1] * 2, "age": [1] * 4})

@@ -70,6 +70,13 @@ def test_damaged_files(tmp_path: Path, contents: bytes, words: str) -> None:
         load(tmp_path / "raw")
 
 
+def test_a_label_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"")
+    for path in (tmp_path, tmp_path / "train-images-idx3-ubyte"):
+        with pytest.raises(DataError, match=r"label='site': .* no columns to choose from"):
+            load(path, label="site")
+
+
 def test_labels_that_are_not_there(tmp_path: Path) -> None:
     (mnist(tmp_path / "raw") / "train-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(DataError, match=r"there is no train-labels-idx1-ubyte\.gz beside it"):

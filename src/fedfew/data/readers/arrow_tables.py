@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.data.decoded import MISSING
 from fedfew.data.errors import DataError
 from fedfew.data.raw import SPLITS, ColumnChoice, RawData, split_codes
 from fedfew.data.readers import table_columns
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("label", "labels", "target", "class", "y", "fine_label", "character")
 TEXT_NAMES = ("text", "sentence", "content")
 SPLIT_COLUMN = "split"
+LISTED = 3  # unknown splits in a note
 _USE = {"the label": "the label", "the split": "the split", "client or group": "the column of clients or groups"}
 
 
@@ -75,7 +77,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         return f"{part_of(row).name}, row {row - starts[bisect_right(starts, row) - 1] + 1}"
 
     targets = _label_columns(table.column_names, choice, file)
-    given_split = _given_split(table, parts, choice)
+    given_split, split_notes = _given_split(table, parts, choice, targets)
     purpose = {name: "client or group" for name in choice.excluded if name in table.column_names}
     purpose |= dict.fromkeys(targets, "the label")
     if given_split is not None and SPLIT_COLUMN in table.column_names:
@@ -99,7 +101,7 @@ def from_tables(parts: Sequence[TablePart], choice: ColumnChoice, notes: tuple[s
         "used": used,
         "left_out": left_out,
         "splits": given_split,
-        "notes": notes + (table_columns.doubtful(table, chosen) if chosen else ()),
+        "notes": notes + split_notes + (table_columns.doubtful(table, chosen) if chosen else ()),
     }
     if single is None:
         assert chosen is not None
@@ -133,15 +135,23 @@ def _concatenated(parts: Sequence[TablePart]) -> pa.Table:
     return table.replace_schema_metadata(first.schema.metadata)
 
 
-def _given_split(table: pa.Table, parts: Sequence[TablePart], choice: ColumnChoice) -> NDArray[np.int8] | None:
-    """The split per row: that of its file, or the column ``split``."""
+def _given_split(
+    table: pa.Table, parts: Sequence[TablePart], choice: ColumnChoice, targets: Sequence[str]
+) -> tuple[NDArray[np.int8] | None, tuple[str, ...]]:
+    """The split per row, that of its file or the column ``split``, and a note where this column holds something else."""
     if (
         SPLIT_COLUMN in table.column_names
-        and SPLIT_COLUMN not in choice.excluded
+        and SPLIT_COLUMN not in (*choice.excluded, *targets)
         and is_text(table.schema.field(SPLIT_COLUMN).type)
     ):
-        return split_codes(table[SPLIT_COLUMN].to_pylist())
-    return split_codes([part.split for part in parts for _ in range(len(part.table))])
+        names = table[SPLIT_COLUMN].to_pylist()
+        others = sorted({MISSING if name is None else name for name in names if (name or "").lower() not in SPLITS})
+        if not others:
+            return split_codes(names), ()
+        holds = ", ".join(map(repr, others[:LISTED])) + (f" and {len(others) - LISTED} more" if len(others) > LISTED else "")
+        note = f"the column {SPLIT_COLUMN} is one like any other, and does not split the data: it holds {holds}, known are "
+        return None, (note + ", ".join(SPLITS),)
+    return split_codes([part.split for part in parts for _ in range(len(part.table))]), ()
 
 
 def _check_inputs(choice: ColumnChoice, purpose: dict[str, str], file: str) -> None:

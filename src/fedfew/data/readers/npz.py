@@ -136,6 +136,8 @@ def read(path: Path, choice: ColumnChoice) -> RawData:
 
 def as_chosen(x: NDArray[Any], choice: ColumnChoice, default: Literal["features", "tokens"]) -> NDArray[Any]:
     """Whole numbers (not bytes) as float32 if they are features, unchanged if they are token ids."""
+    if (choice.labels or choice.label) != ("y",):
+        choice.refuse("the labels of arrays are y, and there are", input=False)
     wanted = choice.input or default
     if wanted not in ("features", "tokens"):
         raise DataError(f'input={wanted!r}: arrays have no columns; "features" or "tokens" determines how whole numbers are read')
