@@ -8,11 +8,11 @@ from torch import Tensor
 from fedfew.stack import Tree, branch, converted, real, scaled, tensor, tree_map
 
 
-def normalised(log_weights: Tensor) -> Tensor:
-    """Weights that sum to one over the first axis. PyTorch's softmax wakes all cores for it, however few the numbers are, and
-    its logsumexp takes longer than these four operations."""
-    omega = (log_weights - log_weights.amax(0)).exp()
-    return omega / omega.sum(0)
+def normalised(log_weights: Tensor, axis: int = 0) -> Tensor:
+    """Weights that sum to one over an axis. PyTorch's softmax wakes all cores for it, however few the numbers are, and its
+    logsumexp takes longer than these four operations."""
+    omega = (log_weights - log_weights.amax(axis, keepdim=True)).exp()
+    return omega / omega.sum(axis, keepdim=True)
 
 
 class WeightedMean:

@@ -19,7 +19,7 @@ from fedfew.methods.base import Family, Fresh, Method, Outcome, Reply
 from fedfew.methods.one_body import HeadsOnOneBody, whole_models
 from fedfew.models.split import head_names
 from fedfew.stack import Tree, add, branch, leaves, named_leaves, stack, subtract, take, tensor, tree_map
-from fedfew.weighted_mean import WeightedMean
+from fedfew.weighted_mean import WeightedMean, normalised
 
 LARGEST_GAIN = 10.0  # with μ = 0.2 honest clients reach 5
 
@@ -218,7 +218,9 @@ class FedFew(Method):
         return server if self.share == "none" else take(whole_models(tree_map(lambda t: t[None], server)), 0)
 
     def diagnose(self, log_weights: Tensor, log_alpha: Tensor) -> dict[str, Tensor]:
-        return {"alpha": log_alpha.softmax(0), "w": log_weights.softmax(1), "g": self.mu * log_alpha.logsumexp(0)}
+        most = log_alpha.amax()
+        g = self.mu * (most + (log_alpha - most).exp().sum().log())
+        return {"alpha": normalised(log_alpha), "w": normalised(log_weights, 1), "g": g}
 
     def _client_terms(self, share: Tensor, clients: Tensor) -> dict[str, Tensor | None]:
         """λ, z* and p of these clients. Weighting losses by sample share is a preference: λ_i n_i / Σ_j n_j (L[i, k] − z*_i)."""
