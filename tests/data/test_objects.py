@@ -260,6 +260,31 @@ def test_frames_that_are_lazy_and_streams() -> None:
     assert everything(load(stream, clients=2, partition="iid")) == 20
 
 
+class Shops(Dataset[Any]):
+    """What a client is comes with each sample; some of what comes with it is no word or number."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        shop = {"shop": f"s{i % 3}", "till": torch.tensor(i % 2), "boxes": [i, i]}
+        return {"text": f"word {i}", "label": i % 2, **shop, **({"late": 1} if i else {})}
+
+
+def test_samples_that_are_dicts_say_whose_they_are() -> None:
+    data = Shops()
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({name: [data[i][name] for i in range(len(data))] for name in ("text", "label", "shop")})
+    of_table = load(table, client="shop")
+    for given in (data, DataLoader(data), table.to_iterable_dataset()):
+        federation = load(given, client="shop")
+        assert federation.client_names == of_table.client_names == ("s0", "s1", "s2")
+        assert (federation.train.count + federation.test.count).tolist() == [10, 10, 10]
+    assert load(data, client="till").client_names == ("0", "1")
+    with pytest.raises(DataError, match="shop, till, late"):  # not the boxes
+        load(data, client="boxes")
+
+
 def test_tables_and_arrays_do_not_mix() -> None:
     pd = pytest.importorskip("pandas")
     with pytest.raises(TypeError, match="Table cannot be loaded beside arrays"):

@@ -191,7 +191,7 @@ def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> R
         "labels": [label for samples in found for label in samples.y],
         "where": lambda row: f"sample {row + 1}" if clients[row] is None else f"client {clients[row]}, sample {row + 1} of all",
         "label_names": next(iter(numbered), None),
-        "columns": {CLIENT: Column.of(clients)} if leaves[0].client is not None else {},
+        "columns": _columns(found) | ({CLIENT: Column.of(clients)} if leaves[0].client is not None else {}),
         "splits": split_codes([leaf.split for leaf, samples in zip(leaves, found, strict=True) for _ in samples.y]),
         "notes": tuple(dict.fromkeys(note for samples in found for note in samples.notes)),
     }
@@ -203,6 +203,12 @@ def _merged(leaves: list[Leaf], found: list[Samples], choice: ColumnChoice) -> R
     if isinstance(values[0], str):
         return RawData("text", texts=values, **common)
     return RawData("image", image=lambda row: encoded_image(values[row]), **common)
+
+
+def _columns(found: list[Samples]) -> dict[str, Column]:
+    """Those that all have."""
+    names = [name for name in found[0].columns if all(name in samples.columns for samples in found)]
+    return {name: Column.of([value for samples in found for value in samples.columns[name]]) for name in names}
 
 
 def _kind(samples: Samples) -> str:

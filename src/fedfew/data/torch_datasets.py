@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedfew.data.readers.arrow_tables import LABEL_NAMES, TEXT_NAMES
 from fedfew.data.readers.image_columns import IMAGE_NAMES
 from fedfew.data.readers.npz import channels_first
 
+NOT_PLAIN = object()  # in the place of an image, a list, …
 INPUT_NAMES = (*IMAGE_NAMES, *TEXT_NAMES, "x", "input", "inputs", "pixel_values", "input_ids")
 
 
@@ -26,6 +27,7 @@ class Samples:
     y: list[Any]
     class_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    columns: dict[str, list[Any]] = field(default_factory=dict)  # what else is known of each, as whose it is
 
 
 def samples_of(value: Any, choice: ColumnChoice) -> Samples | None:
@@ -45,10 +47,12 @@ def samples_of(value: Any, choice: ColumnChoice) -> Samples | None:
 
 def _from_dataset(dataset: Any, items: Iterable[Any], choice: ColumnChoice) -> Samples:
     """The samples of a torch data set: pairs (x, y), or dicts with an input and a label."""
-    xs, ys = [], []
+    xs, ys, others = [], [], list[Mapping[str, Any]]()
     for number, item in enumerate(items):
         if isinstance(item, Mapping):
-            x, y = _named(item, choice.input, INPUT_NAMES, "input"), _named(item, choice.label, LABEL_NAMES, "label")
+            names = _named(item, choice.input, INPUT_NAMES, "input"), _named(item, choice.label, LABEL_NAMES, "label")
+            x, y = (item[name] for name in names)
+            others.append({name: _plain(value) for name, value in item.items() if name not in names})
         elif isinstance(item, (tuple, list)) and len(item) >= 2:
             x, y = item[0], item[1]
         else:
@@ -62,14 +66,29 @@ def _from_dataset(dataset: Any, items: Iterable[Any], choice: ColumnChoice) -> S
     if _attribute(dataset, "transform") is not None:
         notes = ("every sample was read once: random transforms of the data set are not repeated in training (see augment)",)
     classes = _attribute(dataset, "classes")
-    names = tuple(map(str, classes)) if isinstance(classes, (list, tuple)) else None
+    class_names = tuple(map(str, classes)) if isinstance(classes, (list, tuple)) else None
+    found = Samples(xs, labels_of(ys), class_names, notes, _columns(others) if len(others) == len(xs) else {})
     if isinstance(xs[0], str) or hasattr(xs[0], "getbands"):
-        return Samples(xs, labels_of(ys), names, notes)
+        return found
     arrays = [_array(x) for x in xs]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise DataError(f"the samples have different shapes, e.g. {' and '.join(str(list(s)) for s in sorted(shapes)[:2])}")
-    return Samples(channels_first(np.stack(arrays)), labels_of(ys), names, notes)
+    return replace(found, x=channels_first(np.stack(arrays)))
+
+
+def _columns(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The further values of dicts by their names, of those that are words or numbers in all of them."""
+    names = dict.fromkeys(name for item in items for name in item)
+    columns = {name: [item.get(name) for item in items] for name in names}
+    return {name: values for name, values in columns.items() if NOT_PLAIN not in values}
+
+
+def _plain(value: Any) -> Any:
+    """A word or number, also of a tensor that holds one."""
+    single = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    found = value.item() if single else value
+    return found if found is None or isinstance(found, str | int | float) else NOT_PLAIN
 
 
 def _attribute(dataset: Any, name: str) -> Any:
@@ -78,11 +97,11 @@ def _attribute(dataset: Any, name: str) -> Any:
     return _attribute(dataset.dataset, name) if found is None and hasattr(dataset, "dataset") else found
 
 
-def _named(item: Mapping[str, Any], chosen: Any, known: Sequence[str], purpose: str) -> Any:
-    wanted = (chosen,) if isinstance(chosen, str) else chosen or known
+def _named(item: Mapping[str, Any], chosen: Any, known: Sequence[str], purpose: str) -> str:
+    wanted: Sequence[str] = (chosen,) if isinstance(chosen, str) else chosen or known
     for name in wanted:
         if name in item:
-            return item[name]
+            return name
     raise DataError(f"the samples have no {purpose} among {', '.join(map(str, item))}: name one with {purpose}=…")
 
 
