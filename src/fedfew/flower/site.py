@@ -29,6 +29,7 @@ from fedfew.flower.site_errors import SiteError, fails_as
 from fedfew.flower.site_task import Model, Task, run_of
 from fedfew.local import Local
 from fedfew.methods import Method, Outcome
+from fedfew.methods.base import returned
 from fedfew.stack import Tree, branch, leaves, take, to, tree_map
 from fedfew.training import task_settings
 from fedfew.training.initialisation import fresh_models
@@ -103,7 +104,8 @@ class Site:
             sample_share = torch.tensor([message.number("sample_share")], dtype=torch.float64, device=task.device)
             local = Local(task.engine, task.data.train, task.data.ids, task.round, sample_share)
             method = task.method.smoothed(task.training.smoothing_of(task.round))
-            outcome = _usable(method.client(received, to(branch(state, "own"), task.device), local))
+            outcome = method.client(received, to(branch(state, "own"), task.device), local)
+            outcome = _usable(returned(method, "client", outcome, Outcome, "an Outcome"))
             if message.flag("scored") and method.finishes:
                 own = _finished(method, outcome.own, local)
                 outcome = replace(outcome, own=own, adapted=method.serve(received, own))

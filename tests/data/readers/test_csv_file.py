@@ -122,3 +122,16 @@ def test_no_error_quotes_a_row(tmp_path: Path, text: str) -> None:
     message = str(caught.value)
     assert "a.csv" in message or " a " in message
     assert not any(secret in message for secret in SECRETS), message
+
+
+def test_blanks_after_delimiters_belong_to_nothing(tmp_path: Path) -> None:
+    """A header "age, label" had a column " label", which nobody could name by what they saw, and a class " yes"."""
+    rows = [(20 + i % 7, f"0{i % 3}", "yes" if i % 2 else "no") for i in range(30)]
+    plain, spaced = tmp_path / "plain.csv", tmp_path / "spaced.csv"
+    for path, between in ((plain, ","), (spaced, ", ")):
+        lines = [("age", "site", "label"), *rows, ("NA", "00", "no")]
+        path.write_text("".join(between.join(map(str, line)) + "\n" for line in lines))
+    one, other = (load(path, client="site") for path in (plain, spaced))
+    assert other.client_names == ("00", "01", "02")
+    assert other.class_names == one.class_names == ("no", "yes")
+    assert other.fingerprint() == one.fingerprint()

@@ -33,16 +33,20 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     encoding = _encoding(contents)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(contents, encoding)
+    header = _header(contents, encoding)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(DELIMITERS, key=header.count)  # the first, a comma, if none occurs
+    spaced = f"{delimiter} " in header  # as in "age, sex, outcome"
     try:
         read = partial(
             csv.read_csv,
             read_options=csv.ReadOptions(encoding=encoding),
             parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         )
-        options = {"strings_can_be_null": True, "null_values": MISSING_WORDS}
+        missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)] if spaced else MISSING_WORDS
+        options = {"strings_can_be_null": True, "null_values": missing}
         table = read(pa.BufferReader(contents), convert_options=csv.ConvertOptions(**options))
-        again = {f.name: pa.string() for f in table.schema if names(f.name) and types.is_primitive(f.type)}  # all but words
+        not_words = [field.name for field in table.schema if types.is_primitive(field.type)]
+        again = {name: pa.string() for name in not_words if names(name.strip())}
         if again and len(set(table.column_names)) == len(table.column_names):
             only = csv.ConvertOptions(column_types=again, include_columns=list(again), **options)
             table = _with_codes(table, read(pa.BufferReader(contents), convert_options=only))
@@ -50,6 +54,7 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
         safe = _WRONG_WIDTH.search(str(error))
         reason = safe.group() if safe else "it is empty" if "Empty" in str(error) else "its lines do not form a table"
         raise DataError(f"{path} cannot be read as CSV: {reason}") from None
+    table = _trimmed(table) if spaced else table
     notes = [f"{path.name} is not UTF-8 and was read as {encoding}"] if encoding not in ("utf-8", "utf-16") else []
     if delimiter == ";":
         table, commas = _with_decimal_commas(table, names)
@@ -69,11 +74,21 @@ def _encoding(contents: bytes) -> str:
     return "latin-1"  # has a character for every byte
 
 
-def _delimiter(contents: bytes, encoding: str) -> str:
-    """The delimiter that occurs most in the header, outside quotation marks."""
+def _header(contents: bytes, encoding: str) -> str:
+    """The first line but for what is in quotation marks."""
     header = contents[: 2**16].decode(encoding, errors="ignore").lstrip("\ufeff").split("\n", 1)[0]
-    bare = re.sub(r'"[^"]*"', "", header)
-    return max(DELIMITERS, key=bare.count)  # the first, a comma, if none occurs
+    return re.sub(r'"[^"]*"', "", header)
+
+
+def _trimmed(table: pa.Table) -> pa.Table:
+    """Names and words without the blanks around them."""
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    for place, column in enumerate(table.columns):
+        if types.is_string(column.type):
+            table = table.set_column(place, table.column_names[place], pc.utf8_trim_whitespace(column))
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def _with_codes(table: pa.Table, words: pa.Table) -> pa.Table:
