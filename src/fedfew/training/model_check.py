@@ -74,6 +74,28 @@ def check_outputs(module: nn.Module, federation: Federation) -> list[str]:
     return [f"model: {name} gives probabilities, but the loss and label priors expect logits: leave out the softmax at its end"]
 
 
+def check_frozen(module: nn.Module, federation: Federation) -> None:
+    """Refuse a module beside adapters that in training writes into what is frozen: all clients share it, and what is served holds
+    it as it was."""
+    frozen = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    before = {name: parameter._version for name, parameter in frozen.items()}
+    x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            functional_call(module.train(), buffers, (x,))
+    except (RuntimeError, ValueError, IndexError):  # of two samples, which are too few for some
+        pass
+    finally:
+        module.eval()
+    written = next((name for name, parameter in frozen.items() if parameter._version != before[name]), None)
+    if written is not None:
+        raise ValueError(
+            f"model: {type(module).__name__} writes into its buffer {written} in training, which adapters freeze and all clients "
+            "share: leave it as it is in training, or train the whole model (without adapters)"
+        )
+
+
 def check_loss(criterion: Criterion, module: nn.Module, federation: Federation) -> None:
     """Refuse a loss of the user's own that fails, or that no gradient goes through."""
     if criterion.name in LOSSES:
