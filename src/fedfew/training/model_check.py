@@ -121,8 +121,8 @@ def check_loss(criterion: Criterion, module: nn.Module, federation: Federation) 
 
 
 def check_head(module: nn.Module, federation: Federation, method: Method) -> None:
-    """Refuse a module whose head, as the method finds it, has too few outputs; for some methods, one whose outputs are not those
-    of the head."""
+    """Refuse a module whose head, as the method finds it, sees more than one vector per sample; for some methods, one whose head
+    has too few outputs, or whose outputs are not those of the head."""
     head = method.head_layer(replica_state(module))
     if head is None:
         return
@@ -140,7 +140,12 @@ def check_head(module: nn.Module, federation: Federation, method: Method) -> Non
         raise ValueError(
             f"{found}, whose outputs are not the logits: {named}. If something comes after that layer, take another method"
         )
-    if outputs[-1].shape[-1] < federation.classes:
+    if outputs[-1].ndim != 2:
+        raise ValueError(
+            f"{found}, which gives {list(outputs[-1].shape)} for {len(x)} samples: the method needs one vector of features per "
+            "sample. Pool before the head, or take another method"
+        )
+    if method.needs_classes and outputs[-1].shape[-1] < federation.classes:
         raise ValueError(f"{found}, which has {outputs[-1].shape[-1]} outputs, but the data have {federation.what}: {named}")
 
 
