@@ -155,6 +155,29 @@ def test_frozen_statistics_stay_in_every_place_of_a_layer(layer: Any) -> None:
     assert all(torch.equal(t, module.state_dict()[name]) for name, t in before.items())
 
 
+class Following(nn.Module):
+    """It subtracts the batch's mean in training, and in evaluation that of the batches so far, which is in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        if self.training:
+            self.mean.lerp_(hidden.detach().mean(0), 0.1)
+        out: Tensor = self.head(hidden - (hidden.mean(0) if self.training else self.mean))
+        return out
+
+
+def test_a_module_that_writes_into_a_frozen_buffer_is_refused() -> None:
+    """All clients would move the one that they share, and the models that come out would not have it."""
+    with pytest.raises(ValueError, match="model: Following writes into its buffer mean in training, which adapters freeze"):
+        fedfew.train(federation(), Following, "fedavg", adapters="lora", rounds=1)
+    fedfew.train(federation(), Following, "fedavg", freeze="body", rounds=1)  # in evaluation mode it writes nothing
+
+
 def test_batch_norm_without_a_scale_stays_as_it_is() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
     x = torch.randn(9, 4)

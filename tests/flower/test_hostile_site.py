@@ -6,12 +6,16 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedfew
-from fedfew.methods import METHODS
+from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.server_loop import ServerLoop
+from fedfew.flower.site import Site
+from fedfew.methods import METHODS, FedAvg
 from fedfew.methods.attacks import FORGED_LOSS, Attacked
 from fedfew.stack import named_leaves, tree_map
-from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, tiny
+from tests.flower.support import FEDERATION, SETTINGS, FakeNetwork, fake_network, server_loop, site, tiny
 from tests.methods.tiers import tiered
 
 VALUES = [-1, 0, 10**9, 2**62, 1e39, -1e308, True, "", "\x1b[2J" * 100, [], [0.5], [1e39], [2**62, -1], [0.5] * 1000]
@@ -100,6 +104,31 @@ def test_no_method_ends_by_numbers_that_are_extreme(method, tmp_path):
     assert all(torch.isfinite(t).all() for _, t in named_leaves(run.state.server) if t.is_floating_point())
     assert (~np.isnan(run.history.losses).all(2))[:, [0, 2, 3]].all()
     assert not [event for event in run.state.events if "is left out" in event and "client 1" not in event]
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, momentum=None), nn.ReLU(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("aggregation", ["plain", pytest.param("masked", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("statistic", "value"), [("running_var", -3), ("num_batches_tracked", -10)])
+def test_negative_statistics_of_batch_norm_harm_no_other_site(statistic, value, aggregation, tmp_path, monkeypatch):
+    """A variance below 0 is NaN in evaluation. -10 makes the server's count of batches -2: adding to it, clients divide by 0."""
+    client = FedAvg.client
+
+    def negative(self, received, own, local):
+        outcome = client(self, received, own, local)
+        if local.clients.tolist() == [1]:
+            outcome.reply.update[f"1.{statistic}"].fill_(value)
+        return outcome
+
+    monkeypatch.setattr(FedAvg, "client", negative)
+    network = FakeNetwork({100 + i: Site(site(tmp_path, i).config, normalised) for i in range(4)})
+    config = DeploymentConfig(**SETTINGS | {"folder": str(tmp_path / "run"), "method": "fedavg", "aggregation": aggregation})
+    run = ServerLoop(config, network, lambda data: normalised, network.clock).run()
+    assert run.round == 3
+    assert not [event for event in run.state.events if "is left out" in event or "is not scored" in event]
+    assert np.isfinite(run.history.served_loss).all()
 
 
 def forged(node, message, reply):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fedfew
 from fedfew.methods import FedAvg, FedRoD, make
@@ -114,3 +114,20 @@ def test_other_methods_with_classes_refuse_a_head_with_too_few_outputs(name: str
         train(make(name), model=lambda: HeadFirst(2))
     run = train(make(name, head="head"), model=lambda: HeadFirst(2), label_prior="client")
     assert all(t.isfinite().all() for state in served(run) for t in state.values())
+
+
+@pytest.mark.parametrize("name", ["feddbe", "knnper", "fedpac"])
+def test_a_head_that_sees_several_vectors_per_sample_is_refused(name: str) -> None:
+    class Pooled(nn.Module):
+        """The mean over places comes after the head."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(1, 2), nn.Linear(2, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.body(x[..., None])).mean(1)
+            return out
+
+    with pytest.raises(ValueError, match=rf"{name}: the head of Pooled .* one vector of features per sample"):
+        train(make(name), model=Pooled)

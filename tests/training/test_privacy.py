@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 from scipy.stats import beta, norm
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedfew
 from fedfew.config import TrainConfig
@@ -308,6 +308,16 @@ def test_what_to_know_is_said():
     assert "dp_delta is 0.5, too much for 6 clients: it should be well below 1 / clients" in lines
     train(FedAvg(), data=DATA, rounds=1, dp_clip=2.0, on_round=lambda p: lines.extend(p.events))
     assert "dp_clip is 2, but dp_noise is 0: it has no effect" in lines
+
+
+def test_noise_leaves_no_running_variance_below_0():
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+    run = train(FedAvg(), **PRIVATE | {"dp_noise": 5.0}, model=normalised, batch_size=12)
+    variance = dict(named_leaves(run.state.server))["1.running_var"]
+    assert (variance == 0).any()  # where noise would have made it negative
+    assert np.isfinite(run.history.served_loss).all()
 
 
 def test_without_the_accountant_the_error_names_what_to_install(monkeypatch):

@@ -67,7 +67,7 @@ class Task:
             factory, method = _model_and_method(part.of(_factory(model, settings)), method, settings, training, data)
             _check_frozen(settings, factory)
             if message.integer("last") == 0:  # before this client's first round
-                _check_model(settings, factory, data, method)
+                _check_model(settings, factory, data, method, part)
             criterion = tasks.chosen(training.loss, data.task)
             task_settings.check(training, criterion, method)
             training = training.with_loss(criterion)
@@ -108,9 +108,11 @@ def _model_and_method(
     return holding(factory, dict(named_leaves(frozen_parameters(factory, settings["seed"])))), method
 
 
-def _check_model(settings: dict[str, Any], factory: ModelFactory, data: Federation, method: Method) -> None:
+def _check_model(settings: dict[str, Any], factory: ModelFactory, data: Federation, method: Method, part: TrainedPart) -> None:
     """Refuse a model that the simulator refuses."""
     data = replace(data, classes=settings["classes"], class_names=())  # a site may lack classes
+    if part.adapters is not None:
+        model_check.check_frozen(factory(), data)
     model_check.check_outputs(factory(), data)
     model_check.check_head(factory(), data, method)
 

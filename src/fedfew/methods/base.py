@@ -139,8 +139,9 @@ class Method(ABC):
     head_gives_logits: ClassVar[bool] = False  # whether nothing may come after the head, see head_layer
 
     def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
-        """The name of the linear layer that the method takes as the head, with an output per class or more, given the parameters
-        and buffers of a replica; None: it needs no such layer."""
+        """The name of the linear layer that the method takes as the head, given the parameters and buffers of a replica; None: it
+        needs no such layer. It sees one vector of features per sample and, where the method needs classes, has an output per
+        class or more."""
         return None
 
     def check_against(self, clients: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,6 +47,9 @@ class FedDBE(Method):
     def without_effect(self, clients: int, layers: int, optimizer: str) -> list[str]:
         lines = self.unused("kappa is 0", "mean_momentum") if self.kappa == 0 else []
         return lines + (self.unused("mean_momentum is 0", "kappa") if self.mean_momentum == 0 else [])
+
+    def head_layer(self, parameters: Mapping[str, Tensor]) -> str | None:
+        return linear_head(parameters, self.head, bias=True)
 
     def init(self, fresh: Fresh, clients: int) -> tuple[Tree, Tree]:
         model = fresh(0)

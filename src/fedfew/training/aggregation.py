@@ -24,7 +24,7 @@ from fedfew.training.replies import Replies
 from fedfew.training.round_mean import RoundMean
 from fedfew.training.round_weights import RoundWeights
 from fedfew.training.server_optimizer import ServerOptimizer, averaged
-from fedfew.training.server_step import ServerStep
+from fedfew.training.server_step import ServerStep, without_negative_statistics
 from fedfew.weighted_mean import WeightedMean
 
 
@@ -141,6 +141,7 @@ class Aggregation:
             return None
         if self._products is not None and mean is not None:
             server = self._products.factored(server, self._state.server, terms=1 + answered)
+        server = without_negative_statistics(server, self.optimizer.is_buffer)
         average = self._averaged(server)
         median = median_of(self.replies.least) if answered else self._state.median_loss
         return self._with_restarts(ServerStep(server, moments, average, median, self._confirmed(), self._state.unused))

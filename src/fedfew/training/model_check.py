@@ -74,6 +74,28 @@ def check_outputs(module: nn.Module, federation: Federation) -> list[str]:
     return [f"model: {name} gives probabilities, but the loss and label priors expect logits: leave out the softmax at its end"]
 
 
+def check_frozen(module: nn.Module, federation: Federation) -> None:
+    """Refuse a module beside adapters that in training writes into what is frozen: all clients share it, and what is served holds
+    it as it was."""
+    frozen = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    before = {name: parameter._version for name, parameter in frozen.items()}
+    x = federation.train.inputs(torch.arange(min(2, len(federation.train.y))))
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            functional_call(module.train(), buffers, (x,))
+    except (RuntimeError, ValueError, IndexError):  # of two samples, which are too few for some
+        pass
+    finally:
+        module.eval()
+    written = next((name for name, parameter in frozen.items() if parameter._version != before[name]), None)
+    if written is not None:
+        raise ValueError(
+            f"model: {type(module).__name__} writes into its buffer {written} in training, which adapters freeze and all clients "
+            "share: leave it as it is in training, or train the whole model (without adapters)"
+        )
+
+
 def check_loss(criterion: Criterion, module: nn.Module, federation: Federation) -> None:
     """Refuse a loss of the user's own that fails, or that no gradient goes through."""
     if criterion.name in LOSSES:
@@ -99,8 +121,8 @@ def check_loss(criterion: Criterion, module: nn.Module, federation: Federation) 
 
 
 def check_head(module: nn.Module, federation: Federation, method: Method) -> None:
-    """Refuse a module whose head, as the method finds it, has too few outputs; for some methods, one whose outputs are not those
-    of the head."""
+    """Refuse a module whose head, as the method finds it, sees more than one vector per sample; for some methods, one whose head
+    has too few outputs, or whose outputs are not those of the head."""
     head = method.head_layer(replica_state(module))
     if head is None:
         return
@@ -118,7 +140,12 @@ def check_head(module: nn.Module, federation: Federation, method: Method) -> Non
         raise ValueError(
             f"{found}, whose outputs are not the logits: {named}. If something comes after that layer, take another method"
         )
-    if outputs[-1].shape[-1] < federation.classes:
+    if outputs[-1].ndim != 2:
+        raise ValueError(
+            f"{found}, which gives {list(outputs[-1].shape)} for {len(x)} samples: the method needs one vector of features per "
+            "sample. Pool before the head, or take another method"
+        )
+    if method.needs_classes and outputs[-1].shape[-1] < federation.classes:
         raise ValueError(f"{found}, which has {outputs[-1].shape[-1]} outputs, but the data have {federation.what}: {named}")
 
 

@@ -51,9 +51,15 @@ class ServerOptimizer:
         kept["second"] = from_named(dict(zip(paths, v, strict=False)))
         return from_named(new), kept
 
+    def is_buffer(self, path: str) -> bool:
+        """Is it a buffer of a model, not a parameter or a note?"""
+        return not self.trainable(path) and not self._is_note(path)
+
     def _moves(self, path: str, tensor: Tensor) -> bool:
-        of_model = self.trainable(path) and path.partition("/")[0] not in self.notes
-        return of_model and tensor.is_floating_point()
+        return self.trainable(path) and not self._is_note(path) and tensor.is_floating_point()
+
+    def _is_note(self, path: str) -> bool:
+        return path.partition("/")[0] in self.notes
 
     def _directions(self, updates: Tensors, first: Moments, second: Moments) -> tuple[Tensors, Tensors, Tensors]:
         """Which way the parameters go, and the new moments; all parameters in one operation, which on a GPU is a few kernels."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedfew.stack import Tree
+from fedfew.stack import Tree, from_named, named_leaves
 from fedfew.training.checkpoint import State
+
+NOT_NEGATIVE = ("running_var", "num_batches_tracked")  # PyTorch's names, in layers of BatchNorm and InstanceNorm
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,12 @@ class ServerStep:
         """Take the step: the round is done."""
         state.server, state.moments, state.average, state.round = self.server, self.moments, self.average, round
         state.median_loss, state.confirmed, state.unused = self.median_loss, self.confirmed, self.unused
+
+
+def without_negative_statistics(server: Tree, of_models: Callable[[str], bool]) -> Tree:
+    """The server's state, the running variances and counts of batches in its models (by path) no less than 0. A forged update or
+    the noise of differential privacy can make them negative: then every client that is sent the model finds NaN, or divides by 0.
+    """
+    found = dict(named_leaves(server))
+    at = [path for path in found if path.rpartition("/")[2].rpartition(".")[2] in NOT_NEGATIVE and of_models(path)]
+    return from_named(found | {path: found[path].clamp_min(0) for path in at}) if at else server

@@ -120,6 +120,8 @@ def _check(config: TrainConfig, method: Method, module: nn.Module, federation: F
     check_augment(config, federation.train)
     part.check(config)
     validation.check(config, federation)
+    if part.adapters is not None:
+        model_check.check_frozen(module, federation)
     about_outputs = model_check.check_outputs(module, federation)
     model_check.check_head(module, federation, method)
     return about_outputs
