@@ -9,7 +9,6 @@ from fedfew.training import checkpoint
 from fedfew.training.checkpoint import State
 
 PATIENCE = 50  # the next checkpoint: not before so many times the seconds have passed that the last one took
-FIRST = 0.01  # seconds that the first one is expected to take
 
 
 class CheckpointWriter:
@@ -18,8 +17,8 @@ class CheckpointWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.round = -1  # of the last checkpoint
-        self._took = FIRST  # seconds
-        self._finished = time.perf_counter()  # when, or when the run began
+        self._took = 0.0  # seconds
+        self._finished = 0.0  # when
 
     def write(self, state: State, begin: float) -> None:
         """begin: when the work for this checkpoint began."""

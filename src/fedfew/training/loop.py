@@ -57,12 +57,7 @@ class RoundLoop:
     events: list[str] = field(default_factory=list)
     metrics: Mapping[str, own_metrics.Metric] = field(default_factory=dict)
     _seconds: list[float] = field(default_factory=list)
-    _checkpoints: CheckpointWriter | None = field(init=False, default=None)
     _held_back: Callable[[], AbstractContextManager[None]] = field(init=False, default=held_back)
-
-    def __post_init__(self) -> None:
-        if self.folder is not None and self.group.first:
-            self._checkpoints = CheckpointWriter(self.folder)
 
     @cached_property
     def _serving(self) -> Serving:
@@ -73,6 +68,10 @@ class RoundLoop:
         """Of each client in all samples; in float64, for weights are exp(share · loss / μ)."""
         counts = self.federation.train.sizes
         return counts.double() / counts.sum()
+
+    @cached_property
+    def _checkpoints(self) -> CheckpointWriter | None:
+        return CheckpointWriter(self.folder) if self.folder is not None and self.group.first else None
 
     def run(self) -> Run:
         begin = time.perf_counter()
