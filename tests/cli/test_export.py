@@ -23,6 +23,11 @@ def test_export_says_where_and_refuses_to_overwrite(run_folder: Path, exported: 
     assert card["model"]["dtype"] == "float32"
 
 
+def test_one_model_is_counted_as_one() -> None:
+    call("run", "--method", "fedavg", "--rounds", "1", "--clients", "4", "--device", "cpu", "--folder", "one")
+    assert call("export", "one", "-o", "other").stdout.startswith("1 model, ")
+
+
 def test_the_flower_group_has_the_same_command(run_folder: Path, exported: str) -> None:
     call("flower", "export", str(run_folder), "-o", "other")
     assert export.sha256_of_card(Path("other")) == export.sha256_of_card(Path(exported))

@@ -219,6 +219,14 @@ def test_the_command_that_resumes_has_all_that_was_given():
     )
 
 
+def test_a_study_is_resumed_as_it_was_made(monkeypatch):
+    """Without --keep-models the rest of the runs would be made without their models, and finished runs are not made again."""
+    stopped = Report(stopped=True, left=["a run"])
+    monkeypatch.setattr("fedfew.cli.study_output.run_with_display", lambda *_: stopped)
+    flags = "--workers 1 --pack 2 --keep-models --time-limit 2.5"
+    assert f"To continue: fedfew study run tiny.yaml {flags}\n" in call("run", "tiny.yaml", *flags.split(), code=130).stderr
+
+
 # -- attacks -----------------------------------------------------------------------------------------------------------------
 
 

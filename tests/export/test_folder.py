@@ -268,7 +268,7 @@ def test_the_page_says_what_the_logits_mean_and_how_models_are_served(run: fedfe
     strong = fedfew.train(federation(), linear, fedfew.FedFew(models=2), rounds=1, recipe="strong", device="cpu")
     page = (export.write(strong, tmp_path / "strong") / "README.md").read_text()
     assert "a client adds the log of its own label frequencies" in page
-    assert "a mixture of all models, weighted per client by exp(-loss / 0.5)" in page
+    assert "The mixture is of all models, weighted per client by exp(-loss / 0.5)" in page
     assert "A client predicts with a mixture of them" in page
     assert export.read(tmp_path / "strong", linear).card["training"]["label_prior"] == "client"
 
@@ -276,13 +276,21 @@ def test_the_page_says_what_the_logits_mean_and_how_models_are_served(run: fedfe
 @pytest.mark.parametrize(
     ("method", "wanted", "unwanted"),
     [
-        ("fedavg", ["All clients use this model."], ["mixture"]),
+        ("fedavg", ["All clients use this model.", "served: the model as it is here."], ["mixture"]),
         (
             "ditto",
             ["Clients of ditto use models of their own, which stay with them and are not here."],
             ["mixture", "that fits its own data best"],
         ),
-        ("fedem", ["weighted per client by weights that it learned", "predicts with a mixture of them"], ["exp(-loss"]),
+        (
+            "fedem",
+            [
+                "served: the mixture of the models here.",
+                "weighted per client by weights that it learned",
+                "predicts with a mixture",
+            ],
+            ["exp(-loss", "the model as it is here"],
+        ),
     ],
 )
 def test_the_page_speaks_of_a_mixture_only_where_one_is_served(

@@ -99,6 +99,17 @@ def test_the_server_locks_the_runs_folder(tmp_path, monkeypatch):
     assert FedFewStrategy(config, tiny).start(Grid(tmp_path, None)) is True
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("mpl", "there is no model 'mpl'; did you mean 'mlp'"), ("no_such_module:net", "no_such_module")],
+)
+def test_a_model_that_is_not_there_is_refused_before_sites_are_asked(tmp_path, model, words):
+    grid = Grid(tmp_path, client_app())
+    with pytest.raises((ValueError, ImportError), match=words):
+        FedFewStrategy(DeploymentConfig.read(CONFIG | {"folder": str(tmp_path / "run"), "model": model})).start(grid)
+    assert grid.sent == []
+
+
 def test_a_folder_that_cannot_be_written_is_refused_in_words(tmp_path):
     (tmp_path / "file").write_text("")
     config = DeploymentConfig.read(CONFIG | {"folder": str(tmp_path / "file"), "method": "fedavg"})

@@ -175,6 +175,7 @@ def test_a_public_key_whose_private_half_is_at_its_site_is_left_alone(tmp_path: 
         ({}, "nothing to write"),
         ({"hosts": ["https://superlink"]}, "host must be a host name or an IP address"),
         ({"hosts": ["superlink:8000"]}, "host must be a host name or an IP address"),
+        ({"hosts": ["192.0.2.300"]}, "host must be a host name or an IP address, .* not '192.0.2.300'"),
         ({"sites": ["../north"]}, "site must be"),
         ({"sites": ["north.pub"]}, "site must be"),
         ({"hosts": ["localhost"], "server_days": 0}, "server-days must be a whole number ≥ 1, not 0"),

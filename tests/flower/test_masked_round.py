@@ -12,10 +12,12 @@ pytest.importorskip("flwr")
 
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.exchanges import Exchanges
+from fedfew.flower.masked_round import MaskedRound
 from fedfew.flower.messages import FAILED, MASK, REVEAL, SHARE_KEYS, TRAIN, SiteMessage
 from fedfew.flower.secure.server import MaskingServer
 from fedfew.flower.server_state import ServerState
 from fedfew.flower.site_errors import SiteError
+from fedfew.methods.base import Reply
 from fedfew.stack import named_leaves
 from fedfew.training.per_client import PerClient
 from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, simulated, site
@@ -211,6 +213,7 @@ def test_norms_are_clipped_at_the_site(tmp_path):
     ("changes", "words"),
     [
         ({"method": "fedamp"}, "aggregation = 'masked' cannot be used with fedamp"),
+        ({"method": "local"}, "cannot be used with local: its server uses no updates, so there is nothing to mask"),
         ({"compression": "int8"}, "compression must be none where aggregation is masked, not 'int8'"),
         ({"aggregator": "median"}, "aggregator must be mean where aggregation is masked, not 'median'"),
         ({"clients": 2, "method": "fedavg"}, "a round must have 3 to 1000 clients where aggregation is masked, not 2"),
@@ -225,9 +228,9 @@ def test_what_cannot_be_masked_is_refused(changes, words):
         DeploymentConfig(**(SETTINGS | {"aggregation": "masked"} | changes))
 
 
-def test_a_method_without_updates_has_nothing_to_mask(tmp_path):
+def test_a_model_of_which_nothing_is_sent_has_nothing_to_mask():
     with pytest.raises(ValueError, match="has nothing to mask"):
-        server_loop(tmp_path, fake_network(tmp_path), aggregation="masked", method="local").run()
+        MaskedRound(Reply({}, torch.zeros(3, 1), torch.ones(3)), None, 1.0, {}, None, print)
 
 
 def unmasked_sums(monkeypatch):

@@ -39,6 +39,25 @@ def test_tensorboard_shows_the_run_and_goes_on_with_it() -> None:
     assert "method.models | 2" in text[0].tensor_proto.string_val[0].decode()
 
 
+def test_tensorboard_has_each_run_in_a_folder_of_its_own(here: Path) -> None:
+    """It takes all files of a folder for one run: the curves of a comparison's methods were drawn as one."""
+    pytest.importorskip("tensorboard")
+    from fedfew.tracking.tensorboard import Tensorboard
+
+    places = []
+    for name in ("fedavg-0", "local-0"):
+        sink = Tensorboard("logs", here / name)
+        places.append(sink.begin({}, name, None))
+        sink.log(1, {"loss": 1.0})
+        sink.end(True, [])
+    assert places == [str(Path("logs/fedavg-0")), str(Path("logs/local-0"))]
+    for kept in (places[0], "logs"):  # "logs": of a run made before runs had folders of their own
+        continued = Tensorboard("logs", here / "fedavg-0")
+        assert continued.begin({}, "fedavg-0", kept) == kept
+        continued.end(True, [])
+    assert [len(list(Path(place).glob("events*"))) for place in (*places, "logs")] == [2, 1, 1]
+
+
 @pytest.mark.slow
 def test_mlflow_shows_the_run_and_goes_on_with_it(here: Path) -> None:
     pytest.importorskip("mlflow")

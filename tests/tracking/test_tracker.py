@@ -167,6 +167,21 @@ def test_files_that_are_there_are_sent(tmp_path: Path) -> None:
     assert "final/served/auc" not in sink.calls[-2][2]
 
 
+def test_an_infinite_score_is_left_out_and_ends_no_run() -> None:
+    """R² is −∞ and losses are ∞ where training diverges: the tracker ended the run before it could say so."""
+    samples = [(np.full((8, 3), 1e8, "f4"), np.arange(8, dtype="f4")) for _ in range(3)]
+    data = fedfew.Federation.from_arrays(samples, samples, task="regression")
+    sink = Remembering()
+    with tracking.Tracker({"it": sink}, None, "name") as track:
+        run = fedfew.train(data, "linear", "fedavg", rounds=1, lr=1e-4, batch_size=8, on_round=track)
+        track.finish(run)
+    assert np.isinf(run.history.served_loss).any()
+    assert sink.steps() == [1, 1]
+    assert "served/loss" not in sink.calls[1][2]
+    assert "final/served/loss" not in sink.calls[-2][2]
+    assert sink.calls[1][2]["loss"] > 0
+
+
 def test_without_tools_nothing_is_written(tmp_path: Path) -> None:
     with tracking.open(folder=tmp_path) as track:
         track.finish(trained(track))

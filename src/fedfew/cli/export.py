@@ -13,6 +13,7 @@ from rich.markup import escape
 from fedfew.cli import errors, flags, places, runfolder
 from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
 from fedfew.util.files import check_writable
+from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -88,8 +89,8 @@ def export(
         tables.print_json({"folder": str(place), "models": len(models), "bytes": size, "card_sha256": sha256})
         return
     console = Console(highlight=False, soft_wrap=True)
-    what = "models" if peft is None else "adapters"
-    console.print(f"{len(models)} {what}, {size / 1e6:.3g} MB, and their card: [bold]{places.shown(place)}[/bold]")
+    what = counted(len(models), "model" if peft is None else "adapter")
+    console.print(f"{what}, {size / 1e6:.3g} MB, and their card: [bold]{places.shown(place)}[/bold]")
     if reason := exports.read_card(place).get("adapters", {}).get("not_on_vllm"):
         console.print(f"vLLM does not take these adapters: {escape(reason)}.")
     if found := exports.read_card(place).get("distilled"):

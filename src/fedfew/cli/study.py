@@ -147,7 +147,13 @@ def run(
     report = study_output.run_with_display(prepared, console, keep_models, 60 * time_limit or None)
     results, _ = execution.collect_results(folder, study.name)
     study_output.print_results(study, results, prepared.folder, console)
-    study_output.print_outcome(prepared, report, console, study_output.resume_command(name, options, folder))
+    how = {
+        "--workers": workers,
+        "--pack": pack,
+        "--keep-models": keep_models or None,
+        "--time-limit": None if time_limit == TIME_LIMIT else f"{time_limit:g}",
+    }
+    study_output.print_outcome(prepared, report, console, study_output.resume_command(name, options, folder, how))
 
 
 @app.command(epilog=SHOW_EXAMPLES)

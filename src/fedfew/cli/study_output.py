@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,8 +158,8 @@ def _list_failed(failed: dict[str, str], console: Console) -> None:
     console.print(table)
 
 
-def resume_command(name: str, options: Options, folder: Path) -> str:
-    """The command that resumes the study."""
+def resume_command(name: str, options: Options, folder: Path, how: Mapping[str, object] | None = None) -> str:
+    """The command that resumes the study; ``how``: flags that decide how its runs are made, None for what was not given."""
     given: list[tuple[str, object]] = [
         *(("--protocol", value) for value in options.protocols),
         *(("--only", value) for value in options.only),
@@ -168,8 +169,9 @@ def resume_command(name: str, options: Options, folder: Path) -> str:
         ("--data-dir", options.data_dir),
         ("--sample", options.sample),
         ("--folder", None if folder == DEFAULT else folder),
+        *(how or {}).items(),
     ]
-    words = [str(word) for flag, value in given if value is not None for word in (flag, value)]
+    words = [str(word) for flag, value in given if value is not None for word in ((flag,) if value is True else (flag, value))]
     return shlex.join(["fedfew", "study", "run", name, *words])
 
 

@@ -122,7 +122,9 @@ def _scores(card: Mapping[str, Any]) -> str:
         if (s := scores[name]) is not None:
             mean, worst, best = (_value(card, s[which]) for which in ("mean", "min", "max"))
             rows.append(f"| {name} | {mean} ± {_value(card, s['std']).rstrip('%')} | {worst} | {best} | {s['clients']} |")
-    served = "the mixture that a model here is distilled from" if "distilled" in card else "the model as it is here"
+    served = "the mixture of the models here" if _mixed(card) else "the model as it is here"
+    if "distilled" in card:
+        served = "the mixture that a model here is distilled from"
     of_whom = (
         f"served: {served}. adapted: after a client's own local training, which is not part of this folder."
         if card["scores_are_of_these_models"] or "distilled" in card
@@ -141,7 +143,9 @@ def _score(card: Mapping[str, Any]) -> str:
 
 def _value(card: Mapping[str, Any], score: float) -> str:
     """Shares in per cent, R² and 1/perplexity as they are."""
-    return f"{score:.1%}" if card["model"]["task"] in ("classification", "multi-label") else f"{score:.3f}"
+    if (task := card["model"]["task"]) == "language-modelling":
+        return f"{score:.5f}"  # next to 0 with a large vocabulary
+    return f"{score:.1%}" if task in ("classification", "multi-label") else f"{score:.3f}"
 
 
 def _as_served(card: Mapping[str, Any]) -> str:
@@ -162,7 +166,7 @@ def _as_served(card: Mapping[str, Any]) -> str:
         temperature = card["training"].get("temperature", 0.5)
         by_losses = f"exp(-loss / {temperature:g}) with the loss on its own data"
         by = "weights that it learned" if _overrides(card, "mixture") else by_losses
-        text += f" The scores are of a mixture of all models, weighted per client by {by}."
+        text += f" The mixture is of all models, weighted per client by {by}."
     return text
 
 

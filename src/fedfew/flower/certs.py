@@ -32,7 +32,7 @@ TIME = "%Y-%m-%d %H:%M UTC"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")  # programs on the SuperLink's machine connect to these
 CLOCK_SKEW = timedelta(minutes=10)  # a site whose clock is slow accepts a new certificate all the same
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*")
+_HOST_NAME = re.compile(r"(?!(.*\.)?[0-9]+$)(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*")
 
 
 @dataclass(frozen=True)

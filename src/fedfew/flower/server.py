@@ -31,6 +31,9 @@ class FedFewStrategy:
 
     def start(self, grid: Grid) -> Run:
         """Train to the last round, from the newest checkpoint in the folder if there is one."""
+        found = self.model or find_model(self.config.model)
+        if isinstance(found, str):
+            models.check_name(found)  # the model itself is made when all sites have joined
         check_writable(Path(self.config.folder), folder=True)
         with folder_locked(Path(self.config.folder)):
             return ServerLoop(self.config, FlowerNetwork(grid), self._factory).run()

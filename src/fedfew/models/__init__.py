@@ -52,6 +52,11 @@ def for_tokens(model: str | ModelFactory | nn.Module) -> str | ModelFactory | nn
     return "textcnn" if model == "mlp" else model
 
 
+def check_name(name: str) -> None:
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+
+
 def build(
     name: str, shape: tuple[int, ...], classes: int, vocabulary: int | None = None, padding: int | None = None
 ) -> nn.Module:
@@ -60,8 +65,7 @@ def build(
     vocabulary: how many token ids there are; None: a model of texts takes the paper's 32,000. padding: the token id of padding,
     where a tokeniser was given; None: 0.
     """
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
+    check_name(name)
     if name in ON_TOKENS and vocabulary is not None:
         return ON_TOKENS[name](shape, classes, vocabulary, PAD if padding is None else padding)
     return MODELS[name](shape, classes)

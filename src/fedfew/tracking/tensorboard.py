@@ -10,19 +10,21 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Tensorboard:
-    """target: where event files go; unless given, ``tensorboard`` in the run's folder. A continued run adds a file there."""
+    """target: where event files go, in a folder of the run's name, for TensorBoard takes all files of a folder for one run;
+    unless given, ``tensorboard`` in the run's folder. A continued run adds a file there."""
 
     def __init__(self, target: str, folder: Path | None) -> None:
         if not target and folder is None:
             raise ValueError("track is 'tensorboard' and there is no folder of the run: name one, as tensorboard:FOLDER")
-        self.place = Path(target) if target else Path(folder or ".") / "tensorboard"
+        self.target, self.folder = target, folder
 
     def begin(self, settings: Mapping[str, Any], name: str, known: str | None) -> str | None:
-        self.writer = SummaryWriter(str(self.place))
+        place = Path(known or Path(self.target, name)) if self.target else Path(self.folder or ".") / "tensorboard"
+        self.writer = SummaryWriter(str(place))
         if known is None:
             rows = "\n".join(f"| {key} | {value} |" for key, value in settings.items())
             self._add("text", "settings", f"| setting | value |\n|---|---|\n{rows}", 0)
-        return str(self.place)
+        return str(place)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.step = step

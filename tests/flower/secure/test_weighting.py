@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 from fedfew import methods
 from fedfew.flower.secure.fixed_point import FixedPoint
 from fedfew.flower.secure.weighting import Weights, check_method, numbers_in, scaled
-from fedfew.methods import IFCA, FedAMP, FedAvg, FedFew, FedProx, Method, Reply
+from fedfew.methods import IFCA, FedAMP, FedAvg, FedFew, FedProx, LocalOnly, Method, Reply
 from fedfew.methods.local_norm import LocalNorm
 from fedfew.stack import Tree, leaves, named_leaves, take, tree_map
 from fedfew.weighted_mean import WeightedMean
@@ -121,7 +121,13 @@ def test_methods_that_keep_single_updates_are_refused(method: Method) -> None:
         check_method(method)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in methods.METHODS.items() if not cls().absorbs])
+@pytest.mark.parametrize("method", [LocalOnly(), LocalNorm(LocalOnly(), ())], ids=["local", "wrapped"])
+def test_a_method_without_updates_is_refused(method: Method) -> None:
+    with pytest.raises(ValueError, match=r"cannot be used with local: its server uses no updates, .* Use aggregation = 'plain'"):
+        check_method(method)
+
+
+@pytest.mark.parametrize("name", [name for name, cls in methods.METHODS.items() if not cls().absorbs and cls().aggregates])
 def test_all_others_are_not(name: str) -> None:
     check_method(methods.make(name))
 

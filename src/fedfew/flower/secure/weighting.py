@@ -24,13 +24,15 @@ MAX_ERROR = 1e-5  # a mean with a larger rounding error is not used
 
 
 def check_method(method: Method) -> None:
-    """Refuse a method whose server needs the single updates."""
+    """Refuse a method whose server needs the single updates, or none."""
     inner: object = method
     while isinstance(inner, Method):  # a method may wrap another one
-        if not hasattr(inner, "method") and type(inner).absorb is not Method.absorb:
+        if not hasattr(inner, "method") and (inner.absorbs or not inner.aggregates):
+            single = "its server uses every client's update by itself, which masks hide"
+            why = single if inner.absorbs else "its server uses no updates, so there is nothing to mask"
             raise ValueError(
-                f"aggregation = 'masked' cannot be used with {method.name}: its server uses every client's update by itself, "
-                "which masks hide. Use aggregation = 'plain', or a method that needs the mean alone, such as fedfew"
+                f"aggregation = 'masked' cannot be used with {method.name}: {why}. Use aggregation = 'plain', or a method that "
+                "needs the mean alone, such as fedfew"
             )
         inner = getattr(inner, "method", None)
 
