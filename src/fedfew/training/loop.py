@@ -57,7 +57,7 @@ class RoundLoop:
     events: list[str] = field(default_factory=list)
     metrics: Mapping[str, own_metrics.Metric] = field(default_factory=dict)
     _seconds: list[float] = field(default_factory=list)
-    _held_back: Callable[[], AbstractContextManager[None]] = field(init=False, default=held_back)
+    _held_back: Callable[[], AbstractContextManager[None]] = field(init=False, default_factory=lambda: held_back)
 
     @cached_property
     def _serving(self) -> Serving:
