@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from fedfew.cli import errors, flags, places, runfolder
 from fedfew.cli.show import OwnMethod, OwnModel, RunFolder, load
@@ -92,7 +91,7 @@ def export(
     what = counted(len(models), "model" if peft is None else "adapter")
     console.print(f"{what}, {size / 1e6:.3g} MB, and their card: [bold]{places.shown(place)}[/bold]")
     if reason := exports.read_card(place).get("adapters", {}).get("not_on_vllm"):
-        console.print(f"vLLM does not take these adapters: {escape(reason)}.")
+        console.print(f"vLLM does not take these adapters: {places.shown(reason)}.")
     if found := exports.read_card(place).get("distilled"):
         accuracies = f"{found['accuracy']:.1%}, that of the mixtures {found['mixture_accuracy']:.1%}"
         console.print(f"One model per client, distilled from its mixture: mean test accuracy {accuracies}.")

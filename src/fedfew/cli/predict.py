@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedfew.cli import errors
+from fedfew.cli import errors, places
 from fedfew.cli.show import OwnLoss, OwnMethod, OwnModel, load, own_factory, own_loss
-from fedfew.util.files import check_writable, write_atomically
+from fedfew.util.files import write_atomically
 from fedfew.util.printable import for_csv, printable
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ def predict(
     from fedfew.data import new_data
 
     if output is not None:
-        if output.exists() and not force:
-            raise ValueError(f"{output} already exists: replace it (--force), or choose another name")
-        check_writable(output)
+        places.check_output(output, force)
     if (client is not None) + (labels is not None) + new_client > 1:
         raise ValueError(
             "--client names a client of the training, --labels is for a client that took no part, --new-client for one without "

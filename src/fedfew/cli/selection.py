@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedfew.cli import runfolder
+from fedfew.cli import places, runfolder
 from fedfew.cli.show import load, own_factory, own_loss
-from fedfew.util.files import check_writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,9 +101,7 @@ def check_output(path: Path | None, force: bool) -> None:
         return
     if path.suffix != ".safetensors":
         raise ValueError(f"--output must end in .safetensors, not {path.name!r}")
-    if path.exists() and not force:
-        raise ValueError(f"{path} already exists: replace it (--force), or choose another name")
-    check_writable(path)
+    places.check_output(path, force)
 
 
 def write(path: Path, joined: Joined, source: Source, record: DataRecord, document: dict[str, Any]) -> None:

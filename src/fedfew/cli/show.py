@@ -124,9 +124,9 @@ def _settings(run: Run) -> Table:
 
     grid = Table.grid(padding=(0, 2))
     method = dict(run.settings["method"])
-    grid.add_row("method", f"[bold]{_plain(method.pop('name'))}[/bold]")
+    grid.add_row("method", f"[bold]{places.shown(method.pop('name'))}[/bold]")
     data = run.settings["federation"]
-    grid.add_row("data", f"{_plain(data['name'])}: {counted(data['clients'], 'client')}, {outputs_in_words(run.settings)}")
+    grid.add_row("data", f"{places.shown(data['name'])}: {counted(data['clients'], 'client')}, {outputs_in_words(run.settings)}")
     grid.add_row("round", f"{run.round} of {run.settings['rounds']}")
     defaults = {f.name: f.default for f in fields(TrainConfig)}
     rest = {name: value for name, value in run.settings.items() if name not in ("method", "federation", "rounds")}
@@ -138,11 +138,4 @@ def _settings(run: Run) -> Table:
 
 
 def _listed(settings: dict[str, Any]) -> str:
-    return _plain(", ".join(f"{name} {value}" for name, value in settings.items() if value is not None))
-
-
-def _plain(text: str) -> str:
-    """Text from a folder that may not be trusted: control characters and rich's markup are escaped."""
-    from rich.markup import escape
-
-    return escape(printable(text))
+    return places.shown(", ".join(f"{name} {value}" for name, value in settings.items() if value is not None))

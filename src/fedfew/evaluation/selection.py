@@ -27,7 +27,7 @@ from fedfew.federation import Federation, Pixels
 from fedfew.local import LocalEpochs
 from fedfew.methods import LocalOnly
 from fedfew.models.batch_norm import uses_batch_statistics
-from fedfew.models.served import ServedModel
+from fedfew.models.served import ServedModel, with_prior
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
 from fedfew.tasks import Criterion, LossFunction, TaskName
@@ -132,7 +132,7 @@ def join(
         if training is not None:
             raise ValueError("y is None, but training needs labels: leave training out, or give y")
         best, prior = _without_labels(models, x, pixels, prior_strength if label_prior == "client" else 0.0)
-        return Joined(best, [], len(x), 0, None, None, _with_prior(models[best], prior), False, prior)
+        return Joined(best, [], len(x), 0, None, None, with_prior(models[best], prior), False, prior)
     x, y = np.asarray(x), np.asarray(y)
     if len(x) != len(y):
         raise ValueError(f"x and y must hold the same number of samples, not {len(x)} and {len(y)}")
@@ -145,7 +145,7 @@ def join(
     best = best_of(fits)
     module = models[best]
     before = fit([module], x[out], y[out], pixels=pixels, log_prior=prior, **of_task)[0] if len(out) else None
-    plain = Joined(best, fits, len(at), len(out), before, None, _with_prior(module, prior), False, prior)
+    plain = Joined(best, fits, len(at), len(out), before, None, with_prior(module, prior), False, prior)
     if training is None:
         return plain
     if not len(out):
@@ -165,11 +165,7 @@ def join(
     assert joined.after is not None
     if not math.isfinite(joined.after.loss) and keep_adapted:
         raise ValueError(f"adapting diverged: its loss is no longer finite. Lower lr (it is {training.lr:g})")
-    return joined if joined.worse and not keep_adapted else replace(joined, module=_with_prior(trained, prior), adapted=True)
-
-
-def _with_prior(module: nn.Module, log_prior: Tensor | None) -> nn.Module:
-    return module if log_prior is None else ServedModel([module], None, log_prior).eval()
+    return joined if joined.worse and not keep_adapted else replace(joined, module=with_prior(trained, prior), adapted=True)
 
 
 def hold_out(y: NDArray[Any], share: float, groups: Any = None, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from fedfew.methods import FedAvg
 from fedfew.models import ModelFactory
 from fedfew.models.own import OwnModel
 from fedfew.models.recorded import named_factory
-from fedfew.models.served import ServedModel
+from fedfew.models.served import ServedModel, with_prior
 from fedfew.training.batch_norm_policy import with_policy
 from fedfew.training.data_record import DataRecord
 from fedfew.training.new_client import NewClient
@@ -49,7 +49,7 @@ def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit the module given: {' '.join(str(error).split())}") from error
     prior = about.get("log_prior")
-    return module.eval() if prior is None else ServedModel([module], log_prior=torch.tensor(prior)).eval()
+    return with_prior(module, None if prior is None else torch.tensor(prior)).eval()
 
 
 def selected(path: str | Path, model: ModelFactory | None = None) -> NewClient:

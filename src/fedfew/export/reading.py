@@ -13,7 +13,7 @@ from fedfew.data import tensorfile
 from fedfew.export import model_file
 from fedfew.export.adapter_file import load_adapter
 from fedfew.models import ModelFactory
-from fedfew.models.served import ServedModel
+from fedfew.models.served import ServedModel, with_prior
 from fedfew.tasks import Criterion, LossFunction, own_criterion
 from fedfew.training.data_record import DataRecord
 from fedfew.training.prediction import Predictor, known_choice
@@ -87,7 +87,7 @@ class Export(Predictor):
         if "mixture" in self._served:
             return ServedModel(self.models, self._served["mixture"][number], prior, self.sample_format.task).eval()
         chosen = self.models[known_choice(int(self._served["choice"][number]), self.data.client_name(number))]
-        return chosen if prior is None else ServedModel([chosen], None, prior).eval()
+        return with_prior(chosen, prior)
 
     def _shared_model(self) -> nn.Module | None:
         prior = self.training_settings.get("label_prior", "none") != "none"

@@ -13,6 +13,8 @@ from fedfew.flower.checks import check_not_failed
 from fedfew.flower.messages import JOIN, RefusedError, SiteMessage
 from fedfew.tasks import TASKS
 
+OF_DATA = ("shape", "vocabulary", "pixels", "task", "tokenizer", "padding")  # of a member: the same at all sites
+
 
 @dataclass(frozen=True)
 class Member:
@@ -126,11 +128,7 @@ def common_data(members: list[Member], classes: int = 0) -> dict[str, Any]:
     if 2 * count <= len(members):
         first = members[0]
         other = next(member for member in members if _kind(member) != _kind(first))
-        what = next(
-            name
-            for name in ("shape", "vocabulary", "pixels", "task", "tokenizer", "padding", "classes")
-            if getattr(first, name) != getattr(other, name)
-        )
+        what = next(name for name in (*OF_DATA, "classes") if getattr(first, name) != getattr(other, name))
         raise ValueError(
             f"sites do not fit together: {what} is {getattr(first, what)} for client {first.client}, but "
             f"{getattr(other, what)} for client {other.client}"
@@ -157,4 +155,4 @@ def _printable(text: str) -> str:
 def _kind(member: Member) -> tuple[Any, ...]:
     """What must be the same at all sites; a site may lack classes, but not targets or labels."""
     outputs = 0 if member.task == "classification" else member.classes
-    return member.shape, member.vocabulary, member.pixels, member.task, member.tokenizer, member.padding, outputs
+    return *(getattr(member, name) for name in OF_DATA), outputs

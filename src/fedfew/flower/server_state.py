@@ -18,7 +18,7 @@ from fedfew.data.tokens import Tokens
 from fedfew.evaluation.costs import expected_reply
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
-from fedfew.flower.registry import Member, common_data
+from fedfew.flower.registry import OF_DATA, Member, common_data
 from fedfew.models import ModelFactory
 from fedfew.models.state import buffer_names, frozen_hash, holding
 from fedfew.stack import Tree, leaves, named_leaves, take
@@ -72,9 +72,7 @@ class ServerState:
         buffers = buffer_names(self.factory())
         self.optimizer = ServerOptimizer(config, lambda path: path.rpartition("/")[2] not in buffers, self.method.notes)
         about = {"name": data["name"], "clients": config.clients, "test_samples": self.sites["test_samples"]}
-        self.data = about | {
-            name: data[name] for name in ("classes", "shape", "vocabulary", "pixels", "task", "tokenizer", "padding")
-        }
+        self.data = about | {name: data[name] for name in ("classes", *OF_DATA)}
         more = {"rounds": config.rounds, "engine": "flower", "fedfew": __version__, "torch": torch.__version__}
         self.state.settings = _comparable(config) | {"federation": self.data} | more
         self.notes = self._notes(own)
@@ -122,7 +120,7 @@ class ServerState:
 
     def check_fits(self, member: Member) -> None:
         """Refuse a site whose data do not fit the run's."""
-        for what in ("shape", "vocabulary", "pixels", "task", "tokenizer", "padding"):
+        for what in OF_DATA:
             mine = getattr(member, what)
             mine = list(mine) if what == "shape" else mine if what == "padding" else mine or None
             if mine != self.data[what]:

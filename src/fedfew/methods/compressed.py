@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from fedfew.local import Local
 from fedfew.methods import compression
 from fedfew.methods.base import Fresh, Outcome, Reply
-from fedfew.methods.wrapper import Wrapper
+from fedfew.methods.wrapper import KeepingWrapper
 from fedfew.stack import Tree, branch, bytes_each, named_leaves, tree_map
 
 
@@ -26,7 +25,7 @@ class Compressed(Reply):
 
 
 @dataclass(frozen=True)
-class WithCompression(Wrapper):
+class WithCompression(KeepingWrapper):
     """A method whose clients send their updates compressed (:mod:`fedfew.methods.compression`); all else is as the method says.
 
     With feedback for methods whose updates look like what they send out: FedFew, FedAvg, FedProx, not IFCA. It is no method by
@@ -59,17 +58,8 @@ class WithCompression(Wrapper):
         compressed = Compressed(arrived, reply.losses, reply.samples, reply.unseen, bytes_sent)
         return Outcome(compressed, {"own": outcome.own, "lost": lost}, outcome.adapted, outcome.mixture)
 
-    def finish(self, own: Tree, local: Local) -> Tree:
-        return own | {"own": self.method.finish(branch(own, "own"), local)}
-
-    def diverged(self, own: Tree) -> Tensor | None:
-        return self.method.diverged(branch(own, "own"))
-
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(received, branch(own, "own"))
-
-    def mixture(self, own: Tree) -> Tensor | None:
-        return self.method.mixture(branch(own, "own"))
 
 
 def _shapes(tree: Tree) -> dict[str, torch.Size]:

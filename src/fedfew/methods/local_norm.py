@@ -10,12 +10,12 @@ from torch import Tensor
 from fedfew.axes import copies, expanded
 from fedfew.local import Local, best_model
 from fedfew.methods.base import Fresh, Outcome
-from fedfew.methods.wrapper import Wrapper
+from fedfew.methods.wrapper import KeepingWrapper
 from fedfew.stack import Tree, add, branch, leaves, tree_map
 
 
 @dataclass(frozen=True)
-class LocalNorm(Wrapper):
+class LocalNorm(KeepingWrapper):
     """A method whose clients keep the BatchNorm layers (scale, shift and running statistics) of each of the K models that they
     receive (Li et al. 2021, "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization"), or only the running
     statistics, as the published code does; all else is as the method says.
@@ -52,17 +52,8 @@ class LocalNorm(Wrapper):
         reply = replace(reply, update=self._sent(reply.update))
         return Outcome(reply, {"kept": kept, "own": outcome.own}, outcome.adapted, outcome.mixture)
 
-    def finish(self, own: Tree, local: Local) -> Tree:
-        return own | {"own": self.method.finish(branch(own, "own"), local)}
-
-    def diverged(self, own: Tree) -> Tensor | None:
-        return self.method.diverged(branch(own, "own"))
-
     def serve(self, received: Tree, own: Tree) -> Tree:
         return self.method.serve(_whole(received, branch(own, "kept")), branch(own, "own"))
-
-    def mixture(self, own: Tree) -> Tensor | None:
-        return self.method.mixture(branch(own, "own"))
 
     def server_models(self, server: Tree) -> Tree:
         return {}  # without its BatchNorm layers a model is none

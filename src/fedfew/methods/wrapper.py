@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
+from torch import Tensor
+
 from fedfew.local import Local
 from fedfew.methods.base import Fresh, Method, Outcome
-from fedfew.stack import Tree
+from fedfew.stack import Tree, branch
 
 NOT_PASSED_ON = {
     *("check", "require", "unused", "beyond"),  # of hyperparameters, of which a wrapper has none but the method
@@ -38,6 +40,20 @@ class Wrapper(Method):
 
     def smoothed(self, factor: float) -> Method:
         return replace(self, method=self.method.smoothed(factor))
+
+
+@dataclass(frozen=True)
+class KeepingWrapper(Wrapper):
+    """One that keeps something at the clients as well: the private state of ``method`` is the branch ``own`` of theirs."""
+
+    def finish(self, own: Tree, local: Local) -> Tree:
+        return own | {"own": self.method.finish(branch(own, "own"), local)}
+
+    def diverged(self, own: Tree) -> Tensor | None:
+        return self.method.diverged(branch(own, "own"))
+
+    def mixture(self, own: Tree) -> Tensor | None:
+        return self.method.mixture(branch(own, "own"))
 
 
 def _passed_on(name: str) -> Any:

@@ -43,3 +43,8 @@ class ServedModel(nn.Module):
 
     def _shifted(self, logits: Tensor) -> Tensor:
         return logits if self.log_prior is None else logits + self.log_prior
+
+
+def with_prior(module: nn.Module, log_prior: Tensor | None) -> nn.Module:
+    """The module with this added to its logits; itself without a prior."""
+    return module if log_prior is None else ServedModel([module], log_prior=log_prior).eval()
