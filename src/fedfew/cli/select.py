@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fedfew.evaluation.fit import Fit
     from fedfew.evaluation.selection import Joined
 
+NAMED = 4  # clients that use a model
+
 
 @errors.readable
 def select(
@@ -154,11 +156,11 @@ def _show(console: Console, joined: Joined, output: Path | None, users: list[lis
         console.print(f"The model: [bold]{places.shown(output)}[/bold]")
 
 
-def _some(names: list[str], most: int = 4) -> str:
+def _some(names: list[str]) -> str:
     from fedfew.report import tables
 
-    listed = ", ".join(tables.name_cell(name) for name in names[:most])
-    return f"{listed} and {len(names) - most} more" if len(names) > most else listed or "no client"
+    listed = ", ".join(tables.name_cell(name) for name in names[:NAMED])
+    return f"{listed} and {len(names) - NAMED} more" if len(names) > NAMED else listed or "no client"
 
 
 @contextmanager

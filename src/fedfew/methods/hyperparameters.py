@@ -39,13 +39,13 @@ def hyper_parameters(method: str) -> list[Hyperparameter]:
         raise unknown("method", method, methods.METHODS)
     cls = methods.METHODS[method]
     hints, about = get_type_hints(cls), _field_docs(cls)
-    as_published = _as_published(cls)
+    as_published = cls.as_published()
     hyperparameters = [
         Hyperparameter(
             f.name,
             hints[f.name],
             None if f.default is MISSING else f.default,
-            getattr(as_published, f.name, None),
+            getattr(as_published, f.name),
             about.get(f.name, ""),
         )
         for f in fields(cls)
@@ -74,12 +74,6 @@ def wrong_setting(name: str, method: str, run_settings: Collection[str], as_flag
 
 def _written(name: str, as_flag: bool) -> str:
     return "--" + name.replace("_", "-") if as_flag else repr(name)
-
-
-def _as_published(cls: type[methods.Method]) -> methods.Method | None:
-    preset = getattr(cls, "as_published", None)
-    made: methods.Method | None = preset() if preset is not None else None
-    return made
 
 
 @cache

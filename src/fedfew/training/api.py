@@ -130,7 +130,7 @@ def _prepared(setup: Setup, state: State | None, begun: Beginning | None, folder
         server, own = returned(method, "init", begin, tuple, "the server's state and those of all clients")
         state = State(0, server, own, History(), {}, frozen=frozen)
     state = state.on(device)
-    origin = begun.about() if begun else {name: value for name, value in state.settings.items() if name == "start"}
+    origin = {"start": begun.line} if begun else {name: value for name, value in state.settings.items() if name == "start"}
     state.data = DataRecord.of(federation)
     state.priors = {} if here.train.log_prior is None else {"log_prior": here.train.log_prior}
     versions = {"fedfew": __version__, "torch": torch.__version__}

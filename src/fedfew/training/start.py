@@ -32,9 +32,6 @@ class Beginning:
     state: State | None = None
     models: Sequence[nn.Module] = ()
 
-    def about(self) -> dict[str, Any]:
-        return {"start": self.line}
-
 
 def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Beginning:
     """What ``start`` means for a run with these settings; identity: all that decides its outcome."""
@@ -51,7 +48,10 @@ def beginning(start: Start, identity: dict[str, Any], config: TrainConfig) -> Be
         return _continued(start, identity, config)
     models = _by_use(start)
     name = start.settings["method"]["name"]
-    _checked(models, f"start is a run of {name}, which")
+    if not models:
+        raise ValueError(
+            f"start is a run of {name}, which has no models to start with: give a list of modules, as start=[run.model_of(0)]"
+        )
     where = f"of {name} after round {start.round_in_use}, the most used first"
     line = f"starts with {_count(models)} {where}; it does not continue that run, since {why_not}{alone}"
     return Beginning(line, models=models)
@@ -159,12 +159,6 @@ def _fitting(module: nn.Module, like: nn.Module) -> Tree:
                 f"start: {name} of the model given {found}, but the run's model ({type(like).__name__}) needs {list(t.shape)}"
             )
     return {name: state[name].detach().clone() for name in wanted}
-
-
-def _checked(models: list[nn.Module], subject: str) -> list[nn.Module]:
-    if not models:
-        raise ValueError(f"{subject} has no models to start with: give a list of modules, as start=[run.model_of(0)]")
-    return models
 
 
 def _count(models: Sequence[nn.Module]) -> str:

@@ -68,9 +68,9 @@ class Networks:
         return torch.from_numpy(models).expand(len(self.x), -1, -1).clone()
 
 
-def networks(rng: np.random.Generator, clients: int, hidden: int, groups: int = 3, samples: int = 40) -> Networks:
+def networks(rng: np.random.Generator, clients: int, hidden: int, samples: int = 40) -> Networks:
     """Clients in groups, each group with a rule of its own for the same features."""
-    features, classes = 4, 3
+    groups, features, classes = 3, 4, 3
     rules = rng.normal(size=(groups, features, classes))
     x = rng.normal(size=(clients, samples, features))
     scores = np.einsum("inf,ifc->inc", x, rules[np.arange(clients) % groups]) + 0.3 * rng.normal(size=(clients, samples, classes))

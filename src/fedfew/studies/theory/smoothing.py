@@ -11,6 +11,7 @@ import torch
 from fedfew.scalarization import stch_set, tch_set
 from fedfew.studies.theory.check import FAILS, HOLDS, Check
 
+CASES = 3000
 ROUNDING = 1e-12  # of a difference of losses, relative to their size
 
 
@@ -49,9 +50,9 @@ def measured(losses: torch.Tensor, mu: float) -> Case:
     return Case(M, K, mu, float(losses.abs().max()), float(tch_set(losses) - stch_set(losses, mu)))
 
 
-def cases(rng: np.random.Generator, count: int = 3000) -> Iterator[Case]:
+def cases(rng: np.random.Generator) -> Iterator[Case]:
     """Random matrices over six decades of μ and of size, with ties, outliers and equal rows, M and K up to a few hundred."""
-    for number in range(count):
+    for number in range(CASES):
         M, K = (int(np.exp(rng.uniform(0, np.log(300)))) for _ in range(2))
         mu, size = 10.0 ** rng.uniform(-6, 2), 10.0 ** rng.uniform(-3, 3)
         losses = rng.exponential(size, size=(M, K))

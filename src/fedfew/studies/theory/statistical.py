@@ -46,8 +46,9 @@ def slope(x: Array, y: Array) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def rate(rng: np.random.Generator, draws: int = 24) -> Check:
+def rate(rng: np.random.Generator) -> Check:
     """Does the excess grow as √(K d / n)?"""
+    draws = 24
     world = clients(rng)
     M, d = world.population.optimum.shape
     samples = np.array([8, 16, 32, 64, 128, 256, 512])
@@ -81,11 +82,12 @@ def rate(rng: np.random.Generator, draws: int = 24) -> Check:
     )
 
 
-def two_optima(rng: np.random.Generator, draws: int = 40) -> Check:
+def two_optima(rng: np.random.Generator) -> Check:
     """The lemma's absolute values: clients at −1, 0, 1 and K = 2 have two best sets, and samples decide which is found.
 
     Gaps (⅛, ⅛, 0) or (0, ⅛, ⅛): an average of |differences| of 1/12 whenever the other set is found, for however many samples.
     """
+    draws = 40
     world = Sampled(alike(np.array([[-1.0], [0.0], [1.0]])))
     fixed = world.population.losses(np.array([[-0.5], [1.0]])).min(1)
     absolute: dict[int, float] = {}
