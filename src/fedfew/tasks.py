@@ -279,5 +279,5 @@ def outputs_in_words(settings: Mapping[str, Any]) -> str:
 
 
 def recorded_task(settings: Mapping[str, Any]) -> Task:
-    """The task of a run, from its settings; runs made before there were several are classifications."""
+    """The task of a run, from its settings; classification where they name none."""
     return TASKS[(settings.get("federation") or {}).get("task", CLASSIFICATION.name)]

@@ -169,9 +169,3 @@ def test_token_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     changed(path, lambda t, a: a.update(vocabulary=10))
     with pytest.raises(DataError, match="train has token ids outside 0 … 9"):
         load(path)
-
-
-def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    path = write_prepared(load("digits", clients=3), tmp_path / "a.fed")
-    changed(path, lambda t, a: a.pop("client_names"))
-    assert load(path).client_names == ("0", "1", "2")

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 import fedfew
 from fedfew import export
 from fedfew.data import tensorfile
-from fedfew.training.data_record import DataRecord
 from fedfew.training.label_prior import log_frequencies
 from fedfew.util.files import sha256_of
 from tests import hospitals
@@ -155,17 +154,6 @@ def test_models_without_a_finite_loss_are_refused() -> None:
             tensor.fill_(torch.nan)
     with pytest.raises(ValueError, match="none of the 3 models has a finite loss"):
         run.for_new_client(*data.test.of(0))
-
-
-def test_an_export_of_an_earlier_version_has_names_of_classes(run: fedfew.Run, tmp_path: Path) -> None:
-    place = export.write(run, tmp_path / "e")
-    card = json.loads((place / "card.json").read_text())
-    for name in ("data.json", "clients.safetensors"):
-        (place / name).unlink()
-        del card["files"][name]
-    del card["of_single_clients"]
-    (place / "card.json").write_text(json.dumps(card))
-    assert export.read(place).data == DataRecord(class_names=hospitals.CLASSES)
 
 
 def test_what_is_not_valid_is_refused(run: fedfew.Run, tmp_path: Path) -> None:

@@ -95,11 +95,6 @@ def test_without_penalty_it_is_local_training() -> None:
             assert_same(a, b)
 
 
-def test_runs_of_earlier_versions_started_from_the_clients_own_models() -> None:
-    recorded = {"lam": 0.3, "alpha": 1.0, "sigma": 0.2, "unit": "mean"}
-    assert FedAMP(**FedAMP.recorded(recorded)) == FedAMP(**recorded, start="own")  # type: ignore[arg-type]
-
-
 def test_attention_is_of_parameters_alone() -> None:
     """Running statistics differ by millions where features are large; parameters do not."""
     data = federation((7, 12, 6, 10, 16, 8))

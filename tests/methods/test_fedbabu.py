@@ -133,8 +133,3 @@ def test_diverged_fine_tuning_is_reported_once(batch_norm: str, tmp_path: Path) 
     assert diverged.tolist() == [0, 0, 0, 0, 2, 0]
     resumed = train(Diverging(finetune_epochs=1), data, rounds=3, score_every=2, resume=True, **changes)
     assert [event for event in resumed.state.events if "fine-tuning diverged" in event] == [*lines, f"round 3: {why}"]
-
-
-def test_a_state_of_an_earlier_version_is_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="fedbabu: this state is of an earlier version, which fine-tuned in every round"):
-        FedBABU().client({}, {"head": {}, "model": {}}, None)  # type: ignore[arg-type]

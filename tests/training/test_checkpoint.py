@@ -363,14 +363,12 @@ def test_no_mutation_of_a_checkpoints_head_goes_unnoticed(tmp_path):
     assert refused > 200
 
 
-def test_a_checkpoint_of_the_first_format_is_read(tmp_path):
+def test_a_checkpoint_without_its_hash_is_refused(tmp_path):
     run = fedfew.train(federation(), linear, FedAvg(), rounds=1, device="cpu")
     path = checkpoint.write(tmp_path, run.state)
     about = json.loads((path / "state.json").read_text())
     del about["own_sha256"]
-    (path / "state.json").write_text(json.dumps(about | {"format": 1}))
-    assert checkpoint.read(path).round == 1
-    (path / "state.json").write_text(json.dumps(about))  # the second format without its hash
+    (path / "state.json").write_text(json.dumps(about))
     with pytest.raises(checkpoint.CheckpointError, match="damaged"):
         checkpoint.read(path)
 

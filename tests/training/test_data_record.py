@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedfew
+from fedfew.training import checkpoint
 from fedfew.training.checkpoint import CheckpointError
 from fedfew.training.data_record import DataRecord
 from tests import hospitals
@@ -33,22 +34,12 @@ def test_without_names_clients_and_classes_are_numbers() -> None:
     assert run.class_names == ("0", "1", "2")
 
 
-def test_a_run_of_an_earlier_version_has_no_names(tmp_path: Path) -> None:
-    run = fedfew.train(federation(), "linear", rounds=1, engine="sequential")
-    path = run.save(tmp_path / "r") / "state.json"
-    about = json.loads(path.read_text())
-    del about["data"], about["own_sha256"]
-    path.write_text(json.dumps(about | {"format": 1}))
-    assert fedfew.load(tmp_path / "r").data == DataRecord()
-
-
 def test_a_preprocessing_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     run = fedfew.train(federation(), "linear", rounds=1, engine="sequential")
     path = run.save(tmp_path / "r") / "state.json"
     about = json.loads(path.read_text())
     about["data"]["preprocessing"] = {"kind": "pickle"}
-    del about["own_sha256"]
-    path.write_text(json.dumps(about | {"format": 1}))
+    path.write_text(json.dumps(about | {"own_sha256": checkpoint._own_sha256(about)}))
     with pytest.raises(CheckpointError, match="no preprocessing of kind 'pickle'"):
         fedfew.load(tmp_path / "r")
 
@@ -57,8 +48,6 @@ def test_a_client_is_found_by_name_and_by_number() -> None:
     named = DataRecord(client_names=("Basel", "7", "Bern"))
     assert [named.client_number(client, 3) for client in ("Basel", "7", "Bern", "0", 2)] == [0, 1, 2, 0, 2]
     assert DataRecord().client_number("2", 3) == 2
-    earlier = DataRecord(client_names=("1.0", "2.0", "True"))  # by columns of an .npz file, in an earlier version
-    assert earlier.client_numbers(["2", "1", "true"], 3) == [*earlier.client_numbers([2.0, 1.0], 3), 2] == [1, 0, 2]
     with pytest.raises(ValueError, match=r"client 'Genf\\x1b' took no part in the training; there are Basel, 7, Bern\."):
         named.client_number("Genf\x1b", 3)
     with pytest.raises(ValueError, match=r"client 3 took no part.*there are clients with the numbers 0 to 2\..*fedfew\.join"):

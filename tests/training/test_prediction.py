@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -277,13 +276,3 @@ def test_numbers_of_classes_with_names_are_predicted_as_names() -> None:
     parts = ([data.train.of(i) for i in range(4)], [data.test.of(i) for i in range(4)])
     run = fedfew.train(fedfew.Federation.from_arrays(*parts, class_names=["a", "b", "c"]), "linear", "fedavg", **SHORT)
     assert set(run.predict(data.test.x, 0)) <= {"a", "b", "c"}
-
-
-def test_a_run_of_an_earlier_version_predicts_names(tmp_path: Path) -> None:
-    x, y = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.array([-1, 1] * 20)
-    run = fedfew.train(fedfew.data.load((x, y), partition="iid", clients=2), "linear", "fedavg", **SHORT)
-    path = run.save(tmp_path / "r") / "state.json"
-    about = json.loads(path.read_text())
-    del about["data"]["label_type"], about["own_sha256"]
-    path.write_text(json.dumps(about | {"format": 1}))
-    assert set(fedfew.load(tmp_path / "r").predict(x, 0)) <= {"-1", "1"}

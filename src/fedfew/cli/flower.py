@@ -82,8 +82,9 @@ def parse(config: str) -> dict[str, Any]:
     import re
     import tomllib
 
-    pairs = re.findall(r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)""", config)
-    if not pairs or re.sub(r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)""", "", config).strip():
+    pair = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
+    pairs = re.findall(pair, config)
+    if not pairs or re.sub(pair, "", config).strip():
         raise ValueError(f"a node's configuration is key=value pairs separated by spaces, texts in quotes, not {config!r}")
     try:
         return {key: tomllib.loads(f"value = {value}")["value"] for key, value in pairs}

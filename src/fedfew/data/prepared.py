@@ -82,10 +82,10 @@ def _federation(tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> Fede
         class_names=tuple(about["class_names"]),
         vocabulary=about["vocabulary"],
         about=about["about"],
-        client_names=tuple(about.get("client_names", ())),  # files of earlier versions have none
+        client_names=tuple(about["client_names"]),
         preprocessing=None if fitted is None else from_document(tensorfile.from_text_tensor(fitted)),
-        task=about.get("task", "classification"),
-        label_type=about.get("label_type"),
+        task=about["task"],
+        label_type=about["label_type"],
     )
 
 

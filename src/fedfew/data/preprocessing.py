@@ -94,8 +94,8 @@ def from_document(document: dict[str, Any]) -> Preprocessing:
     kind = values.pop("kind", None)
     try:
         if kind == "text" and "tokenizer" in values:
-            tokens = Tokens(values["tokenizer"], values["padding"], values["size"], values["length"], values.get("name", ""))
-            if values.get("sha256", tokens.sha256) != tokens.sha256:  # earlier versions wrote none
+            tokens = Tokens(values["tokenizer"], values["padding"], values["size"], values["length"], values["name"])
+            if values["sha256"] != tokens.sha256:
                 raise DataError(
                     f"the tokenizer {tokens.name} written here is not the one that the models were trained with: "
                     "its sha256 differs"

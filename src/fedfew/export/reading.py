@@ -70,8 +70,7 @@ class Export(Predictor):
 
     @property
     def mixes(self) -> bool:
-        as_trained = self.card["training"].get("serve") == "mixture"  # of an export of an earlier version, as far as is known
-        return not self._of_single_clients and bool(self.card.get("mixes", as_trained))
+        return not self._of_single_clients and bool(self.card["mixes"])
 
     @property
     def _of_single_clients(self) -> bool:
@@ -124,16 +123,14 @@ def read(folder: str | Path, model: ModelFactory | None = None, loss: LossFuncti
     else:
         modules = [model_file.load_model(place / row["file"], model) for row in card["models"]]
     data, served = _read_data(place, card)
-    criterion = own_criterion(loss, card["training"].get("loss", "auto"), card["model"].get("task", "classification"))
+    criterion = own_criterion(loss, card["training"].get("loss", "auto"), card["model"]["task"])
     return Export(card, sha256_of(place / CARD), modules, data, served, criterion)
 
 
 def _read_data(place: Path, card: Mapping[str, Any]) -> tuple[DataRecord, dict[str, Tensor]]:
-    """Names and preprocessing, and what each client uses; of an export of an earlier version, names of classes alone."""
-    data = DataRecord(class_names=tuple(card["model"].get("class_names", ())))
+    """Names and preprocessing, and what each client uses."""
     try:
-        if DATA in card["files"]:
-            data = DataRecord.from_document(json.loads((place / DATA).read_text(encoding="utf-8")))
+        data = DataRecord.from_document(json.loads((place / DATA).read_text(encoding="utf-8")))
         served = tensorfile.read(place / CLIENTS)[0] if CLIENTS in card["files"] else {}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ExportError(f"the export in {place} holds no valid data about its clients: {error}") from error

@@ -94,7 +94,7 @@ class Registry:
         pixels, name = message.text("pixels"), _printable(message.text("name"))
         if pixels not in ("symmetric", "unit"):
             raise RefusedError("pixels is neither symmetric nor unit")
-        task = message.text("task") if "task" in message.values else "classification"  # sites of earlier versions do not send it
+        task = message.text("task")
         if task not in TASKS:
             raise RefusedError("its task is not known")
         tokenizer = message.text("tokenizer") if "tokenizer" in message.values else ""
@@ -112,7 +112,7 @@ class Registry:
             task=task,
             tokenizer=tokenizer,
             padding=message.integer("padding", 0, 2**31) if "padding" in message.values else None,
-            version=_printable(message.text("version")) if "version" in message.values else "of unknown version",
+            version=_printable(message.text("version")),
         )
 
 

@@ -54,7 +54,6 @@ class ServerState:
         self.folder = Path(config.folder)
         self.events: list[str] = [] if found is None else found.events  # what happened when it was read
         self.state, data = _new(config, members) if found is None else (found.state, found.state.settings["federation"])
-        data = {"task": CLASSIFICATION.name, "tokenizer": None, "padding": None} | data  # runs of earlier versions lack them
         task_settings.check(config, chosen(config.loss, data["task"]), config.make_method())
         factory = config.part.of(make_factory(data))
         batch_norm_policy.check_model(config.batch_norm, factory(), config.make_method())

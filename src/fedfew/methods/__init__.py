@@ -110,7 +110,7 @@ def register(cls: type[Method]) -> type[Method]:
 
 
 def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a method as a run recorded them, also by an earlier version, completed."""
+    """The settings of a method as a run recorded them, completed with defaults of those that it does not hold."""
     cls = METHODS.get(settings.get("name", ""))
     return dict(settings) if cls is None else cls.recorded(settings)
 

@@ -112,14 +112,11 @@ class Method(ABC):
     """Branches of the server's state that are no models (control variates, assignments): the server's optimiser leaves them to
     the method."""
 
-    earlier: ClassVar[Mapping[str, Any]] = {}
-    """Hyperparameters that earlier versions did not have, with the value that has their effect, where it is not the default."""
-
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Recorded settings, completed with the hyperparameters that the version which recorded them did not have."""
         defaults = {f.name: _plain(f.default) for f in fields(cls) if f.default is not MISSING}
-        return defaults | dict(cls.earlier) | dict(settings)
+        return defaults | dict(settings)
 
     @classmethod
     def as_published(cls, **changes: Any) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -49,7 +48,6 @@ class FedAMP(Method):
     when: ClassVar[str] = "groups of unknown number, clients with enough data for own models; the server keeps one per client"
     served: ClassVar[str] = "the client's own model"
     adapted: ClassVar[str] = "the client's own model (it is kept from round to round, so the two scores are the same)"
-    earlier: ClassVar[Mapping[str, Any]] = {"start": "own"}
 
     @classmethod
     def as_published(cls, **changes: Any) -> Self:

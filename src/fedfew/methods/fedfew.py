@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -73,7 +72,6 @@ class FedFew(Method):
     head: LayerName | None = None
     """With share="body": the submodule that is the head, by name. None: the model's last linear layer."""
 
-    earlier: ClassVar[Mapping[str, Any]] = {"scale_free": False, "most_share": 1.0}
     name: ClassVar[str] = "fedfew"
     family: ClassVar[Family] = "few models"
     summary: ClassVar[str] = "K models for M clients; clients that no model fits weigh most"

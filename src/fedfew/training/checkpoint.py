@@ -29,7 +29,7 @@ from fedfew.training.data_record import DataRecord
 from fedfew.training.history import History
 from fedfew.util.files import folder_written_atomically, remove_unfinished, write_atomically
 
-FORMATS = (1, 2)  # that can be read; 1 has no hash of state.json
+FORMAT = 2
 TREES = ("server", "own", "frozen", "moments", "average", "priors", "best")  # of a state
 KEPT = 2  # the newest, and one to fall back on
 
@@ -98,7 +98,7 @@ def write(folder: Path, state: State) -> Path:
             tensors[name] = value.contiguous()
     data = save_tensors(tensors)
     about: dict[str, Any] = {
-        "format": FORMATS[-1],
+        "format": FORMAT,
         "round": state.round,
         "settings": state.settings,
         "events": state.events,
@@ -165,13 +165,13 @@ def read(path: Path) -> State:
             settings=about["settings"],
             events=about["events"],
             left_out=about["left_out"],
-            median_loss=about.get("median_loss"),
-            confirmed=about.get("confirmed", 1.0),
-            unused=tuple(about.get("unused", ())),
+            median_loss=about["median_loss"],
+            confirmed=about["confirmed"],
+            unused=tuple(about["unused"]),
             choice=tensors.get("choice"),
             mixture=tensors.get("mixture"),
-            sites=about.get("sites", {}),
-            data=DataRecord.from_document(about.get("data", {})),
+            sites=about["sites"],
+            data=DataRecord.from_document(about["data"]),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):
@@ -194,9 +194,9 @@ def newest_settings(folder: Path) -> dict[str, Any]:
 
 def check_head(about: dict[str, Any], name: str) -> None:
     """Refuse the contents of a ``state.json`` that this version cannot read or that are not as they were written."""
-    if about["format"] not in FORMATS:
-        raise CheckpointError(f"{name} has format {about['format']}, this version reads {FORMATS[0]} to {FORMATS[-1]}")
-    if (about["format"] > 1 or "own_sha256" in about) and about["own_sha256"] != _own_sha256(about):
+    if about["format"] != FORMAT:
+        raise CheckpointError(f"{name} has format {about['format']}, this version reads {FORMAT}")
+    if about["own_sha256"] != _own_sha256(about):
         raise CheckpointError(f"{name} is damaged (state.json is not as it was written)")
 
 

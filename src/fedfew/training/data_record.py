@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data import preprocessing as fitted
-from fedfew.data.decoded import MISSING
 from fedfew.data.readers.table_columns import column_texts
 from fedfew.federation import Federation, Preprocessing
 from fedfew.targets import LabelType
@@ -36,7 +35,7 @@ class DataRecord:
     def of(cls, federation: Federation) -> DataRecord:
         about = federation.about
         columns: Mapping[str, Any] = about.get("columns") or {}
-        column = about["client_column"] if "client_column" in about else _by(str(about.get("partition", "")))
+        column = about.get("client_column")
         return cls(
             client_names=_unless_numbers(federation.client_names) if column is None else federation.client_names,
             class_names=_unless_numbers(federation.class_names),
@@ -122,9 +121,7 @@ class DataRecord:
         texts, positions = column_texts(column), not any(map(_is_number, self.client_names))
         numbers = {}
         for text, plain in dict(zip(texts, map(str, column), strict=True)).items():
-            earlier = ("nan",) if text == MISSING else (f"{text}.0", text.capitalize())  # an array's column once by str()
-            spelled = (text, plain, *earlier)
-            name = next((one for one in spelled if one in self.client_names), text)
+            name = next((one for one in (text, plain) if one in self.client_names), text)
             if name not in self.client_names and not positions:
                 raise UnknownClientError(self._unknown(f"'{printable(name)}'", clients))
             numbers[text] = self.client_number(name, clients)
@@ -146,11 +143,6 @@ class DataRecord:
 
 class UnknownClientError(ValueError):
     """No client of that name or number took part."""
-
-
-def _by(partition: str) -> str | None:
-    """The column of clients, in data prepared by an earlier version."""
-    return partition.partition("+")[0].removeprefix("by:") if partition.startswith("by:") else None
 
 
 def _is_number(name: str) -> bool:

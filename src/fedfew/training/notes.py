@@ -32,9 +32,12 @@ def without_effect(config: TrainConfig, method: Method, state: State, module: nn
         found = [f"{name} is {_shown(getattr(config, name))}, but {why}: it has no effect" for name, why in idle.items()]
     if config.serve == "mixture" and learned:
         found = [f"serve is mixture, but {method.name} learns the weights of its mixture: temperature has no effect", *found]
-    clients = state.settings["federation"]["clients"]
+    clients, layers = state.settings["federation"]["clients"], len(layer_weights(replica_state(module)))
     found = [*config.without_effect(), *_mean_without_effect(config, method), *found]
-    found += [*of_method(config, method, clients, module), *privacy.notes(config, clients, simulated=not state.sites)]
+    found += [
+        *method.without_effect(clients, layers, config.optimizer),
+        *privacy.notes(config, clients, simulated=not state.sites),
+    ]
     if config.smoothing_spread and unseen.share(config, method) == 0:
         spread = config.smoothing_spread
         found.append(f"smoothing_spread is {spread:g}, but no losses are checked (check_share): it has no effect")
@@ -76,11 +79,6 @@ def _serves_the_server(method: Method, state: State) -> bool:
 
 def _shown(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:g}"
-
-
-def of_method(config: TrainConfig, method: Method, clients: int, module: nn.Module) -> list[str]:
-    """One line per hyperparameter of the method that has no effect."""
-    return method.without_effect(clients, len(layer_weights(replica_state(module))), config.optimizer)
 
 
 def _mean_without_effect(config: TrainConfig, method: Method) -> list[str]:

@@ -38,7 +38,7 @@ class SampleFormat:
             about["classes"],
             about.get("pixels", "symmetric"),
             about.get("dtype"),
-            about.get("task", "classification"),
+            about["task"],
         )
 
     def checked(self, x: Any, where: str = "x") -> NDArray[Any]:

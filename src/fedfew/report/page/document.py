@@ -145,7 +145,7 @@ def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
         why["labels"] = (
             "The run was made by sites that keep their labels to themselves."
             if record.sites
-            else "The run's folder holds no label counts: it was saved from Python, or made by an older version of fedfew."
+            else "The run's folder holds no label counts: it was saved from Python."
         )
     if files.confusion is None:
         why["classes"] = (
