@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += [page for folder in ("docs", "results", "benchmarks") for page in sorted((ROOT / folder).rglob("*.md"))]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 STEPS = ("data", "Federation", "dispatch", "client", "weights", "aggregate", "serve", "history", "report")
 
@@ -17,6 +18,23 @@ def test_links_lead_somewhere() -> None:
     links = [(p, target) for p in PAGES for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", p.read_text(encoding="utf-8"))]
     missing = [(page.name, target) for page, target in links if not (page.parent / target).exists()]
     assert len(links) > 100
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_anchors_are_headings() -> None:
+    links = [
+        (p, *link) for p in PAGES for link in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", p.read_text(encoding="utf-8"))
+    ]
+    missing = [
+        (page.name, file, anchor) for page, file, anchor in links if anchor not in anchors((page.parent / file) if file else page)
+    ]
+    assert len(links) > 40
     assert missing == []
 
 
