@@ -74,20 +74,17 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
     """
     plain = Sequential(module, training, seed)
     one_client = _least_of_two(plain, samples, models=1)
-    on_cpu, arithmetic = not _on_gpu(samples), one_client > LONG
+    arithmetic = one_client > LONG
     models = 1 if models * one_client > LONG else models
     if models > 1:
         one_client = _least_of_two(plain, samples, models)
-    few = min(len(samples.count), max(2, int(TRIAL_SECONDS / one_client)))
-    tried: dict[str, Engine] = {}
-    names = [] if on_cpu and arithmetic else ["stacked"]
-    of_no_use = torch.get_num_threads() == 1 and samples.x.ndim != 4  # [N, channels, height, width]
-    if on_cpu and not (arithmetic and of_no_use):  # the number of cores does not matter to a GPU
-        names.append("threaded")
+    names = _worth_trying(samples, arithmetic)
     if not names:
         return "sequential", f"two steps of a client take {_time(one_client)}, and on one core other engines cannot shorten them"
+    few = min(len(samples.count), max(2, int(TRIAL_SECONDS / one_client)))
     seconds = {"sequential": few * one_client} if one_client > TRIAL_SECONDS else {}
     refused = "" if "stacked" in names else "; a stack, which cannot shorten steps this long, was not tried"
+    tried: dict[str, Engine] = {}
     for name in names:
         try:
             engine = ENGINES[name](module, training, seed)
@@ -103,18 +100,32 @@ def _trial(module: nn.Module, training: LocalTraining, seed: int, samples: Sampl
             tried[name] = engine
     if "sequential" not in seconds:
         tried["sequential"] = plain
-    spent = 0.0
-    for turn in range(TURNS):
-        if turn and spent > len(tried) * TRIAL_SECONDS:
-            break
-        for name, engine in tried.items():
-            took = _seconds(engine, samples, models, few)
-            seconds[name], spent = min(took, seconds.get(name, math.inf)), spent + took
+    seconds |= _in_turns(tried, samples, models, few)
     least = min(seconds.values())
     name = next(name for name in PREFERRED if seconds.get(name, math.inf) <= ALIKE * least)
     times = ", ".join(f"{other} {_time(s)}" for other, s in sorted(seconds.items(), key=lambda item: item[1]))
     found = "the fastest" if seconds[name] == least else f"within {ALIKE - 1:.0%} of the fastest"
     return name, f"{found} in a trial with {few} clients ({times}){refused}"
+
+
+def _worth_trying(samples: Samples, arithmetic: bool) -> list[str]:
+    """The engines besides the sequential one; arithmetic: steps are long."""
+    if _on_gpu(samples) or not arithmetic:  # on a GPU the number of cores does not matter
+        return ["stacked", "threaded"]
+    images = samples.x.ndim == 4  # [N, channels, height, width]
+    return ["threaded"] if images or torch.get_num_threads() > 1 else []
+
+
+def _in_turns(tried: dict[str, Engine], samples: Samples, models: int, clients: int) -> dict[str, float]:
+    """The least seconds of each engine."""
+    seconds, spent = dict.fromkeys(tried, math.inf), 0.0
+    for turn in range(TURNS):
+        if turn and spent > len(tried) * TRIAL_SECONDS:
+            break
+        for name, engine in tried.items():
+            took = _seconds(engine, samples, models, clients)
+            seconds[name], spent = min(took, seconds[name]), spent + took
+    return seconds
 
 
 def _sure_stack(module: nn.Module, training: LocalTraining, seed: int, samples: Samples, models: int) -> Stacked | None:
