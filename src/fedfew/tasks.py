@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedfew.config import loss_name
+from fedfew.config import LOSS_TASKS, loss_name
+from fedfew.config import TaskName as TaskName
 
-TaskName = Literal["classification", "regression", "multi-label", "language-modelling"]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs [N, d] or [N, T, V], targets) → one value per sample, [N] or [N, …] (whose mean is taken)."""
 FEW = 64  # classes
@@ -159,13 +159,13 @@ def _of_numbers(loss: Callable[..., Tensor]) -> LossFunction:
     return lambda outputs, y: loss(outputs, y.to(outputs.dtype), reduction="none")
 
 
-LOSSES: dict[str, tuple[TaskName, LossFunction]] = {
-    "cross-entropy": ("classification", _cross_entropy),
-    "mse": ("regression", _of_numbers(F.mse_loss)),
-    "mae": ("regression", _of_numbers(F.l1_loss)),
-    "huber": ("regression", _of_numbers(F.huber_loss)),
-    "bce": ("multi-label", _of_numbers(F.binary_cross_entropy_with_logits)),
-    "next-token": ("language-modelling", _next_token),
+LOSSES: dict[str, LossFunction] = {
+    "cross-entropy": _cross_entropy,
+    "mse": _of_numbers(F.mse_loss),
+    "mae": _of_numbers(F.l1_loss),
+    "huber": _of_numbers(F.huber_loss),
+    "bce": _of_numbers(F.binary_cross_entropy_with_logits),
+    "next-token": _next_token,
 }
 
 
@@ -225,8 +225,7 @@ def criterion(loss: str | Criterion) -> Criterion:
     if isinstance(loss, Criterion):
         return loss
     name = CLASSIFICATION.loss if loss == "auto" else loss
-    task, function = LOSSES[name]
-    return Criterion(TASKS[task], name, function)
+    return Criterion(TASKS[LOSS_TASKS[name]], name, LOSSES[name])
 
 
 def chosen(loss: str | LossFunction | Criterion, task: str) -> Criterion:
@@ -243,11 +242,11 @@ def chosen(loss: str | LossFunction | Criterion, task: str) -> Criterion:
             "that was saved, where it is read: fedfew.load(folder, loss=…), fedfew.export.read(folder, loss=…)), or "
             f"--loss {loss} on the command line"
         )
-    if LOSSES[loss][0] != task:
-        fitting = " or ".join(repr(name) for name, (of, _) in LOSSES.items() if of == task)
+    if LOSS_TASKS[loss] != task:
+        fitting = " or ".join(repr(name) for name, of in LOSS_TASKS.items() if of == task)
         raise ValueError(
-            f"loss is {loss!r}, which is for {LOSSES[loss][0]}, but the task of these targets is {task}: use loss={fitting}, "
-            f"or make the federation with task={LOSSES[loss][0]!r}"
+            f"loss is {loss!r}, which is for {LOSS_TASKS[loss]}, but the task of these targets is {task}: use loss={fitting}, "
+            f"or make the federation with task={LOSS_TASKS[loss]!r}"
         )
     return criterion(loss)
 
@@ -263,7 +262,7 @@ def own_criterion(loss: LossFunction | None, recorded: str, task: str) -> Criter
 
 def task_of_loss(loss: Any) -> TaskName | None:
     """The task that a loss is for; None where it does not tell."""
-    return LOSSES[loss][0] if isinstance(loss, str) and loss in LOSSES else None
+    return LOSS_TASKS.get(loss) if isinstance(loss, str) else None
 
 
 def outputs_in_words(settings: Mapping[str, Any]) -> str:

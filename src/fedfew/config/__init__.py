@@ -6,7 +6,7 @@ Imports nothing but :mod:`fedfew.util`, so that ``fedfew --help`` need not wait 
 
 from fedfew.config.federated import BatchNorm, Freeze
 from fedfew.config.group import COMPUTE, DATA, TRAINING
-from fedfew.config.local_training import Augment, LabelPrior, LocalTraining, Precision, loss_name
+from fedfew.config.local_training import LOSS_TASKS, Augment, LabelPrior, LocalTraining, Precision, TaskName, loss_name
 from fedfew.config.recipes import STRONG, Recipe, recipe_settings
 from fedfew.config.texts import Texts
 from fedfew.config.train_config import TrainConfig, defaults
@@ -14,6 +14,7 @@ from fedfew.config.train_config import TrainConfig, defaults
 __all__ = [
     "COMPUTE",
     "DATA",
+    "LOSS_TASKS",
     "STRONG",
     "TRAINING",
     "Augment",
@@ -23,6 +24,7 @@ __all__ = [
     "LocalTraining",
     "Precision",
     "Recipe",
+    "TaskName",
     "Texts",
     "TrainConfig",
     "defaults",

@@ -17,10 +17,18 @@ Schedule = Literal["constant", "cosine", "step"]
 LabelPrior = Literal["none", "client"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
-LOSS_NAMES = ("cross-entropy", "mse", "mae", "huber", "bce", "next-token")
+TaskName = Literal["classification", "regression", "multi-label", "language-modelling"]
+LOSS_TASKS: dict[str, TaskName] = {  # losses that are known by name, and the task that each is for
+    "cross-entropy": "classification",
+    "mse": "regression",
+    "mae": "regression",
+    "huber": "regression",
+    "bce": "multi-label",
+    "next-token": "language-modelling",
+}
 LOSS = (
-    lambda value: value == "auto" or value in LOSS_NAMES or not isinstance(value, str) or ":" in value,
-    f"auto, {', '.join(LOSS_NAMES)}, module:function, or in Python a function loss(outputs, targets)",
+    lambda value: value == "auto" or value in LOSS_TASKS or not isinstance(value, str) or ":" in value,
+    f"auto, {', '.join(LOSS_TASKS)}, module:function, or in Python a function loss(outputs, targets)",
 )
 
 

@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
-from fedfew.config import DATA, Recipe, Texts, TrainConfig
+from fedfew.config import DATA, LOSS_TASKS, Recipe, TaskName, Texts, TrainConfig
 from fedfew.config.group import data_setting, train_setting
 from fedfew.util.validated import AT_LEAST_ONE_OR_NONE, BELOW_ONE, setting
 
 TASK = "What to train"
 Scale = Literal["client", "global", "none"]
 VocabularyFrom = Literal["train", "all"]
-DataTask = Literal["auto", "classification", "regression", "multi-label", "language-modelling"]
-LOSS_TASKS = {
-    "cross-entropy": "classification",
-    "mse": "regression",
-    "mae": "regression",
-    "huber": "regression",
-    "bce": "multi-label",
-    "next-token": "language-modelling",
-}
+DataTask = Literal["auto", TaskName]
 
 
 @dataclass(frozen=True)
