@@ -189,7 +189,9 @@ def test_what_is_left_out_of_the_data_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_empty_file_changes_nothing() -> None:
-    call("run", *SMALL, "--models", "2", "--config", write("c.yaml", ""))
+    call("run", *SMALL, "--models", "2", "--folder", "without")
+    call("run", *SMALL, "--models", "2", "--folder", "with", "--config", write("c.yaml", ""))
+    assert Path("with/config.yaml").read_text() == Path("without/config.yaml").read_text()
 
 
 # -- resuming ---------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -79,10 +78,6 @@ def command(file: Path, root: Path, *flags: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "fedfew", "study", "run", str(file), "--folder", str(root), *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "150"}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def as_json(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def made(found: Study, root: Path, **options: Any) -> list[Any]:
