@@ -38,7 +38,7 @@ class SampleFormat:
             about["classes"],
             about.get("pixels", "symmetric"),
             about.get("dtype"),
-            about["task"],
+            about.get("task", CLASSIFICATION.name),
         )
 
     def checked(self, x: Any, where: str = "x") -> NDArray[Any]:
