@@ -44,6 +44,15 @@ def test_the_command_line_loads_nothing_slow_for_help() -> None:
     assert in_a_fresh_process(f"import sys, fedfew.cli; print([m for m in {slow} if m in sys.modules])") == "[]\n"
 
 
+@pytest.mark.slow
+def test_a_run_on_digits_loads_no_library_that_it_can_do_without() -> None:
+    """Each takes about as long to load as all rounds of a short run."""
+    code = "import sys; sys.argv = 'fedfew run --rounds 1 --engine sequential'.split()\nfrom fedfew import cli\n"
+    code += "try: cli.main()\nexcept SystemExit as end: assert not end.code\n"
+    libraries = ("sklearn", "scipy", "pandas", "matplotlib", "pyarrow", "torch._dynamo")
+    assert in_a_fresh_process(code + f"print([m for m in {libraries} if m in sys.modules])").endswith("[]\n")
+
+
 def test_help_lists_commands_as_they_are_without_loading_them() -> None:
     """What the list says of a command is the first sentence of its own help."""
     listed = CliRunner().invoke(get_command(cli.program(only="")), ["--help"], prog_name="fedfew")

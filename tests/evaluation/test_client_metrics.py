@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score, roc_auc_score
 
 from fedfew.evaluation import client_metrics as metrics
 
@@ -38,3 +41,22 @@ def test_scores_of_several_labels() -> None:
     nothing = metrics.multi_label_scores([[-1.0], [-1.0]], [[0], [0]])
     assert (nothing["micro_f1"], nothing["macro_f1"], nothing["subset_accuracy"]) == (1, 1, 1)
     assert np.isnan(nothing["auc"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=12))
+def test_f1_and_auc_are_those_of_scikit_learn(samples: list[tuple[int, int, int]]) -> None:
+    """Small whole numbers as logits, so that many samples are ranked alike."""
+    y = np.array([label for label, *_ in samples])
+    logits = np.array([(a, b, a * b, 0.5) for _, a, b in samples], dtype=np.float64)
+    scores = metrics.client_scores(logits, y, 4)
+    assert scores.macro_f1 == pytest.approx(f1_score(y, logits.argmax(1), average="macro", zero_division=0.0), abs=1e-12)
+    present = np.unique(y)
+    if len(present) == 1:
+        assert np.isnan(scores.auc)
+    else:
+        each = [roc_auc_score(y == c, metrics._log_odds(logits)[:, c]) for c in present]
+        assert scores.auc == pytest.approx(np.mean(each), abs=1e-12)
+    several = metrics.multi_label_scores(logits[:, :2] - 0.1, np.stack([y > 1, y % 2], 1))
+    mixed = [label for label, there in enumerate((y > 1, y % 2 == 1)) if 0 < there.sum() < len(y)]
+    expected = [roc_auc_score((y > 1, y % 2 == 1)[label], logits[:, label]) for label in mixed]
+    assert several["auc"] == pytest.approx(np.mean(expected) if mixed else NAN, abs=1e-12, nan_ok=True)

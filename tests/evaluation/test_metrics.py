@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -321,10 +319,3 @@ def test_last_and_best_rounds_by_their_numbers():
 def test_an_empty_history_is_refused(function):
     with pytest.raises(ValueError, match="the history is empty"):
         function(History())
-
-
-@pytest.mark.slow
-def test_scikit_learn_is_loaded_only_when_used():
-    modules = "sys, fedfew.evaluation.metrics, fedfew.evaluation.costs"
-    code = f"import {modules}; sys.exit('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -64,18 +64,26 @@ def _cross_entropy(logits: Array, y: NDArray[np.int64]) -> np.float64:
 
 
 def _macro_f1(y: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(y, predicted, average="macro", zero_division=0.0))
+    there, guessed, hits = (np.bincount(of) for of in (y, predicted, y[y == predicted]))
+    counts = np.zeros((3, max(len(there), len(guessed))))
+    for row, of in zip(counts, (there, guessed, hits), strict=True):
+        row[: len(of)] = of
+    return float(np.nanmean(_ratio(2 * counts[2], counts[0] + counts[1])))
 
 
 def _one_vs_rest_auc(y: NDArray[np.int64], rank_by: Array) -> float:
-    from sklearn.metrics import roc_auc_score
-
     present = np.unique(y)
     if len(present) < 2:
         return float("nan")
-    return float(np.mean([roc_auc_score(y == c, rank_by[:, c]) for c in present]))
+    return float(np.mean([_auc(y == c, rank_by[:, c]) for c in present]))
+
+
+def _auc(positive: NDArray[np.bool_], scores: Array) -> float:
+    """The share of pairs of a positive and a negative sample in which the positive one has the higher score; equal ones count
+    half."""
+    above, below = scores[positive], np.sort(scores[~positive])
+    lower, lower_or_equal = (np.searchsorted(below, above, side) for side in ("left", "right"))
+    return float((lower + lower_or_equal).mean() / (2 * len(below)))
 
 
 def _log_odds(logits: Array) -> Array:
@@ -136,14 +144,12 @@ def multi_label_scores(outputs: ArrayLike, targets: ArrayLike) -> dict[str, floa
     there or predicted. auc: mean over the labels that some samples have and some do not; NaN if there is none. subset_accuracy:
     share of samples with all labels right.
     """
-    from sklearn.metrics import roc_auc_score
-
     scores, y = _same_shape(outputs, targets)
     predicted, there = scores > 0, y > 0.5
     hits, either = (predicted & there).sum(0), predicted.sum(0) + there.sum(0)
     of_labels = _ratio(2 * hits, either)
     mixed = [label for label in range(y.shape[1]) if 0 < there[:, label].sum() < len(y)]
-    aucs = [roc_auc_score(there[:, label], scores[:, label]) for label in mixed]
+    aucs = [_auc(there[:, label], scores[:, label]) for label in mixed]
     return {
         "micro_f1": float(2 * hits.sum() / either.sum()) if either.sum() else 1.0,
         "macro_f1": float(np.nanmean(of_labels)) if either.sum() else 1.0,
