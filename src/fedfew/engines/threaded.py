@@ -79,8 +79,13 @@ def _of_plain_gradient(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return normalised
 
 
-NORMS = {norm: _of_plain_input(norm) for norm in (F.group_norm, torch.group_norm, torch.native_group_norm)}
-NORMS |= {norm: _of_plain_gradient(norm) for norm in (F.instance_norm, torch.instance_norm)}
+NORMS: dict[Any, Callable[..., Any]] = {
+    F.group_norm: _of_plain_input(F.group_norm),
+    torch.group_norm: _of_plain_input(torch.group_norm),
+    torch.native_group_norm: _of_plain_input(torch.native_group_norm),
+    F.instance_norm: _of_plain_gradient(F.instance_norm),
+    torch.instance_norm: _of_plain_gradient(torch.instance_norm),
+}
 
 
 class _PlainNorms(TorchFunctionMode):
