@@ -6,11 +6,13 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import fedfew
-from fedfew.cli.advise_k import _held_out, parse
+from fedfew.cli.advise_k import _finite, _held_out, parse
+from fedfew.evaluation.choosing_k import Observed
 from fedfew.training.settings import Settings
 from tests import helpers
 
@@ -94,3 +96,12 @@ def test_mistakes_are_answered_before_anything_is_trained(words: list[str], said
     result = call(*SMALL, *words, code=2)
     assert said in " ".join(result.stderr.split())
     assert not Path("runs").exists()
+
+
+def test_runs_with_infinite_losses_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Differences of infinite losses are no numbers, so that no number of models was near the best: IndexError."""
+    diverged, fine = (Observed(2, seed, np.array([0.5, loss]), *[np.zeros(2)] * 2, 1) for seed, loss in ((0, np.inf), (1, 0.25)))
+    assert _finite([diverged, fine], Console()) == (fine,)
+    assert "note: K = 2, seed 0 is left out: its losses are infinite, training diverged" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="the losses of all runs are infinite: training diverged"):
+        _finite([diverged], Console())

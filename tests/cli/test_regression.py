@@ -163,3 +163,53 @@ def test_several_label_columns_from_a_table(place: Path) -> None:
     assert "y has 1 targets or labels per sample, but the models have 2 outputs" in answer
     answer = refused("select", str(place / "scans"), "--data", str(place / "stay.csv"), "-o", str(place / "one.safetensors"))
     assert "the columns 'pneumonia', 'oedema' are needed" in answer
+
+
+@pytest.fixture
+def words(place: Path) -> tuple[str, ...]:
+    """Settings with which FedProx diverges where its μ is large: from step to step by a factor of lr·μ."""
+    data = ("--dataset", str(place / "stay.csv"), "--client", "hospital", "--label", "days")
+    return (*data, "--rounds", "2", "--lr", "0.01", "--batch-size", "23", "--device", "cpu")
+
+
+def test_a_run_with_infinite_scores_is_shown_and_exported(words: tuple[str, ...], tmp_path: Path) -> None:
+    """R² is −∞ where squares of the outputs overflow; each of these commands ended with an error about values."""
+    folder = str(tmp_path / "run")
+    made = call("run", *words, "--method", "fedprox", "--mu", "1e7", "--folder", folder)
+    line = "round 2: training diverges, infinite scores of clients 0, 1, 2. Lower lr, or standardise the targets"
+    assert line in made.stdout
+    shown = call("show", folder, "--png", str(tmp_path / "curves.png")).stdout
+    assert line in shown
+    assert "−∞ (A)" in shown
+    document = json.loads(call("show", folder, "--json").stdout)
+    assert document["scores"]["served"]["mean"] is None
+    assert document["curve"]["served"][0] < 0
+    call("report", folder)
+    assert line in (tmp_path / "run" / "report.html").read_text()
+    call("export", folder, "-o", str(tmp_path / "models"))
+    card = json.loads((tmp_path / "models" / "card.json").read_text(), parse_constant=pytest.fail)
+    assert card["scores"]["served"]["mean"] is None
+    readme = (tmp_path / "models" / "README.md").read_text()
+    assert "| served | – ± – | – | – | 3 |" in readme
+    assert "–: not a finite number, as where training diverges." in readme
+
+
+def test_a_method_that_diverges_costs_no_other_its_row(words: tuple[str, ...], tmp_path: Path) -> None:
+    ends, infinite = "fedprox:mu=1e9", "fedprox:mu=1e7"
+    methods = ("--methods", f"{ends},fedavg,{infinite}", "--folder", str(tmp_path / "all"))
+    result = call("compare", *words, *methods, code=1)
+    assert f"note: {ends}, seed 0 is left out: training diverged in round 2" in result.stdout
+    rows = [line.split() for line in result.stdout.partition("worst client")[2].partition("costs of")[0].splitlines()]
+    (mean,) = (row[2] for row in rows if row[:2] == ["fedavg", "served"])
+    assert float(mean) > -1e3
+    (mean,) = (row[2] for row in rows if row[:2] == [infinite, "served"])
+    assert mean == "−∞"
+    assert "−∞: training diverged there; lower lr" in " ".join(result.stdout.split())
+    document = json.loads(call("compare", "--resume", "--folder", str(tmp_path / "all"), "--json", code=1).stdout)
+    assert list(document["methods"]) == ["fedavg", infinite]
+    assert list(document["diverged"]) == [f"{ends}, seed 0"]
+
+
+def test_a_comparison_of_which_nothing_is_left_is_an_error(words: tuple[str, ...], tmp_path: Path) -> None:
+    answer = call("compare", *words, "--methods", "fedprox:mu=1e9", "--folder", str(tmp_path / "none"), code=2)
+    assert "Error: training diverged in round 2" in " ".join(answer.stderr.split())

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import fedfew
@@ -203,9 +204,39 @@ class Around(nn.Module):
         return self.head(self.out(x + self.between(x)).flatten(1))
 
 
-@pytest.mark.parametrize(
-    "layers", [(nn.GroupNorm(3, 3), nn.Identity()), (nn.Identity(), nn.InstanceNorm2d(4))], ids=["groups", "instances"]
-)
+class Called(nn.Module):
+    """A normalisation that a model calls as a function."""
+
+    def __init__(self, norm, channels: int) -> None:
+        super().__init__()
+        self.norm, self.weight, self.bias = norm, nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x):
+        return self.norm(x, self.weight, self.bias)
+
+
+def grouped(x, weight, bias):
+    return F.group_norm(x, 3, weight, bias)
+
+
+def grouped_by_torch(x, weight, bias):
+    return torch.group_norm(x, 3, weight=weight, bias=bias)
+
+
+def alone(x, weight, bias):
+    return F.instance_norm(x, weight=weight, bias=bias)
+
+
+NORMS = {
+    "groups": (nn.GroupNorm(3, 3), nn.Identity()),
+    "instances": (nn.Identity(), nn.InstanceNorm2d(4)),
+    "groups, a function": (Called(grouped, 3), nn.Identity()),
+    "groups, torch's function": (Called(grouped_by_torch, 3), nn.Identity()),
+    "instances, a function": (nn.Identity(), Called(alone, 4)),
+}
+
+
+@pytest.mark.parametrize("layers", NORMS.values(), ids=NORMS)
 def test_images_are_normalised_each_by_itself_as_in_a_plain_layout(layers):
     """Channels last, PyTorch's gradients end the process (groups, in a first layer) or are false (instances, of one image)."""
 

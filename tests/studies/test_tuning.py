@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fedfew
-from fedfew.studies import store, tuning
+from fedfew.studies import run_result, store, tuning
 from fedfew.studies.folder import RunFolder, write_plan
 from fedfew.studies.options import Options
 from fedfew.studies.plan import cells
@@ -177,3 +178,14 @@ def test_a_candidate_differs_in_its_values_alone():
     found = tuning.candidate(settings, {"lr": 0.5, "mu": 0.2})
     assert (found.lr, found.method_settings) == (0.5, {"models": 2, "mu": 0.2})
     assert tuning.candidate(found, {"lr": 0.3, "mu": 0.1}) == settings
+
+
+def test_a_candidate_with_infinite_scores_is_one_that_diverged():
+    """R² and losses that are infinite cannot be stored as JSON: the tuned run ended with an error about that."""
+    samples = [(np.full((8, 3), 1e8, "f4"), np.arange(8, dtype="f4")) for _ in range(3)]
+    data = fedfew.Federation.from_arrays(samples, samples, task="regression")
+    run = fedfew.train(data, "linear", "fedavg", rounds=1, lr=1e-4, batch_size=8, device="cpu")
+    assert np.isinf(run.scores("served")).all()
+    assert run_result.mean_served(run) == (None, None)
+    with pytest.raises(ValueError, match="scores of some clients are infinite: training diverged"):
+        run_result.run_result(run, data, Settings(), None, {}, [])

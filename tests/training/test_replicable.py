@@ -61,6 +61,18 @@ def test_what_is_remembered_elsewhere_than_in_buffers_is_refused(counter):
         check_replicable(Plain(counting(counter)), X)
 
 
+def standardised(module: Plain, x: Tensor) -> Tensor:
+    if module.training:
+        module.tensor = x.mean(0)
+    return module.layer(x - (x.mean(0) if module.training else module.tensor))
+
+
+def test_what_is_remembered_for_evaluation_alone_is_refused() -> None:
+    """As by a normalisation of one's own whose running mean is no buffer: its outputs in training are the same each time."""
+    with pytest.raises(ValueError, match=r"model: Plain .* remembers something elsewhere .*Keep it in a buffer"):
+        check_replicable(Plain(standardised), X)
+
+
 ELSEWHERE = {"list": lambda module, x: F.linear(x, module.weights[0]), "lambda": lambda module, x: module.apply_layer(x)}
 
 

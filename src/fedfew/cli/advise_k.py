@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ from fedfew.util.files import check_writable
 from fedfew.util.spelling import counted
 
 if TYPE_CHECKING:
-    from fedfew.evaluation.choosing_k import Advice
+    from fedfew.evaluation.choosing_k import Advice, Observed
     from fedfew.federation import Federation
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -174,4 +175,17 @@ def _advice(
                 run = train_in(place / f"k{K}-{seed}", with_k, federation, show, resume, go_on)
                 runs.append(observed(run, here))
                 costs[K] = cost_of(with_k, federation)
-    return Advice(tuple(runs), regret(local, here, seed=settings.seed), costs, len(federation), local.task)
+    return Advice(_finite(runs, console), regret(local, here, seed=settings.seed), costs, len(federation), local.task)
+
+
+def _finite(runs: list[Observed], console: Console) -> tuple[Observed, ...]:
+    """Those whose losses on the samples held out are finite; notes name the others."""
+    found = []
+    for run in runs:
+        if math.isfinite(run.validation.sum()):
+            found.append(run)
+        else:
+            note(console, f"K = {run.models}, seed {run.seed} is left out: its losses are infinite, training diverged. Lower lr")
+    if not found:
+        raise ValueError("the losses of all runs are infinite: training diverged. Lower lr, or standardise the targets")
+    return tuple(found)

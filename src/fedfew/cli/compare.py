@@ -99,18 +99,30 @@ def compare(
     if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
         console.print(about, soft_wrap=True, highlight=False)
     with runfolder.discarded_if_unused(place), progress.display(console, runs=count * len(contenders)) as display:
-        runs = _train(contenders, count, federation, place, display, resume, track or [])
-
+        every, diverged = _train(contenders, count, federation, place, display, resume, track or [])
+    runs = {label: row for label, row in every.items() if row}
+    if not runs:
+        raise ValueError(next(iter(diverged.values())))
     title = (
         f"{federation.name}, {counted(len(federation), 'client')}, {counted(any_one.rounds, 'round')}, {counted(count, 'seed')}"
     )
     picture = plots.comparison(runs, output or place / "comparison.png", title)
     if json:
-        tables.print_json({"folder": str(place), "plot": str(picture), "methods": _as_values(runs, costs)})
+        tables.print_json({"folder": str(place), "plot": str(picture), "methods": _as_values(runs, costs), "diverged": diverged})
+        _end(diverged, console)
         return
     known = {label: counted for label, counted in costs.items() if counted is not None}
     tables.show(console, tables.comparison(runs, title), tables.costs(known))
     console.print(f"Plot: [bold]{places.shown(picture)}[/bold]", soft_wrap=True)
+    _end(diverged, console)
+
+
+def _end(diverged: dict[str, str], console: Console) -> None:
+    """Say which runs are not in the table."""
+    for run, error in diverged.items():
+        note(console, f"{run} is left out: {error}")
+    if diverged:
+        raise typer.Exit(errors.FAILED)
 
 
 def _refuse(context: typer.Context) -> None:
@@ -232,10 +244,12 @@ def _train(
     display: progress.Display,
     resume: bool,
     track: list[str],
-) -> dict[str, list[Run]]:
-    from fedfew import tracking
+) -> tuple[dict[str, list[Run]], dict[str, str]]:
+    """The runs of each method, and by run why one came to no end."""
+    from fedfew import DivergedError, tracking
 
     runs: dict[str, list[Run]] = {label: [] for label in contenders}
+    diverged: dict[str, str] = {}
     for seed in range(seeds):
         for label, settings in contenders.items():
             seeded = replace(settings, seed=settings.seed + seed)
@@ -243,11 +257,15 @@ def _train(
             below = place / runfolder.as_name(f"{label}-{seeded.seed}")
             go_on = f"fedfew compare --resume --folder {places.argument(place)}"
             tools = track or (tracking.kept(below) if resume else [])
-            with tracking.open(*tools, folder=below) as tracker:
-                run = train_in(below, seeded, federation, both(show, tracker), resume, go_on)
-                tracker.finish(run)
-            runs[label].append(run)
-    return runs
+            try:
+                with tracking.open(*tools, folder=below) as tracker:
+                    run = train_in(below, seeded, federation, both(show, tracker), resume, go_on)
+                    tracker.finish(run)
+            except DivergedError as error:
+                diverged[f"{label}, seed {seeded.seed}"] = str(error)
+            else:
+                runs[label].append(run)
+    return runs, diverged
 
 
 def _worst(run: Run) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fedfew.util.files import PARTIAL
 
-BAD_INPUT, INTERRUPTED, READER_GONE = 2, 130, 141
+FAILED, BAD_INPUT, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # their messages are written for the user
 
 Command = TypeVar("Command", bound=Callable[..., Any])

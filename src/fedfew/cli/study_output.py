@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fedfew.studies.store import Results
     from fedfew.studies.study import Study
 
-FAILED = 1
 
 # -- run ---------------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ def run_function(study: Study, folder: Path, console: Console, dry_run: bool) ->
     place = folder / study.name
     place.mkdir(parents=True, exist_ok=True)
     if not called(place, console, seed=0):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(errors.FAILED)
     print_locations(place, console)
 
 
@@ -141,7 +140,7 @@ def print_outcome(prepared: Prepared, report: Report, console: Console, command:
         errors.say(f"Stopped with {counted(len(report.left), 'run')} left. To continue: {command}")
         raise typer.Exit(errors.INTERRUPTED)
     if failed:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(errors.FAILED)
 
 
 def _list_failed(failed: dict[str, str], console: Console) -> None:

@@ -7,13 +7,16 @@ is many times faster. A replica's arithmetic happens on one core whatever their 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedfew.config import LocalTraining
 from fedfew.engines.freed_memory import keep_freed, kept_in_a_run
@@ -56,16 +59,40 @@ class ChannelsLastPool(nn.MaxPool2d):
         return laid_out
 
 
-def _plain_input(layer: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """Before group normalisation. Of images channels last that need no gradient themselves, as in a first layer, PyTorch's
-    backward pass ends the process."""
-    x, *others = inputs
-    return inputs if x.requires_grad else (x.contiguous(), *others)
+def _of_plain_input(norm: Callable[..., Any]) -> Callable[..., Any]:
+    """Of images channels last that need no gradient themselves, as in a first layer, PyTorch's backward pass of group
+    normalisation ends the process."""
+
+    def normalised(input: Tensor, *others: Any, **named: Any) -> Any:
+        return norm(input if input.requires_grad else input.contiguous(), *others, **named)
+
+    return normalised
 
 
-def _plain_gradient(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Any:
-    """After instance normalisation. Of a single image PyTorch takes a gradient that is laid out channels last for a plain one."""
-    return _GradientLaidOut.apply(output, torch.contiguous_format)
+def _of_plain_gradient(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Of a single image PyTorch takes a gradient of instance normalisation that is laid out channels last for a plain one."""
+
+    def normalised(input: Tensor, *others: Any, **named: Any) -> Tensor:
+        found: Tensor = _GradientLaidOut.apply(norm(input, *others, **named), torch.contiguous_format)
+        return found
+
+    return normalised
+
+
+NORMS: dict[Any, Callable[..., Any]] = {
+    F.group_norm: _of_plain_input(F.group_norm),
+    torch.group_norm: _of_plain_input(torch.group_norm),
+    torch.native_group_norm: _of_plain_input(torch.native_group_norm),
+    F.instance_norm: _of_plain_gradient(F.instance_norm),
+    torch.instance_norm: _of_plain_gradient(torch.instance_norm),
+}
+
+
+class _PlainNorms(TorchFunctionMode):
+    """Within, images laid out channels last are normalised one by one as in a plain layout, by layers and by functions."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        return NORMS.get(func, func)(*args, **(kwargs or {}))
 
 
 class _ChannelsLast(Sequential):
@@ -82,10 +109,14 @@ class _Worker(_ChannelsLast):
         for layer in self.module.modules():
             if type(layer) is nn.MaxPool2d and not layer.return_indices:
                 layer.__class__ = ChannelsLastPool
-            if isinstance(layer, nn.GroupNorm):
-                layer.register_forward_pre_hook(_plain_input)
-            if isinstance(layer, nn.InstanceNorm2d):
-                layer.register_forward_hook(_plain_gradient)
+
+    def minimised(self, *of_step: Any) -> tuple[Tensor, Tensor]:
+        with _PlainNorms():
+            return super().minimised(*of_step)
+
+    def _logits(self, *of_batch: Any) -> Tensor:
+        with _PlainNorms():
+            return super()._logits(*of_batch)
 
     def _steps(self, params: Tree, objective: Objective, context: Tree, project: Projection | None) -> Step:
         return self._recorded.of(params, objective, context, project)

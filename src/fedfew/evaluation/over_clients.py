@@ -25,16 +25,12 @@ class Summary:
 
 
 def summarise(values: ArrayLike, samples: ArrayLike | None = None, *, higher_is_better: bool = True) -> Summary:
-    """A score of M clients in a few numbers. NaN means that a client has none (it was absent): it is left out.
+    """A score of M clients in a few numbers. NaN means that a client has none (it was absent): it is left out. An infinite one
+    counts (a run has such scores where training diverged): the mean is infinite then, and std and Jain's index are NaN.
 
     samples: what ``weighted_mean`` weighs the clients by. higher_is_better: False for losses; turns what ``worst_tenth`` is.
     """
     x = _per_client(values, "values")
-    if np.isinf(x).any():
-        raise ValueError(
-            f"values must be finite (or NaN for an absent client), but client {_first(np.isinf(x))} has ±inf. A run has such "
-            "scores where training diverged: lower lr, or standardise the targets"
-        )
     weights = None if samples is None else _weights(samples, len(x))
     present = ~np.isnan(x)
     x = x[present]
@@ -44,20 +40,32 @@ def summarise(values: ArrayLike, samples: ArrayLike | None = None, *, higher_is_
     worst_first = np.sort(x) if higher_is_better else -np.sort(-x)
     return Summary(
         clients=len(x),
-        mean=float(x.mean()),
-        std=float(x.std()),
+        mean=mean_of(x),
+        std=std_of(x),
         min=float(x.min()),
         max=float(x.max()),
         weighted_mean=None if weights is None else _weighted_mean(x, weights[present]),
-        worst_tenth=float(worst_first[: -(-len(x) // 10)].mean()),
+        worst_tenth=mean_of(worst_first[: -(-len(x) // 10)]),
         jain=jain(x),
     )
 
 
+def mean_of(x: Array, weights: Array | None = None) -> float:
+    """Infinite where a value is; NaN where there are both +∞ and −∞."""
+    with np.errstate(invalid="ignore"):
+        return float(np.average(x, weights=weights))
+
+
+def std_of(x: Array, less: int = 0) -> float:
+    """Divided by the number of values less this; NaN where a value is infinite."""
+    return float(x.std(ddof=less)) if np.isfinite(x).all() else float("nan")
+
+
 def jain(values: ArrayLike) -> float:
-    """Jain's fairness index (Σx)² / (M Σx²) of values ≥ 0; NaN where one is negative, 1 where all are 0 (all have the same)."""
+    """Jain's fairness index (Σx)² / (M Σx²) of values ≥ 0; NaN where one is negative or infinite, 1 where all are 0 (all have the
+    same)."""
     x = _per_client(values, "values")
-    if x.min() < 0:
+    if x.min() < 0 or x.max() == np.inf:
         return float("nan")
     if x.max() == 0:
         return 1.0
@@ -85,7 +93,7 @@ def _weights(samples: ArrayLike, clients: int) -> Array:
 def _weighted_mean(x: Array, weights: Array) -> float:
     if weights.sum() == 0:
         raise ValueError("samples are 0 for every client that has a value: there is nothing to weigh by")
-    return float(np.average(x, weights=weights))
+    return mean_of(x[weights > 0], weights[weights > 0])
 
 
 def _first(where: NDArray[np.bool_]) -> int:

@@ -13,6 +13,7 @@ clients.safetensors, and neither names of clients nor their means and standard d
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -227,7 +228,8 @@ def _scores(run: Run) -> dict[str, Any]:
     scores: dict[str, Any] = {"round": int(run.scored("round"))}
     for score in ("served", "adapted"):
         summary = asdict(summarise(run.scores(score)))
-        scores[score] = {name: summary[name] for name in kept} if summary["clients"] else None
+        finite = {name: summary[name] if math.isfinite(summary[name]) else None for name in kept}  # JSON has no other numbers
+        scores[score] = finite if summary["clients"] else None
     return scores
 
 

@@ -122,6 +122,7 @@ def _scores(card: Mapping[str, Any]) -> str:
         if (s := scores[name]) is not None:
             mean, worst, best = (_value(card, s[which]) for which in ("mean", "min", "max"))
             rows.append(f"| {name} | {mean} ± {_value(card, s['std']).rstrip('%')} | {worst} | {best} | {s['clients']} |")
+    diverged = ["", "–: not a finite number, as where training diverges."] if any("| –" in row for row in rows) else []
     served = "the mixture of the models here" if _mixed(card) else "the model as it is here"
     if "distilled" in card:
         served = "the mixture that a model here is distilled from"
@@ -132,7 +133,7 @@ def _scores(card: Mapping[str, Any]) -> str:
     )
     return (
         f"{_score(card)} on the clients' own test samples after round {scores['round']}. {of_whom}{_as_served(card)} "
-        "A new client's score may differ: measure it on its own data before use.\n\n" + "\n".join(rows)
+        "A new client's score may differ: measure it on its own data before use.\n\n" + "\n".join([*rows, *diverged])
     )
 
 
@@ -141,8 +142,10 @@ def _score(card: Mapping[str, Any]) -> str:
     return name[0].upper() + name[1:]
 
 
-def _value(card: Mapping[str, Any], score: float) -> str:
+def _value(card: Mapping[str, Any], score: float | None) -> str:
     """Shares in per cent, R² and 1/perplexity as they are."""
+    if score is None:
+        return "–"
     if (task := card["model"]["task"]) == "language-modelling":
         return f"{score:.5f}"  # next to 0 with a large vocabulary
     return f"{score:.1%}" if task in ("classification", "multi-label") else f"{score:.3f}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedfew.evaluation.metrics import Summary, last_and_best, summarise, weight_diagnostics
+from fedfew.evaluation.over_clients import mean_of, std_of
 from fedfew.tasks import recorded_task
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class AcrossSeeds:
     def of(cls, seeds: Sequence[Summary]) -> AcrossSeeds:
         means = np.array([summary.mean for summary in seeds])
         return cls(
-            mean=float(means.mean()),
-            std_over_seeds=float(means.std(ddof=1)) if len(means) > 1 else float("nan"),
+            mean=mean_of(means),
+            std_over_seeds=std_of(means, less=1) if len(means) > 1 else float("nan"),
             std_over_clients=float(np.mean([summary.std for summary in seeds])),
-            worst=float(np.mean([summary.min for summary in seeds])),
+            worst=mean_of(np.array([summary.min for summary in seeds])),
         )
 
 

@@ -89,7 +89,8 @@ def comparison(runs: Mapping[str, Sequence[Run]], path: Path, title: str) -> Pat
 
 
 def dots(axis: Any, rows: Sequence[AcrossSeeds], column: str, score: str) -> None:
-    """One line per method: one score's mean or worst client, the mean with its spread over seeds; nothing where it is NaN."""
+    """One line per method: one score's mean or worst client, the mean with its spread over seeds; nothing where that is not
+    finite."""
     marker, colour, fill, height = MARKERS[score]
     spread = [100 * np.nan_to_num(row.std_over_seeds) for row in rows] if column == "mean" else None
     axis.errorbar(

@@ -30,7 +30,13 @@ WORDS = ("score",)  # columns that hold words
 
 
 def percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+    return _shown(100 * value, ".1f")
+
+
+def _shown(value: float, how: str) -> str:
+    if math.isnan(value):
+        return "–"
+    return format(value, how) if math.isfinite(value) else "∞" if value > 0 else "−∞"
 
 
 def plus_minus(value: float, spread: float) -> str:
@@ -71,10 +77,6 @@ def show(console: Console, *tables: Table) -> None:
         console.width = width
 
 
-def _index(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
-
-
 def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     """A run's scores over clients; ``final`` are those of the served models that were computed once, when the run ended."""
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
@@ -98,20 +100,21 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     for name, values in scores.items():
         summary = summarise(values)
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values))}"
-        table.add_row(name, plus_minus(summary.mean, summary.std), worst, percent(summary.worst_tenth), _index(summary.jain))
+        mean, fairness = plus_minus(summary.mean, summary.std), _shown(summary.jain, ".3f")
+        table.add_row(name, mean, worst, percent(summary.worst_tenth), fairness)
     for name, numbers in final.items():
         if name in ERRORS:
             errors = np.array(numbers, dtype=float)
             summary = summarise(errors, higher_is_better=False)
-            worst = f"{summary.max:.4g}{_in_brackets(worst_client(run, -errors))}"
-            cells = (f"{summary.mean:.4g} ± {summary.std:.4g}", worst, f"{summary.worst_tenth:.4g}", _index(summary.jain))
-            table.add_row(f"served {ERRORS[name]}", *cells)
+            mean, std, most, tenth = (_shown(v, ".4g") for v in (summary.mean, summary.std, summary.max, summary.worst_tenth))
+            worst = f"{most}{_in_brackets(worst_client(run, -errors))}"
+            table.add_row(f"served {ERRORS[name]}", f"{mean} ± {std}", worst, tenth, _shown(summary.jain, ".3f"))
     return table
 
 
 def worst_client(run: Run, values: NDArray[Any]) -> str | None:
     """The name of the client with the lowest value; None where clients have no names, or none has a value."""
-    known = np.isfinite(values)
+    known = ~np.isnan(values)
     return run.data.client_name(int(np.where(known, values, np.inf).argmin())) if run.data.client_names and known.any() else None
 
 
@@ -147,7 +150,7 @@ def clients(run: Run, about: Mapping[str, Sequence[int]]) -> Table:
 
 def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
     """Methods compared: two rows each, its two scores over its seeds. The best means and worst clients are bold."""
-    several = len(next(iter(runs.values()))) > 1
+    several = max(map(len, runs.values())) > 1
     kept_best = any(run.settings.get("keep") == "best" for row in runs.values() for run in row)
     over_seeds = {"± seeds": "std_over_seeds"} if several else {}
     columns = {"mean": "mean"} | over_seeds | {"± clients": "std_over_clients", "worst client": "worst"}
@@ -157,9 +160,11 @@ def comparison(runs: Mapping[str, Sequence[Run]], title: str) -> Table:
         f"{'Best round on validation data' if kept_best else 'Last round'}, mean over clients"
         f"{' and seeds' if several else ''}; ± is one standard deviation. Seconds of training per run."
     )
+    rows = {label: across_seeds(row) for label, row in runs.items()}
+    if any(math.isinf(row[score].mean) for row in rows.values() for score in SCORES):
+        caption += " −∞: training diverged there; lower lr, or standardise the targets."
     called = score_name(next(iter(runs.values()))[0])
     table = empty(f"{title}: test {called}, %", "method", "score", *columns, "seconds", caption=caption)
-    rows = {label: across_seeds(row) for label, row in runs.items()}
     best = {(s, c): max(getattr(row[s], c) for row in rows.values()) for s in SCORES for c in ("mean", "worst")}
     for label, row in rows.items():
         for score in SCORES:

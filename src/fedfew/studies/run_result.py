@@ -57,6 +57,8 @@ def _run(
 
     of_all_clients = [event for event in run.state.events if not event.endswith(ONCE)]
     summaries = last_scores(run)
+    if any(math.isinf(summary.mean) for summary in summaries.values()):
+        raise ValueError("the scores of some clients are infinite: training diverged. Lower lr, or standardise the targets")
     over_clients = {f"{s}_{name}": _number(getattr(summaries[s], name)) for s in SCORES for name in OVER_CLIENTS}
     return {
         "dataset": settings.dataset,
@@ -164,4 +166,4 @@ def _number(value: Any) -> float | None:
 
 def _mean(values: Any) -> float | None:
     known = [v for v in np.asarray(values, dtype=float) if not math.isnan(v)]
-    return float(np.mean(known)) if known else None
+    return _number(np.mean(known)) if known else None

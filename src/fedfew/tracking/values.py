@@ -6,16 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedfew.training.history import History
 from fedfew.training.own_metrics import PREFIX
 from fedfew.training.own_metrics import names as own_metrics
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from fedfew.evaluation.over_clients import Summary
     from fedfew.training.on_round import Progress
     from fedfew.training.run import Run
 
@@ -50,36 +45,31 @@ def round_values(progress: Progress) -> dict[str, float]:
 
 def scored_values(history: History) -> dict[str, float]:
     """Of a history of one entry."""
+    from fedfew.evaluation.metrics import summarise
     from fedfew.report import SCORES, weights_at
 
     values = {name: float(history.last(name)) for name in OF_ROUNDS if name in history.columns}
     for score in SCORES:
-        summary = _summary(history.last_scores(score))
+        summary = summarise(history.last_scores(score))
         values |= {f"{score}/{name}": getattr(summary, name) for name in SUMMARY}
-        values[f"{score}/loss"] = _summary(history.last(f"{score}_loss"), higher_is_better=False).mean
+        values[f"{score}/loss"] = summarise(history.last(f"{score}_loss"), higher_is_better=False).mean
     values |= {f"weights/{name}": value for name, value in weights_at(history).items()}
-    values |= {f"served/{name}": _summary(history.last(f"{PREFIX}{name}")).mean for name in own_metrics(history)}
+    values |= {f"served/{name}": summarise(history.last(f"{PREFIX}{name}")).mean for name in own_metrics(history)}
     return values
 
 
 def final_values(run: Run, final: Mapping[str, Any]) -> dict[str, float]:
     """Scores of the round whose models are used under ``final/``, and means over clients of what else was computed in the end."""
+    from fedfew.evaluation.metrics import summarise
+
     values = {}
     if len(run.history):
         in_use = History.from_arrays({name: run.scored(name)[None] for name in run.history.columns})
         values = {name: value for name, value in scored_values(in_use).items() if "/" in name}
     for name in COMPUTED:
         if final.get(name):
-            values[f"served/{name}"] = _summary([math.nan if v is None else v for v in final[name]]).mean
+            values[f"served/{name}"] = summarise([math.nan if v is None else v for v in final[name]]).mean
     return _finite({f"final/{name}": value for name, value in values.items()})
-
-
-def _summary(values: ArrayLike, **how: bool) -> Summary:
-    """Over clients; without any number where a client's is infinite, as where training diverges."""
-    from fedfew.evaluation.metrics import summarise
-
-    x = np.asarray(values, dtype=float)
-    return summarise(np.where(np.isinf(x).any(), math.nan, x), **how)
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:

@@ -24,16 +24,19 @@ def check_replicable(module: nn.Module, x: Tensor) -> None:
         with torch.no_grad(), generators_restored():
             others = {path: t + 0.1 * torch.randn_like(t) for path, t in own.items() if path not in buffers}
             shared = {id(p): p for p in module.parameters() if not p.requires_grad}  # frozen, and perhaps large
-            replica = copy.deepcopy(module, shared).train()
-            first, _, again = (_of_replica(replica, own | others, batch) for batch in (x, x.flip(0), x))
-            itself = _of_itself(module, own | others, x)
+            replica = copy.deepcopy(module, shared)
+            weights = own | others
+            first, served = (_of_replica(replica.train(training), weights, x) for training in (True, False))
+            _of_replica(replica.train(), weights, x[[0, 0]])  # of another mean
+            served_again, again = (_of_replica(replica.train(training), weights, x) for training in (False, True))
+            itself = _of_itself(module, weights, x)
     except (RuntimeError, ValueError):  # of two samples, which are too few for some
         return
-    if not _alike(first, again):
+    if not (_alike(first, again) and _alike(served, served_again)):
         raise ValueError(
-            f"model: {name} gives another output when it sees a batch again in training: it remembers something elsewhere than "
-            "in its buffers, which all clients and models would share. Keep it in a buffer (self.register_buffer) and write into "
-            "that with copy_ or add_"
+            f"model: {name} gives another output for a batch once it has seen another one in training: it remembers something "
+            "elsewhere than in its buffers, which all clients and models would share. Keep it in a buffer (self.register_buffer) "
+            "and write into that with copy_ or add_"
         )
     if not _alike(first, itself):
         raise ValueError(

@@ -40,6 +40,15 @@ def diverged(rounds: Tensor | None, before: Sequence[str]) -> list[str]:
     return lines
 
 
+def infinite(scores: Tensor, round: int, before: Sequence[str]) -> list[str]:
+    """A line where scores [M] are infinite, as R² where training diverges, unless it was reported before."""
+    what = "training diverges, infinite scores of clients"
+    found = scores.isinf().nonzero()[:, 0].tolist()
+    if not found or any(what in line for line in before):
+        return []
+    return [f"round {round}: {what} {some(found)}. Lower lr, or standardise the targets"]
+
+
 def restarts(restarted: Iterable[tuple[int, int]], after: int, round: int) -> list[str]:
     """A line for each model that started again near another."""
     return [

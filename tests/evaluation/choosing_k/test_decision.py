@@ -50,6 +50,13 @@ def cost(K: int) -> Cost:
     return Cost(2_000_000 * K, 1_000_000 * K, 5.0 * K, K, 0, 1, K, 0, 1, K)
 
 
+def test_what_clients_learn_alone_may_be_infinite() -> None:
+    """The bound was 0 then: of 0 and what is no number the first is the larger."""
+    found = advice({1: [0.5], 2: [0.4]}, regrets=np.nan)
+    assert np.isnan(found.coverage(1))
+    assert "Heterogeneity is not known: models of single clients have infinite losses" in found.sentences()[-1]
+
+
 def advice(losses: dict[int, list[float]], in_use: int | None = None, regrets: float = 1.0) -> Advice:
     """A seed for each number of the lists; all four clients alike but for a little."""
     wobble = np.array([-0.01, 0.01, -0.01, 0.01])

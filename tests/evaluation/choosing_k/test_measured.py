@@ -103,6 +103,16 @@ def test_regret_is_every_clients_model_on_every_clients_samples() -> None:
     assert found.negative == pytest.approx(np.mean(np.array(off) < 0))
 
 
+@pytest.mark.filterwarnings("error")
+def test_infinite_losses_have_no_difference() -> None:
+    samples = [(np.full((8, 3), 1e8, "f4"), np.arange(8, dtype="f4")) for _ in range(3)]
+    cut = held_out(fedfew.Federation.from_arrays(samples, samples, task="regression"))
+    run = fedfew.train(cut, "linear", "local", rounds=1, lr=1e-4, batch_size=8, device="cpu")
+    assert np.isinf(run.history.last("served_loss")).all()
+    found = regret(run, cut)
+    assert np.isnan([found.mean, found.largest, found.tenth_largest]).all()
+
+
 def test_with_label_priors_a_client_tries_others_models_with_its_own() -> None:
     cut = held_out(federation())
     run = fedfew.train(cut, linear, "local", rounds=3, lr=0.2, label_prior="client")

@@ -95,7 +95,7 @@ class Advice:
 
     def coverage(self, K: int) -> float:
         """(1 − K/M) times the mean over pairs: what the best K models lose at most, on average."""
-        return (1 - K / self.clients) * max(0.0, self.regret.mean)
+        return (1 - K / self.clients) * float(np.maximum(0.0, self.regret.mean))
 
     def sentences(self) -> list[str]:
         d = self.decision
@@ -142,6 +142,8 @@ class Advice:
 
     def _theory(self, K: int) -> str:
         r = self.regret
+        if not np.isfinite(r.mean):
+            return "Heterogeneity is not known: models of single clients have infinite losses, their training diverged. Lower lr."
         text = f"Heterogeneity: with another's model a client loses {r.mean:.3g} on average "
         text += f"(Δ_het, the maximum: {r.largest:.3g}; measured"
         text += f" on {len(r.clients)} of {r.total} clients" if len(r.clients) < r.total else ""

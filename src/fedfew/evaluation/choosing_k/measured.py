@@ -133,6 +133,7 @@ def regret(run: Run, federation: Federation, most: int = MOST_CLIENTS, seed: int
     clients = torch.from_numpy(drawn)
     shared = tree_map(lambda t: t.transpose(0, 1), _candidates(run, clients))  # [1, m, …]: each client's model, for all
     losses = _losses(run, shared, _as_seen(run, federation.test).take(clients))
+    losses = np.where(np.isfinite(losses), losses, np.nan)  # training diverged: differences of infinite losses are none
     own = np.diagonal(losses).copy()
     return Regret(drawn, total, losses - own[:, None], own)
 
