@@ -91,6 +91,10 @@ class Engine(ABC):
         """For the rounds of a run: what one frees is there for the next."""
         return nullcontext()
 
+    def within_a_round(self) -> AbstractContextManager[None]:
+        """For all that happens in a round, training and scores and what is between them."""
+        return nullcontext()
+
     def steps(self, count: Tensor, epochs: int) -> Tensor:
         """Step s of τ moves by Σ_{j ≤ τ − s} ρ^j of its gradient; the sum over s is (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ)."""
         tau = epochs * torch.ceil(count.double() / self.training.batch_size)

@@ -191,7 +191,8 @@ def _seconds(engine: Engine, samples: Samples, models: int, clients: int) -> flo
     clock = time.process_time if one_core else time.perf_counter  # processor time is not that of others on the core
     _wait(samples)
     begin = clock()
-    engine.train(LocalEpochs(params, few, first, 0))
+    with engine.within_a_round():
+        engine.train(LocalEpochs(params, few, first, 0))
     _wait(samples)
     return clock() - begin
 

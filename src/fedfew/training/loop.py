@@ -82,7 +82,8 @@ class RoundLoop:
                 while self.state.round < rounds and not stopped:
                     number = self.state.round + 1
                     scored = number % score_every == 0 or number == rounds
-                    loss = self._round(number, scored)
+                    with self.engine.within_a_round():
+                        loss = self._round(number, scored)
                     if scored and (why := validation.reason_to_stop(self.state.history, self.config)):
                         stopped = True
                         self._note(why)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -37,6 +37,7 @@ from fedfew.engines.stacked.linear import make_linear
 from fedfew.engines.stacked.mixing import Rows
 from fedfew.engines.stacked.one_pass import OnePass
 from fedfew.engines.stacked.recording import without_kernels
+from fedfew.engines.stacked.side_by_side import SideBySide
 from fedfew.federation import Samples
 from fedfew.local import LocalEpochs, Objective, Projection, cross_entropy
 from fedfew.stack import Tree, branch, leaves, named_leaves, tensor, tree_map
@@ -53,7 +54,9 @@ class Stacked(Engine):
         self.differentiation = Differentiation(self)
         self._captured: CapturedTraining | None = None
         self._ahead = Ahead(self.passes_of)
-        self._one_pass, self._batch_scores, self._epochs = OnePass(self), BatchScores(self), RecordedEpochs()
+        self._side_by_side = SideBySide()
+        self._one_pass, self._batch_scores = OnePass(self, self._side_by_side), BatchScores(self)
+        self._epochs = RecordedEpochs(self._side_by_side)
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
         on_cpu = self.module if device.type == "cpu" else copy.deepcopy(self.module).cpu()  # for which no kernel is compiled
@@ -62,6 +65,9 @@ class Stacked(Engine):
             self.module = make_fused(self.module, training.precision)
         if device.type == "cuda":
             self._captured = CapturedTraining(self)
+
+    def within_a_round(self) -> AbstractContextManager[None]:
+        return self._side_by_side.within_a_round()
 
     def train(self, work: LocalEpochs) -> tuple[Tree, Tensor]:
         captured = self._capturing(work.samples)
@@ -100,13 +106,12 @@ class Stacked(Engine):
             lr: float | Tensor = one_pass.lr
             if self.training.scheduled:
                 lr = torch.tensor(lr, dtype=precision(weights), device=rank.device)
-            epoch = partial(self._epoch, sizes, objective, state, project)
+            epoch = partial(self._epoch, objective, state, project)
             plain = project is None and optimizer.is_plain(self.training)
             if plain and self._epochs.fit(samples, ranked, self.training.batch_size):
-                name = (objective, tuple(sizes))
-                mean_loss = self._epochs.run(name, epoch, samples, rank, ranked, lr, weights, fixed)
+                mean_loss = self._epochs.run(objective, epoch, sizes, samples, rank, ranked, lr, weights, fixed)
             else:
-                mean_loss = epoch(samples, rank, ranked, lr, weights, fixed)
+                mean_loss = epoch(sizes, samples, rank, ranked, lr, weights, fixed)
         weights = tree_map(lambda t: t.unflatten(0, (clients, models)), weights)
         if sizes == samples.count.tolist():  # sorted as they were
             return weights, mean_loss
@@ -114,10 +119,10 @@ class Stacked(Engine):
 
     def _epoch(
         self,
-        sizes: list[int],
         objective: Objective,
         state: optimizer.State,
         project: Projection | None,
+        sizes: list[int],
         samples: Samples,
         rank: Tensor,
         ranked: Pass,

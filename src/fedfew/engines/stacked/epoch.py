@@ -10,24 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from fedfew.engines.base import Pass
 from fedfew.engines.stacked.batches import AT_ONCE
+from fedfew.engines.stacked.side_by_side import SideBySide
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
-from fedfew.stack import Tree, from_named, leaves, named_leaves
+from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 MOST_STEPS = 64  # in one recording
 
-Epoch = Callable[[Samples, Tensor, Pass, float | Tensor, Tree, Tree], Tensor]
-"""epoch(samples, rank, pass, lr, weights, context) → mean losses; moves the weights in place."""
+Epoch = Callable[[list[int], Samples, Tensor, Pass, float | Tensor, Tree, Tree], Tensor]
+"""epoch(sizes, samples, rank, pass, lr, weights, context) → mean losses; moves the weights in place."""
 
 
 class RecordedEpochs:
     """Epochs found again by the clients' sizes, the samples, and all shapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, side_by_side: SideBySide) -> None:
+        self._side_by_side = side_by_side
         self._recordings = Traced()
         self._seen: set[Hashable] = set()
 
@@ -40,8 +43,9 @@ class RecordedEpochs:
 
     def run(
         self,
-        name: Hashable,
+        objective: Hashable,
         epoch: Epoch,
+        sizes: list[int],
         samples: Samples,
         rank: Tensor,
         one_pass: Pass,
@@ -49,11 +53,36 @@ class RecordedEpochs:
         weights: Tree,
         context: Tree,
     ) -> Tensor:
-        """Move the weights in place by ``epoch(…)``; the mean losses. name: all that it depends on but its arguments."""
+        """Move the weights in place by ``epoch(…)``, parts of the stack side by side; the mean losses."""
+        clients, models = one_pass.order.shape[:2]
+        each = sum(t.numel() for t in leaves(weights)) // clients
+        calls = []
+        for part in self._side_by_side.parts(sizes, sum(sizes) * each):
+            longest = sizes[part.start]
+            order = replace(one_pass, order=one_pass.order[part, :, :longest])
+            replicas = slice(part.start * models, part.stop * models)
+            of_part = [tree_map(lambda t, at=replicas: t[at], tree) for tree in (weights, context)]
+            known = replace(samples, longest=longest)
+            calls.append(self._prepared(objective, epoch, sizes[part], known, rank[part], order, lr, *of_part))
+        losses = self._side_by_side(calls)
+        return losses[0] if len(losses) == 1 else torch.cat(losses)
+
+    def _prepared(
+        self,
+        objective: Hashable,
+        epoch: Epoch,
+        sizes: list[int],
+        samples: Samples,
+        rank: Tensor,
+        one_pass: Pass,
+        lr: float | Tensor,
+        weights: Tree,
+        context: Tree,
+    ) -> Callable[[], Tensor]:
         names, fixed_names = (tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context))
         data = (samples.x.data_ptr(), samples.y.data_ptr())  # constants of the recording, which keeps them in memory
         scheduled = isinstance(lr, Tensor)
-        name = (name, data, names, fixed_names, None if scheduled else lr)
+        name = (objective, tuple(sizes), data, names, fixed_names, None if scheduled else lr)
         tensors = (samples.start, samples.count, rank, one_pass.order, *leaves(weights), *leaves(context))
         tensors = (*tensors, lr) if isinstance(lr, Tensor) else tensors
 
@@ -61,9 +90,10 @@ class RecordedEpochs:
             own = from_named(dict(zip(names, rest, strict=False)))
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
             same = replace(samples, start=start, count=count)
-            return epoch(same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
+            return epoch(sizes, same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
 
-        first = name not in self._seen  # in which single steps are recorded
+        if name in self._seen:
+            return self._recordings.prepared(name, work, *tensors)
         self._seen.add(name)
-        mean_loss: Tensor = work(*tensors) if first else self._recordings(name, work, *tensors)
-        return mean_loss
+        mean_loss = work(*tensors)  # in which single steps are recorded
+        return lambda: mean_loss

@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from fedfew.engines.evaluation import MixtureScores, ModelScores, forward
 from fedfew.engines.memory import allowance
+from fedfew.engines.stacked.side_by_side import SideBySide
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
 from fedfew.local import best_model, mixture_weights
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SMALL = 2**26  # bytes that the models' outputs of all layers may take
 Found = list[tuple[Tensor, Tensor]]  # loss and score of a stack on each split
 UNKNOWN = torch.tensor(torch.nan)
-KEPT = 16  # layouts: those of the clients scored last
+KEPT = 16  # layouts of all clients in a round: those of the rounds that were scored last
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,10 @@ class Layout:
 class OnePass:
     """What :class:`Stacked` does to score a small stack."""
 
-    def __init__(self, engine: Stacked) -> None:
+    def __init__(self, engine: Stacked, side_by_side: SideBySide) -> None:
         self.engine = engine
+        self._side_by_side = side_by_side
+        self._divided: OrderedDict[Hashable, list[tuple[Samples, Samples]]] = OrderedDict()
         self._recordings = Traced()
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
 
@@ -102,7 +105,7 @@ class OnePass:
             choices = [best_model(of) for of in losses]
             picked = [_picked(models, choice) for models, choice in zip(stacks, choices, strict=True)]
             outputs = self._outputs(tree_map(lambda *of: torch.cat(of, 1), *picked), data)
-            ((loss, score),) = self._scored((test.longest,), outputs, data)
+            ((loss, score),) = self._scored(_length(data), outputs, data)
             return list(zip(choices, loss.unbind(1), score.unbind(1), strict=True))
 
         found = self._by_losses(("chosen",), several, own, test, scored)
@@ -116,7 +119,7 @@ class OnePass:
             weights = [mixture_weights(of, temperature) for of in losses]
             parts = [(self._outputs(models, data), w.log()) for models, w in zip(stacks, weights, strict=True)]
             outputs = [self._with_mixture(*part) for part in parts]
-            ((loss, score),) = self._scored((test.longest,), _together(outputs), data)
+            ((loss, score),) = self._scored(_length(data), _together(outputs), data)
             found: list[tuple[Tensor, ...]] = []
             for at, of_stack in enumerate(zip(*(t.split([o.shape[1] for o in outputs], 1) for t in (loss, score)), strict=True)):
                 choice, (mixed_loss, mixed_score) = best_model(losses[at]), (t[:, -1] for t in of_stack)
@@ -130,27 +133,45 @@ class OnePass:
         self, name: tuple[Hashable, ...], several: Sequence[Tree], own: Samples, test: Samples, scored: Callable[..., Any]
     ) -> list[tuple[Tensor, ...]]:
         """``scored(stacks, their losses on own samples [C, S], test data)`` of stacks ``[1 or C, S, …]``, in one recording."""
-        of_own, of_test, names = self._layout((own,)), self._layout((test,)), [_names(params) for params in several]
-        given = len(of_own.tensors)
+        names = [_names(params) for params in several]
 
         def function(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+            given = (len(tensors) - sum(map(len, names))) // 2
             own_data, test_data, rest = tensors[:given], tensors[given : 2 * given], iter(tensors[2 * given :])
             stacks = [from_named({path: next(rest) for path in of_stack}) for of_stack in names]
             outputs = [self._outputs(models, own_data) for models in stacks]
-            (losses,) = self._losses((own.longest,), _together(outputs), own_data)
+            (losses,) = self._losses(_length(own_data), _together(outputs), own_data)
             found: list[tuple[Tensor, ...]] = scored(stacks, losses.float().split([o.shape[1] for o in outputs], 1), test_data)
             return found
 
-        name = (*name, own.longest, test.longest, tuple(names), given)
-        tensors = (*of_own.tensors, *of_test.tensors, *(t for params in several for t in leaves(params)))
-        found: list[tuple[Tensor, ...]] = self._recordings(name, function, *tensors)
-        return found
+        each = sum(t[0].numel() for params in several for t in leaves(params))  # of all models of a client
+        parts = self._side_by_side.parts(own.count.tolist(), int(own.count.sum()) * each)
+        calls = []
+        for part, (of_own, of_test) in zip(parts, self._of_parts(parts, own, test), strict=True):
+            data = (*self._layout((of_own,)).tensors, *self._layout((of_test,)).tensors)
+            models = (t if len(t) == 1 else t[part] for params in several for t in leaves(params))
+            calls.append(self._recordings.prepared((*name, tuple(names), len(data)), function, *data, *models))
+        found = self._side_by_side(calls)
+        return found[0] if len(found) == 1 else [tuple(map(torch.cat, zip(*of, strict=True))) for of in zip(*found, strict=True)]
+
+    def _of_parts(self, parts: list[slice], own: Samples, test: Samples) -> list[tuple[Samples, Samples]]:
+        """Both splits of the clients in each part: always the same objects, by which their layouts are found again."""
+        if len(parts) == 1:
+            return [(own, test)]
+        key = (id(own), id(test), len(parts))
+        if key not in self._divided:
+            every = torch.arange(len(own.count))
+            self._divided[key] = [(own, test), *((own.take(every[part]), test.take(every[part])) for part in parts)]
+            if len(self._divided) > KEPT:
+                self._divided.popitem(last=False)
+        self._divided.move_to_end(key)
+        return self._divided[key][1:]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
         if key not in self._layouts:
             self._layouts[key] = Layout.of(splits)
-            if len(self._layouts) > KEPT:
+            if len(self._layouts) > KEPT * self._side_by_side.cores:
                 self._layouts.popitem(last=False)
         self._layouts.move_to_end(key)
         return self._layouts[key]
@@ -204,6 +225,11 @@ class OnePass:
 
 def _names(params: Tree) -> tuple[str, ...]:
     return tuple(path for path, _ in named_leaves(params))
+
+
+def _length(data: tuple[Tensor, ...]) -> tuple[int]:
+    """Of the only split in a layout."""
+    return (data[0].shape[1],)
 
 
 def _together(outputs: list[Tensor]) -> Tensor:

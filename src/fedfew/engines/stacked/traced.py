@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import cached_property
+from functools import cached_property, partial
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
@@ -67,7 +67,21 @@ class Traced:
         """
         return self._found(_key(name, tensors), function, tensors, rewrite)
 
+    def prepared(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Callable[[], Any]:
+        """The same, recorded now and replayed when it is called, in whatever thread."""
+        _, replay = self._kept(_key(name, tensors), function, tensors, None)
+        return partial(replay, *tensors)
+
     def _found(self, key: Hashable, function: Callable[..., Any], tensors: tuple[Tensor, ...], rewrite: Rewrite | None) -> Any:
+        (recording, replay), recorder = self._kept(key, function, tensors, rewrite), Recorder.current()
+        if recorder is not None:  # as part of a longer recording
+            return recorder.replayed(recording.graph, recording.constants, replay, tensors)
+        with not_rounded():  # what is rounded was recorded so
+            return replay(*tensors)
+
+    def _kept(
+        self, key: Hashable, function: Callable[..., Any], tensors: tuple[Tensor, ...], rewrite: Rewrite | None
+    ) -> tuple[Recording, Callable[..., Any]]:
         if key in self._recordings:
             self._recordings.move_to_end(key)
         else:
@@ -76,11 +90,7 @@ class Traced:
             self._recordings[key] = recording, _replay(recording, tensors[0].device)
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
-        (recording, replay), recorder = self._recordings[key], Recorder.current()
-        if recorder is not None:  # as part of a longer recording
-            return recorder.replayed(recording.graph, recording.constants, replay, tensors)
-        with not_rounded():  # what is rounded was recorded so
-            return replay(*tensors)
+        return self._recordings[key]
 
     def from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """The same, but shapes that come once are not recorded, which takes as long as some calls: the clients of a round may
