@@ -19,6 +19,11 @@ def test_settings_are_read_from_a_configuration():
     ("config", "message"),
     [
         ({"quorom": 1}, "there is no setting of a run called 'quorom'; did you mean 'quorum'"),
+        ({"models": 2}, 'models is not a setting of a run, but of the method: it follows .*, method="fedfew:models=2"'),
+        ({"method": "ifca:models=2", "num-models": 3}, 'num-models is not a setting .* of the method: .*, method="ifca:models=3"'),
+        ({"learning-rate": 2}, "there is no setting of a run called 'learning-rate'; did you mean 'lr'"),
+        ({"method": "fedavg", "alpha-shift": 2}, "there is no setting of a run called 'alpha-shift'"),
+        ({"method": "fedavg", "init-models": "same"}, 'init-models is .* but of fedfew, .* method="fedfew:init_models=same"'),
         ({"attack": "noise"}, "attack is for simulations: they simulate hostile clients"),
         ({"early-stopping": 3}, "early-stopping is for simulations: on a network no validation data are kept apart"),
         ({"rounds": 0}, "rounds must be a whole number ≥ 1, not 0"),
