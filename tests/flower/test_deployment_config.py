@@ -19,8 +19,8 @@ def test_settings_are_read_from_a_configuration():
     ("config", "message"),
     [
         ({"quorom": 1}, "there is no setting of a run called 'quorom'; did you mean 'quorum'"),
-        ({"models": 2}, 'models is not a setting of a run, but of the method: it follows .*, method="fedfew:models=2"'),
-        ({"method": "ifca:models=2", "num-models": 3}, 'num-models is not a setting .* of the method: .*, method="ifca:models=3"'),
+        ({"models": 2}, 'models is not a setting of a run, but of the method: .*, method="fedfew:models=2"'),
+        ({"method": "ifca:models=2", "num-models": 3}, 'num-models is not a setting .* method="ifca:models=3"'),
         ({"learning-rate": 2}, "there is no setting of a run called 'learning-rate'; did you mean 'lr'"),
         ({"method": "fedavg", "alpha-shift": 2}, "there is no setting of a run called 'alpha-shift'"),
         ({"method": "fedavg", "init-models": "same"}, 'init-models is .* but of fedfew, .* method="fedfew:init_models=same"'),

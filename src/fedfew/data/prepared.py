@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +11,8 @@ import torch
 from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
-from fedfew.federation import Federation, Samples
+from fedfew.data.table_preprocessing import TablePreprocessing
+from fedfew.federation import Federation, Preprocessing, Samples
 from fedfew.targets import LabelType, check_task
 from fedfew.tasks import IGNORED
 
@@ -23,7 +25,7 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def write(federation: Federation, path: str | Path) -> Path:
-    """Write a federation to a file ending in ``.fed``, atomically."""
+    """Write a federation to a file ending in ``.fed``, atomically. It holds nothing of clients that the federation has not."""
     target = Path(path)
     if not is_prepared(target):
         raise ValueError(f"the file of a prepared federation must end in {SUFFIX}, not {target.name!r}")
@@ -31,7 +33,8 @@ def write(federation: Federation, path: str | Path) -> Path:
     if federation.groups is not None:
         tensors["groups"] = federation.groups
     for name, samples in federation.splits.items():
-        tensors |= {f"{name}/{part}": getattr(samples, part) for part in ("x", "y", "start", "count")}
+        own = _own_rows(samples)
+        tensors |= {f"{name}/{part}": getattr(own, part) for part in ("x", "y", "start", "count")}
     about = {
         "kind": "federation",
         "format": FORMAT,
@@ -46,9 +49,26 @@ def write(federation: Federation, path: str | Path) -> Path:
         "about": dict(federation.about),
     }
     if federation.preprocessing is not None:
-        tensors["preprocessing"] = tensorfile.text_tensor(to_document(federation.preprocessing))
+        tensors["preprocessing"] = tensorfile.text_tensor(to_document(_of_clients(federation)))
     tensorfile.write(target, tensors, about)
     return target
+
+
+def _own_rows(samples: Samples) -> Samples:
+    """The samples without rows that are none of the clients', which :meth:`Federation.take` leaves there."""
+    used = torch.zeros(len(samples.y), dtype=torch.bool)
+    used[samples.every_row[0]] = True
+    if bool(used.all()):
+        return samples
+    return replace(samples, x=samples.x[used], y=samples.y[used], start=(used.cumsum(0) - 1)[samples.start])
+
+
+def _of_clients(federation: Federation) -> Preprocessing:
+    """The preprocessing without means and standard deviations of other clients."""
+    found = federation.preprocessing
+    if not isinstance(found, TablePreprocessing):
+        return found
+    return replace(found, clients=tuple(pair for pair in found.clients if pair[0] in federation.client_names))
 
 
 def read(path: str | Path) -> Federation:
