@@ -31,7 +31,7 @@ function showSummary(doc) {
   });
   for (const score of ["served", "adapted"]) {
     const worst = worstClient(doc.clients[score]);
-    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` ${calledClient(doc, worst).replaceAll(" ", "\u00a0")}`, score));
+    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` ${inOneLine(calledClient(doc, worst))}`, score));
   }
   tiles.push(tile("Jain's index, served", plain(scores.served.jain, 4), ` adapted ${plain(scores.adapted.jain, 4)}`));
   const used = modelsUsed(doc);
