@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -49,7 +50,7 @@ def write(federation: Federation, path: str | Path) -> Path:
         "about": dict(federation.about),
     }
     if federation.preprocessing is not None:
-        tensors["preprocessing"] = tensorfile.text_tensor(to_document(_of_clients(federation)))
+        tensors["preprocessing"] = tensorfile.text_tensor(to_document(_of(federation.client_names, federation.preprocessing)))
     tensorfile.write(target, tensors, about)
     return target
 
@@ -63,12 +64,11 @@ def _own_rows(samples: Samples) -> Samples:
     return replace(samples, x=samples.x[used], y=samples.y[used], start=(used.cumsum(0) - 1)[samples.start])
 
 
-def _of_clients(federation: Federation) -> Preprocessing:
-    """The preprocessing without means and standard deviations of other clients."""
-    found = federation.preprocessing
-    if not isinstance(found, TablePreprocessing):
-        return found
-    return replace(found, clients=tuple(pair for pair in found.clients if pair[0] in federation.client_names))
+def _of(names: Sequence[str], fitted: Preprocessing) -> Preprocessing:
+    """The preprocessing without means and standard deviations of clients of other names."""
+    if not isinstance(fitted, TablePreprocessing):
+        return fitted
+    return replace(fitted, clients=tuple(pair for pair in fitted.clients if pair[0] in names))
 
 
 def read(path: str | Path) -> Federation:
