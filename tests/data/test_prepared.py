@@ -116,8 +116,33 @@ def test_a_prepared_federation_is_not_dealt_again(tmp_path: Path, setting: dict[
 
 def test_chosen_clients_can_be_written(tmp_path: Path) -> None:
     layouts.labelled(tmp_path, "a.parquet", 60, 3)
-    some = load(tmp_path / "a.parquet", clients=4, partition="iid").take([3, 1])
-    assert_same(some, load(write_prepared(some, tmp_path / "a.fed")))
+    every = load(tmp_path / "a.parquet", clients=4, partition="iid")
+    assert_same(every, load(write_prepared(every.take([0, 1, 2, 3]), tmp_path / "a.fed")))
+    some = every.take([3, 1])
+    again = load(write_prepared(some, tmp_path / "a.fed"))
+    assert again.ids.tolist() == some.ids.tolist() == [3, 1]
+    assert again.client_names == some.client_names
+    for name, samples in some.splits.items():
+        read = again.splits[name]
+        assert len(read.x) == len(read.y) == int(samples.count.sum())
+        for client in range(2):
+            assert all(map(torch.equal, read.of(client), samples.of(client)))
+
+
+def test_a_file_of_chosen_clients_holds_nothing_of_the_others(tmp_path: Path) -> None:
+    """A coordinator that has all data gives each site its own."""
+    (tmp_path / "a.csv").write_text(
+        "hospital,age,y\n" + "".join(f"{'abc'[i % 3]},{100 * (i % 3) + i // 6},{i % 2}\n" for i in range(60))
+    )
+    every = load(tmp_path / "a.csv", label="y", client="hospital")
+    again = load(write_prepared(every.take([1]), tmp_path / "b.fed"))
+    assert again.preprocessing is not None
+    document = to_document(again.preprocessing)
+    assert [name for name, _ in document["clients"]] == ["b"]
+    rows = {"age": [120.0, 130.0]}
+    for client in ("b", 0):
+        assert again.preprocessing.apply(rows, client).tolist() == every.preprocessing.apply(rows, "b").tolist()
+    assert len(again.train.x) + len(again.test.x) == 20
 
 
 def test_the_file_has_the_permissions_of_a_new_file(tmp_path: Path) -> None:

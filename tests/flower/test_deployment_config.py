@@ -1,8 +1,35 @@
 """A run's configuration, the app that is written to begin with, and the command group."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from fedfew import methods
 from fedfew.flower.deployment_config import DeploymentConfig
+from fedfew.flower.secure.weighting import check_method
+from fedfew.flower.server_state import _comparable
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_guide_lists_what_a_continued_run_may_change():
+    _, _, rest = (DOCS / "deployment.md").read_text().partition("Those of the exchange may change:")
+    listed = set(re.findall(r"`([\w-]+)`", rest.partition("\n\n")[0]))
+    texts = {"tokenizer": "somewhere", "max_length": 8}
+    compared = set(_comparable(DeploymentConfig(**texts))) | {"rounds", "folder", "clients", "classes"}
+    assert listed == {name.replace("_", "-") for name in DeploymentConfig.names() if name not in compared}
+
+
+def test_the_page_on_masks_lists_the_methods_that_are_refused():
+    _, _, rest = (DOCS / "private-aggregation.md").read_text().partition("Refused are methods")
+    listed = re.sub(r"[^a-z]", " ", rest.partition("\n\n")[0].lower()).split()
+    for name in methods.METHODS:
+        try:
+            check_method(methods.make(name))
+            assert name not in listed
+        except ValueError:
+            assert name in listed
 
 
 def test_settings_are_read_from_a_configuration():
@@ -19,6 +46,11 @@ def test_settings_are_read_from_a_configuration():
     ("config", "message"),
     [
         ({"quorom": 1}, "there is no setting of a run called 'quorom'; did you mean 'quorum'"),
+        ({"models": 2}, 'models is not a setting of a run, but of the method: .*, method="fedfew:models=2"'),
+        ({"method": "ifca:models=2", "num-models": 3}, 'num-models is not a setting .* method="ifca:models=3"'),
+        ({"learning-rate": 2}, "there is no setting of a run called 'learning-rate'; did you mean 'lr'"),
+        ({"method": "fedavg", "alpha-shift": 2}, "there is no setting of a run called 'alpha-shift'"),
+        ({"method": "fedavg", "init-models": "same"}, 'init-models is .* but of fedfew, .* method="fedfew:init_models=same"'),
         ({"attack": "noise"}, "attack is for simulations: they simulate hostile clients"),
         ({"early-stopping": 3}, "early-stopping is for simulations: on a network no validation data are kept apart"),
         ({"rounds": 0}, "rounds must be a whole number ≥ 1, not 0"),

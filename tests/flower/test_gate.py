@@ -151,6 +151,21 @@ def test_the_command_requires_certificates_that_are_valid_now(authority: Path, t
     assert len(served) == 1
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_the_command_says_that_it_listens_when_it_does(taken: bool, authority: Path, monkeypatch) -> None:
+    monkeypatch.setattr("uvicorn.Config.configure_logging", lambda config: None)  # as above
+    port = free_port()
+    with socket.socket() as other:
+        if taken:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+        monkeypatch.setattr("uvicorn.Server.main_loop", lambda server: asyncio.sleep(0))
+        words = ["flower", "gate", "--folder", str(authority.parent), "--host", "127.0.0.1", "--port", str(port)]
+        result = CliRunner().invoke(app, words)
+    assert result.exit_code == taken
+    assert (f"listening on 127.0.0.1:{port}" in result.stderr) != taken
+
+
 # -- attacks on a running gate -----------------------------------------------------------------------------------------------
 
 

@@ -8,11 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 import fedfew
+from fedfew import export, report
 from fedfew.engines.sequential import Sequential
 from fedfew.flower import records
 from fedfew.flower.client_state import ClientStates
 from fedfew.flower.server_loop import TooFewError
 from fedfew.methods import METHODS, FedBABU
+from fedfew.report.page.document import of_run
+from fedfew.report.page.record import InMemory
 from fedfew.stack import named_leaves, tree_map
 from tests.flower.support import (
     FEDERATION,
@@ -194,6 +197,7 @@ def test_a_site_that_keeps_its_scores_to_itself(tmp_path):
     assert np.isnan(run.history.adapted_accuracy[:, 1]).all()
     assert not np.isnan(run.history.served_accuracy[:, [0, 2, 3]]).any()
     assert run.history.choice[-1][1] == -1
+    assert report.describe(run)["weights"]["models_in_use"] == len(set(run.history.choice[-1][[0, 2, 3]].tolist()))
     reported = [line["values"] for line in audit_log_of(tmp_path, 1)]
     assert not any({"choice", "accuracy", "loss", "test_samples"} & values.keys() for values in reported)
     folder = tmp_path / "sites" / "client-1" / run.state.sites["run"]
@@ -204,6 +208,27 @@ def test_a_site_that_keeps_its_scores_to_itself(tmp_path):
     model.load_state_dict(load_file(folder / "model.safetensors"))
     for name, t in oracle.model_of(1).state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], t, rtol=1e-5, atol=1e-5)
+
+
+def test_where_all_sites_keep_their_scores_nothing_is_said_of_them(tmp_path):
+    """Choices were NaN: models "in use" were counted, exports said that nobody uses any, and the report ended in an error."""
+    network = fake_network(tmp_path)
+    network.sites = {100 + i: site(tmp_path / "sites", i, **{"share-scores": False}) for i in range(4)}
+    run = server_loop(tmp_path, network, method="fedfew:models=2").run()
+    assert run.history.choice.tolist() == [[-1] * 4] * 3
+    for ask in (lambda: run.choice, lambda: run.model_of(0)):
+        with pytest.raises(ValueError, match=r"not known: that round was not scored, or the sites keep it .*share-scores=false"):
+            ask()
+    assert "models_in_use" not in report.describe(run)["weights"]
+    page = of_run(InMemory(run.state))
+    assert page["absent"]["choice"].endswith("the sites keep it to themselves.")
+    folder = export.write(run, tmp_path / "export")
+    card = json.loads((folder / "card.json").read_text())
+    assert (card["of_single_clients"], [row["clients"] for row in card["models"]]) == ([], [None, None])
+    readme = (folder / "README.md").read_text()
+    assert "None: the sites keep theirs to themselves." in readme
+    assert "model_of" not in readme
+    assert "--client" not in readme
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "unscored": of_run(InMemory(_unscored())),
         "prices": of_run(InMemory(_prices())),
         "kept": of_run(InMemory(_kept())),
+        "alike": of_run(InMemory(_alike())),
+        "short": of_run(Synthetic(3, 1, models=2), beside(3)),
         "named": of_run(InMemory(_named()), SideFiles(confusion=Confusion.of([([0, 1], [0, 0])] * 3 + [([1, 1], [1, 2])], 3))),
     }
     for name, made in documents.items():
@@ -88,6 +90,18 @@ def _kept() -> Any:
     columns = state.history.arrays()
     columns["choice"][1] = 1
     state.history, state.best = History.from_arrays(columns), {"round": torch.tensor(4)}
+    return state
+
+
+def _alike() -> Any:
+    """Clients with nearly the same score, one of whom has a long name."""
+    state = by_hand()
+    columns = state.history.arrays()
+    for score in ("served", "adapted"):
+        columns[f"{score}_accuracy"] = 0.9987 + 0.001 * columns[f"{score}_accuracy"]
+    columns["seconds"] = 0.105 + 0.003 * columns["seconds"]
+    state.history = History.from_arrays(columns)
+    state.data = DataRecord(client_names=("A", "University Hospital of the District, ward 3", "B", "C"))
     return state
 
 
@@ -139,6 +153,48 @@ def test_a_score_below_0_keeps_its_sign_and_its_name(browser: Page, pages: Path)
             == []
         )
     assert "accuracy" not in browser.text("main").lower()
+
+
+def test_ticks_are_named_with_the_digits_that_tell_them_apart(browser: Page, pages: Path) -> None:
+    """Jain's index 0.9995 stood above the tick 1, which was 0.9995 as well."""
+    browser.open(pages / "alike.html")
+    for section in ("curves", "clients", "client", "fairness"):
+        browser.do("document.getElementById(arguments[0]).scrollIntoView()", section)
+        browser.wait("return document.querySelector(arguments[0])", f"#{section} .plot svg text.tick")
+        charts = browser.do(
+            "return [...document.querySelectorAll(arguments[0])].map((s) => [...s.querySelectorAll('text.tick')]"
+            ".filter((t) => t.getAttribute('text-anchor') == 'end' && !t.classList.contains('name'))"
+            ".map((t) => [parseFloat(t.textContent), Number(t.getAttribute('y'))]))",
+            f"#{section} .plot svg",
+        )
+        for heights in filter(None, charts):
+            values, places = np.array(heights).T
+            steps = np.diff(values) / np.diff(places)
+            np.testing.assert_allclose(steps, steps[:1].repeat(len(steps)), rtol=1e-6, err_msg=section)
+            assert (steps < 0).all()
+
+
+def test_one_round_is_named_below_its_point(browser: Page, pages: Path) -> None:
+    browser.open(pages / "short.html")
+    browser.wait("return document.querySelector('#curves .plot circle.dot')")
+    tick, dot = browser.do(
+        "const svg = document.querySelector('#curves .plot svg');"
+        "const tick = [...svg.querySelectorAll('text.tick')].find((t) => t.textContent == '1');"
+        "return [tick && Number(tick.getAttribute('x')), Number(svg.querySelector('circle.dot').getAttribute('cx'))]"
+    )
+    assert tick == pytest.approx(dot)
+
+
+def test_a_chart_of_zeros_names_zero_once(browser: Page, pages: Path) -> None:
+    browser.open(pages / "short.html")
+    browser.do("document.getElementById('models').scrollIntoView()")
+    browser.wait("return document.querySelector('#models .low svg text.tick')")
+    assert browser.do("return [...document.querySelectorAll('#models .low svg text.tick')].map((t) => t.textContent)") == ["0"]
+
+
+def test_a_long_name_breaks_between_words(browser: Page, pages: Path) -> None:
+    browser.open(pages / "alike.html")
+    assert "University Hospital of" in browser.do("return document.querySelector('#summary dl').textContent")
 
 
 def test_scores_are_said_to_be_of_the_round_whose_models_are_used(browser: Page, pages: Path) -> None:

@@ -195,7 +195,7 @@ def test_sections_without_data_say_why() -> None:
     state.history = History.from_arrays(columns | {"choice": np.zeros((3, 4), dtype=np.int64)})
     document = of_run(InMemory(state))
     assert document["models"] == 1
-    assert document["absent"]["choice"].startswith("With fedavg a client has nothing to choose: it is served the global model")
+    assert document["absent"]["choice"].startswith("With fedavg a client has nothing to choose. Served: the global model")
     assert "fedavg keeps no weights α and w" in document["absent"]["weights"]
     assert "saved from Python" in document["absent"]["labels"]
     assert set(document["maps"]) == {"served", "adapted"}

@@ -413,6 +413,15 @@ def test_runs_that_failed_or_have_no_such_number_are_not_called_not_run() -> Non
     assert {row: dict(tests.rows)[row][1].note for row in expected} == expected
 
 
+def test_megabytes_of_a_small_model_are_not_printed_as_0() -> None:
+    book = by_hand_with_costs()
+    for run in book.runs:
+        run["cost"] = json.dumps(made_up.COST | {"bytes_up": 0 if run["row"] == "FedAvg" else 28.0, "bytes_down": 19_300.0})
+    (table,) = tables.make_tables([{"kind": "costs"}], book.results(), "table1")
+    up, down, steps, *_ = table.decimals
+    assert (up, down, steps) == (6, 2, 1)  # 0.000028 and 0.02
+
+
 def test_costs_that_depend_on_the_seed_are_means() -> None:
     book = by_hand_with_costs()
     for run in book.runs:

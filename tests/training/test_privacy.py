@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 import math
 
 import numpy as np
@@ -331,6 +332,14 @@ def test_without_the_accountant_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[privacy\]'"):
         train(FedAvg(), **(PRIVATE | {"dp_noise": 1.2345}))
+
+
+def test_the_accountant_leaves_the_programs_logs_as_they_are(monkeypatch, capfd):
+    """absl gives the root logger a handler with its first warning: on Flower every line was printed twice from then on."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    privacy._rdp(0.31, 0.123)  # orders that cannot be computed: absl warns
+    assert logging.root.handlers == []
+    assert capfd.readouterr().err == ""
 
 
 def test_epsilon_is_on_the_terminal_the_page_and_the_model_card(tmp_path):

@@ -30,5 +30,5 @@ def gate(
     except ImportError as error:
         raise ImportError(f"the gate needs Flower's packages: {install_command('flower')}") from error
 
-    typer.echo(f"listening on {host}:{port}, forwarding to {superlink}", err=True)
-    proxy.serve(folder, superlink, host, port)
+    line = f"listening on {host}:{port}, forwarding to {superlink}"
+    proxy.serve(folder, superlink, host, port, lambda: typer.echo(line, err=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +12,8 @@ import torch
 from fedfew.data import tensorfile
 from fedfew.data.errors import DataError
 from fedfew.data.preprocessing import from_document, to_document
-from fedfew.federation import Federation, Samples
+from fedfew.data.table_preprocessing import TablePreprocessing
+from fedfew.federation import Federation, Preprocessing, Samples
 from fedfew.targets import LabelType, check_task
 from fedfew.tasks import IGNORED
 
@@ -23,7 +26,7 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def write(federation: Federation, path: str | Path) -> Path:
-    """Write a federation to a file ending in ``.fed``, atomically."""
+    """Write a federation to a file ending in ``.fed``, atomically. It holds nothing of clients that the federation has not."""
     target = Path(path)
     if not is_prepared(target):
         raise ValueError(f"the file of a prepared federation must end in {SUFFIX}, not {target.name!r}")
@@ -31,7 +34,8 @@ def write(federation: Federation, path: str | Path) -> Path:
     if federation.groups is not None:
         tensors["groups"] = federation.groups
     for name, samples in federation.splits.items():
-        tensors |= {f"{name}/{part}": getattr(samples, part) for part in ("x", "y", "start", "count")}
+        own = _own_rows(samples)
+        tensors |= {f"{name}/{part}": getattr(own, part) for part in ("x", "y", "start", "count")}
     about = {
         "kind": "federation",
         "format": FORMAT,
@@ -46,9 +50,25 @@ def write(federation: Federation, path: str | Path) -> Path:
         "about": dict(federation.about),
     }
     if federation.preprocessing is not None:
-        tensors["preprocessing"] = tensorfile.text_tensor(to_document(federation.preprocessing))
+        tensors["preprocessing"] = tensorfile.text_tensor(to_document(_of(federation.client_names, federation.preprocessing)))
     tensorfile.write(target, tensors, about)
     return target
+
+
+def _own_rows(samples: Samples) -> Samples:
+    """The samples without rows that are none of the clients', which :meth:`Federation.take` leaves there."""
+    used = torch.zeros(len(samples.y), dtype=torch.bool)
+    used[samples.every_row[0]] = True
+    if bool(used.all()):
+        return samples
+    return replace(samples, x=samples.x[used], y=samples.y[used], start=(used.cumsum(0) - 1)[samples.start])
+
+
+def _of(names: Sequence[str], fitted: Preprocessing) -> Preprocessing:
+    """The preprocessing without means and standard deviations of clients of other names."""
+    if not isinstance(fitted, TablePreprocessing):
+        return fitted
+    return replace(fitted, clients=tuple(pair for pair in fitted.clients if pair[0] in names))
 
 
 def read(path: str | Path) -> Federation:

@@ -22,7 +22,8 @@ class WeightDiagnostics:
     entropy: Array | None  # −Σ_k w log w, mean over clients: 0 where each counts for one model only, log K where for all alike
     largest: Array | None  # max_k w, mean over clients: 1 … 1/K
     alpha_cv: Array | None  # std of α over clients / its mean: 0 where all clients count alike
-    models_in_use: NDArray[np.int64]  # distinct choices; 1 where clients are served one candidate, be it shared or their own
+    models_in_use: NDArray[np.int64]  # distinct choices that are known (sites may keep theirs to themselves: −1); 1 where clients
+    # are served one candidate, be it shared or their own
 
 
 def weight_diagnostics(history: History) -> WeightDiagnostics:
@@ -36,7 +37,7 @@ def weight_diagnostics(history: History) -> WeightDiagnostics:
     if "alpha" in history.columns:
         alpha = history["alpha"].astype(np.float64)
         cv = np.nanstd(alpha, axis=1) / np.nanmean(alpha, axis=1)
-    in_use = np.array([len(np.unique(choice)) for choice in history["choice"]])
+    in_use = np.array([len(np.unique(choice[choice >= 0])) for choice in history["choice"]])
     return WeightDiagnostics(history["round"], entropy, largest, cv, in_use)
 
 

@@ -117,6 +117,8 @@ def _scores(card: Mapping[str, Any]) -> str:
     scores = card["scores"]
     if not scores:
         return "None: training was stopped before any were taken."
+    if scores["served"] is None and scores["adapted"] is None:
+        return "None: the sites keep theirs to themselves."
     rows = ["| score | mean ± std over clients | worst client | best client | clients |", "|---|---|---|---|---|"]
     for name in ("served", "adapted"):
         if (s := scores[name]) is not None:

@@ -19,7 +19,7 @@ from fedfew.random_streams import round_half_up
 from fedfew.training import privacy, products
 from fedfew.training.resolve import resolve
 from fedfew.util.conversion import convert
-from fedfew.util.spelling import unknown
+from fedfew.util.spelling import ELSEWHERE, unknown
 from fedfew.util.validated import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, ZERO_OR_ABOVE_ONE, one_of, setting, validate
 
 AT_THE_SITE = ("engine", "device", "chunk")
@@ -139,7 +139,7 @@ class DeploymentConfig(Texts, TrainConfig):
             if key in known:
                 values[known[key]] = convert(value, hints[known[key]], key)
             elif "." not in key and key not in SIMULATED:
-                raise unknown("setting of a run called", key, [*known, *SIMULATED])
+                raise _unknown(key, config, [*known, *SIMULATED])
         return cls(**values)
 
     @property
@@ -183,6 +183,21 @@ class DeploymentConfig(Texts, TrainConfig):
         """The settings that sites need to train, as JSON values."""
         names = ("rounds", "precision", "clients", "compression", "aggregation", "clip_norm")
         return self.outcome() | {name: getattr(self, name) for name in names} | {"method": self.make_method().settings()}
+
+
+def _unknown(key: str, config: Mapping[str, Any], known: list[str]) -> ValueError:
+    """What to write in place of a key that is no setting of a run."""
+    given = str(config.get("method", DeploymentConfig.method)).partition(":")[0].strip()
+    name = key.replace("-", "_")
+    name = ELSEWHERE.get(name.lower(), name)
+    owners = [method for method, cls in methods.METHODS.items() if name in {f.name for f in fields(cls)}]
+    if not owners or name.replace("_", "-") in known:
+        return unknown("setting of a run called", key, known)
+    method = given if given in owners else owners[0]
+    return ValueError(
+        f"{key} is not a setting of a run, but of {'the method' if method == given else ', '.join(owners)}: it follows the "
+        f'method\'s name and a colon, method="{method}:{name}={config[key]}"'
+    )
 
 
 @lru_cache(maxsize=32)  # a method's settings are read from its source, which takes a while

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -182,6 +183,19 @@ def server_config(folder: Path, superlink: str, host: str, port: int) -> uvicorn
     )
 
 
-def serve(folder: Path, superlink: str, host: str, port: int) -> None:
+class GateServer(uvicorn.Server):
+    """A server that calls ``listening`` when sites can connect, and not before: its port may be taken."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._listening()
+
+
+def serve(folder: Path, superlink: str, host: str, port: int, listening: Callable[[], None]) -> None:
     """Serve until Ctrl-C."""
-    uvicorn.Server(server_config(folder, superlink, host, port)).run()
+    GateServer(server_config(folder, superlink, host, port), listening).run()

@@ -74,9 +74,10 @@ def across_seeds(runs: Sequence[Run]) -> dict[str, AcrossSeeds]:
 
 
 def weights_at(history: History, at: int = -1) -> dict[str, float]:
-    """The weight diagnostics of a scored round (the last one), those that the method has."""
+    """The weight diagnostics of a scored round (the last one), those that the method has and that are known."""
     series = asdict(weight_diagnostics(history))
-    return {name: float(values[at]) for name, values in series.items() if values is not None and name != "round"}
+    found = {name: float(values[at]) for name, values in series.items() if values is not None and name != "round"}
+    return {name: value for name, value in found.items() if name != "models_in_use" or value}  # 0: sites keep it to themselves
 
 
 def seconds(run: Run) -> float:

@@ -49,8 +49,9 @@ class PerClient:
         return self.columns["choice"], self.columns.get("mixture")
 
     def __getitem__(self, name: str) -> Tensor:
-        """A column; all values are missing if no client has been scored."""
-        return self.columns[name] if name in self.columns else torch.full((self.clients,), torch.nan)
+        """A column; all values are missing (a choice is −1) if no client has been scored, or none reports it."""
+        empty = -1 if name == "choice" else torch.nan
+        return self.columns[name] if name in self.columns else torch.full((self.clients,), empty)
 
 
 def some(clients: list[int]) -> str:

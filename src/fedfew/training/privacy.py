@@ -9,10 +9,12 @@ are drawn independently with probability q, so that the accountant's amplificati
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -176,7 +178,6 @@ def epsilon(config: TrainConfig, rounds: int) -> float:
 def _rdp(noise: float, share: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Orders, and the Rényi divergence of one round at each."""
     try:
-        from absl import logging
         from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, rdp
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
@@ -184,13 +185,25 @@ def _rdp(noise: float, share: float) -> tuple[NDArray[np.float64], NDArray[np.fl
         ) from error
     one = GaussianDpEvent(noise)
     accountant = rdp.RdpAccountant()
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # orders that it cannot compute are left out of the minimum
-    try:
+    with _quiet():  # orders that it cannot compute are left out of the minimum
         accountant.compose(one if share >= 1 else PoissonSampledDpEvent(share, one))
-    finally:
-        logging.set_verbosity(before)
     return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings of absl's log, which dp-accounting writes to. The first of them, shown or not, would give Python's root
+    logger a handler, if it has none, and from then on lines of other logs are printed by that as well (Flower's came twice)."""
+    from absl import logging as absl_logging
+
+    before, handler = absl_logging.get_verbosity(), logging.NullHandler()
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+        absl_logging.set_verbosity(before)
 
 
 def guarantee(run: Run) -> dict[str, float] | None:

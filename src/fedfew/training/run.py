@@ -154,14 +154,20 @@ class Run(Predictor):
         """For each client, which of the models served to it fits its training data best; where the server decides which one a
         client is served (CFL, FeSEM, PACFL, FedGroup), its decision, −1 before it."""
         if not self.has_choice:  # of a run on a network the server learns the choices when it asks for scores
-            raise ValueError(f"which models the clients use after round {self.round} is not known: that round was not scored")
+            kept = (
+                "was not scored, or the sites keep it to themselves (share-scores=false)"
+                if self.state.sites
+                else "was not scored"
+            )
+            raise ValueError(f"which models the clients use after round {self.round} is not known: that round {kept}")
         return torch.from_numpy(self.history.last("choice")) if self.state.choice is None else self.state.choice
 
     @property
     def has_choice(self) -> bool:
         """Is it known which model each client uses after the last round?"""
         scored = len(self.history) > 0 and int(self.history.last("round")) == self.round
-        return scored or self.state.choice is not None
+        reported = scored and (not self.state.sites or bool((self.history.last("choice") >= 0).any()))
+        return reported or self.state.choice is not None
 
     def model_of(self, client: int | str) -> nn.Module:
         """What a client (a number or a name) uses, in evaluation mode: the module that was scored.

@@ -133,8 +133,10 @@ def _absent(record: Record, files: SideFiles, models: int) -> dict[str, str]:
     method, words = record.settings["method"]["name"], _words(record)
     why: dict[str, str] = {}
     if models == 1:
-        served = f": it is served {words['served']}" if words else ""
-        why["choice"] = f"With {method} a client has nothing to choose{served}."
+        served = f" Served: {words['served']}." if words else ""
+        why["choice"] = f"With {method} a client has nothing to choose.{served}"
+    elif record.sites and not (record.row("choice", record.in_use) >= 0).any():
+        why["choice"] = "Which models clients use is not known: the sites keep it to themselves."
     if not {"alpha", "w"} <= record.columns:
         why["weights"] = f"{method} keeps no weights α and w: they are FedFew's, which weighs clients and models by their losses."
     if files.labels is None and recorded_task(record.settings).name == "regression":

@@ -75,9 +75,7 @@ def _weights(record: Record, position: int) -> dict[str, float]:
     }
     series = weight_diagnostics(History(columns))
     found = {name: getattr(series, name) for name in OF_WEIGHTS}
-    chosen = columns["choice"][0]
-    in_use = len(np.unique(chosen[chosen >= 0]))  # −1: a site that was not there to be scored
-    return {name: float(value[0]) for name, value in found.items() if value is not None} | {"models_in_use": in_use}
+    return {name: float(value[0]) for name, value in found.items() if value is not None}
 
 
 def maps(record: Record, at: Array, rows: Rows, models: int) -> dict[str, pack.Packed]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -32,6 +33,7 @@ def costs(spec: Mapping[str, Any], results: Results, study: str) -> list[TableDa
 
 def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
     lines = [line for line in view.lines if view.planned(column, line)]
+    rows = [_row(view, column, line) for line in lines]
     title = f"{spec.get('title') or f'{view.study}: costs of a round'} on {column} (protocol {view.protocol})"
     return TableData(
         name=captions.name(spec, view, column),
@@ -41,10 +43,18 @@ def _table(view: View, spec: Mapping[str, Any], column: str) -> TableData:
         "Mean over seeds; (±): standard deviation over seeds (sample), where they differ.",
         protocol=view.protocol,
         columns=tuple(head for head, _, _ in COUNTED.values()),
-        rows=tuple((label, _row(view, column, line)) for label, line in zip(labels(lines), lines, strict=True)),
+        rows=tuple(zip(labels(lines), rows, strict=True)),
         unit="",
-        decimals=tuple(decimals for _, _, decimals in COUNTED.values()),
+        decimals=tuple(
+            _decimals([row[at].value for row in rows], decimals) for at, (_, _, decimals) in enumerate(COUNTED.values())
+        ),
     )
+
+
+def _decimals(values: Sequence[float | None], usual: int) -> int:
+    """As usual, but with two digits of the smallest value where it would be printed as 0: MB of a small model."""
+    least = min((value for value in values if value), default=1.0)
+    return usual if least >= 0.5 * 10**-usual else 1 - math.floor(math.log10(least))
 
 
 def _row(view: View, column: str, line: Line) -> tuple[Cell, ...]:

@@ -23,7 +23,7 @@ function barChart({ host, readout }, spec) {
     const step = (right - left) / values.length, gap = step > 6 ? Math.min(6, 0.18 * step) : 0;
     const py = (v) => bottom - (v / top) * (bottom - MARGIN.top);
     const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
-    for (const v of [0, top]) root.append(svg("text", { class: "tick", x: left - 6, y: py(v) + 4, "text-anchor": "end" }, format(v)));
+    for (const v of new Set([0, format(top) === format(0) ? 0 : top])) root.append(svg("text", { class: "tick", x: left - 6, y: py(v) + 4, "text-anchor": "end" }, format(v)));
     const bars = chart.values.map ? Array.from(chart.values) : chart.values;
     bars.forEach((v, i) => {
       if (!known(v)) return;

@@ -31,10 +31,10 @@ function bytes(value) {
   return `${plain(value)} ${units[at]}`;
 }
 
-function duration(seconds) {
+function duration(seconds, digits = 2) {
   if (!known(seconds)) return "–";
-  if (seconds < 1) return `${plain(1000 * seconds, 2)} ms`;
-  if (seconds < 60) return `${plain(seconds, 2)} s`;
+  if (seconds < 1) return `${plain(1000 * seconds, digits)} ms`;
+  if (seconds < 60) return `${plain(seconds, digits)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
 }

@@ -3,12 +3,19 @@
 const MARGIN = { left: 46, right: 12, top: 10, bottom: 34 }; // left: wider where names of ticks need it
 
 function ticks(low, high, count) {
+  if (low === high) return [low];
   const rough = (high - low) / Math.max(1, count);
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= rough * 0.999);
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
   return found;
+}
+
+/** Digits by which neighbouring ticks differ when they are written; 3 at least. */
+function digitsOf(heights) {
+  const decade = (v) => Math.floor(Math.log10(Math.abs(v)) + 1e-9);
+  return heights.length < 2 ? 3 : Math.max(3, decade(Math.max(...heights.map(Math.abs))) - decade(heights[1] - heights[0]) + 1);
 }
 
 /** Low and high ends of all numbers, rounded outwards, never one and the same. */
@@ -25,16 +32,17 @@ function extent(lists, { low = Infinity, high = -Infinity } = {}) {
 function axes(host, { x, y, xLabel, yFormat, xTicks, whole }) {
   const width = host.clientWidth, height = host.clientHeight;
   const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
-  const span = x[1] - x[0] || 1;
   const heights = ticks(y[0], y[1], height < 150 ? 2 : height < 250 ? 4 : 5);
-  const left = Math.max(MARGIN.left, 12 + 6.8 * Math.max(...heights.map((v) => yFormat(v).length)));
-  const px = (v) => left + ((v - x[0]) / span) * (right - left);
+  const names = heights.map((v) => yFormat(v, digitsOf(heights)));
+  const left = Math.max(MARGIN.left, 12 + 6.8 * Math.max(...names.map((name) => name.length)));
+  const [first, span] = x[0] === x[1] ? [x[0] - 0.5, 1] : [x[0], x[1] - x[0]]; // a single round is in the middle
+  const px = (v) => left + ((v - first) / span) * (right - left);
   const py = (v) => bottom - ((v - y[0]) / (y[1] - y[0])) * (bottom - MARGIN.top);
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
-  for (const v of heights) {
+  heights.forEach((v, i) => {
     root.append(svg("line", { class: "gridline", x1: left, x2: right, y1: py(v), y2: py(v) }),
-      svg("text", { class: "tick", x: left - 6, y: py(v) + 4, "text-anchor": "end" }, yFormat(v)));
-  }
+      svg("text", { class: "tick", x: left - 6, y: py(v) + 4, "text-anchor": "end" }, names[i]));
+  });
   const shown = xTicks || ticks(x[0], x[1], Math.max(2, Math.floor(width / 110))).filter((v) => !whole || Number.isInteger(v));
   for (const v of shown) root.append(svg("text", { class: "tick", x: Math.min(px(v), width - 4 * grouped(v).length), y: bottom + 16, "text-anchor": "middle" }, grouped(v)));
   root.append(svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),

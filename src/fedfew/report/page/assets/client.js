@@ -71,7 +71,7 @@ function clientCharts(doc, client) {
   const scores = { served: column(doc.maps.served), adapted: column(doc.maps.adapted) };
   const first = figure(`Test ${doc.run.score} over rounds (${whose})`, "mid");
   lineChart(first, {
-    label: `Test ${doc.run.score} of ${calledClient(doc, client)}`, x: doc.rounds, format: (v) => `${plain(100 * v)} %`,
+    label: `Test ${doc.run.score} of ${calledClient(doc, client)}`, x: doc.rounds, format: (v, digits) => `${plain(100 * v, digits)} %`,
     series: ["served", "adapted"].map((score) => ({ values: scores[score], look: score })),
     tell: (i) => `round ${grouped(doc.rounds[i])}: served ${percent(scores.served[i])}, adapted ${percent(scores.adapted[i])}`,
   });
@@ -81,7 +81,7 @@ function clientCharts(doc, client) {
     const values = column(doc.maps.alpha);
     const part = figure(`α over rounds, times a fair share (${whose})`, "mid");
     lineChart(part, {
-      label: `α of ${calledClient(doc, client)}`, x: doc.rounds, format: (v) => `${plain(v, 2)} ×`, floor: 0,
+      label: `α of ${calledClient(doc, client)}`, x: doc.rounds, format: (v, digits = 2) => `${plain(v, digits)} ×`, floor: 0,
       series: [{ values: values.map((a, i) => a * doc.curves.present[i]), look: "ink" }, { values: values.map(() => 1), look: "soft" }],
       tell: (i) => `round ${grouped(doc.rounds[i])}: ` + (Number.isFinite(values[i]) ? `α ${plain(values[i])}, ${plain(values[i] * doc.curves.present[i], 2)} × a fair share` : "did not take part"),
     });

@@ -28,7 +28,7 @@ function showCosts(doc) {
   const top = far.length ? 4 * usual : Infinity;
   if (far.length) part.node.append(el("p", { class: "note" }, `${many(far.length, "round")} took longer than the chart is high, up to ${duration(Math.max(...far))}.`));
   lineChart(part, {
-    label: "Seconds a round", x: doc.rounds, format: (v) => duration(v), floor: 0, series: [{ values: curves.seconds.map((v) => Math.min(v, top)), look: "ink" }],
+    label: "Seconds a round", x: doc.rounds, format: duration, floor: 0, series: [{ values: curves.seconds.map((v) => Math.min(v, top)), look: "ink" }],
     tell: (i) => `round ${grouped(doc.rounds[i])}: ${duration(curves.seconds[i])}`,
   });
   bodyOf("costs").replaceChildren(el("dl", { class: "tiles" }, tiles),

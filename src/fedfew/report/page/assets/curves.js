@@ -9,7 +9,7 @@ function showCurves(doc) {
     const part = figure(score, "tall");
     lineChart(part, {
       label: `Learning curve, ${score} ${doc.run.score}`,
-      x: doc.rounds, y, format: (v) => `${plain(100 * v)} %`,
+      x: doc.rounds, y, format: (v, digits) => `${plain(100 * v, digits)} %`,
       series: [{ values: c.mean, look: score, low: c.min, high: c.max }, { values: c.worst_tenth, look: `${score} tenth` }],
       tell: (i) => `round ${grouped(doc.rounds[i])}: mean ${percent(c.mean[i])}, worst tenth ${percent(c.worst_tenth[i])}, worst ${percent(c.min[i])}, best ${percent(c.max[i])}`,
     });
@@ -33,7 +33,7 @@ function showClients(doc) {
   };
   const rest = `From ${clientName(doc, order[0])} (served ${percent(served[order[0]])}) to ${calledClient(doc, order[order.length - 1])} (${percent(served[order[order.length - 1]])}).`;
   drawn(part.host, () => {
-    place = axes(part.host, { x: [0, order.length], y, xLabel: "clients, worst served first", yFormat: (v) => `${plain(100 * v)} %`, whole: true });
+    place = axes(part.host, { x: [0, order.length], y, xLabel: "clients, worst served first", yFormat: (v, digits) => `${plain(100 * v, digits)} %`, whole: true });
     const between = order.map((i, rank) => (order.length <= 400 && Number.isFinite(served[i] + adapted[i])
       ? `M${px(rank).toFixed(1)} ${place.py(served[i]).toFixed(1)}V${place.py(adapted[i]).toFixed(1)}` : ""));
     place.root.append(svg("path", { class: "between", d: between.join("") }));

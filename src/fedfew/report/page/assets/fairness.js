@@ -11,12 +11,12 @@ function showFairness(doc) {
     });
     return part.node;
   };
-  const points = (v) => (known(v) ? plain(100 * v) : "–");
+  const points = (v, digits) => (known(v) ? plain(100 * v, digits) : "–");
   bodyOf("fairness").replaceChildren(
     el("div", { class: "pair" },
-      ...(doc.curves.served.jain.some(known) ? [over("Jain's index", "jain", (v) => plain(v, 3), { words: (v) => plain(v, 4) })] : []),
+      ...(doc.curves.served.jain.some(known) ? [over("Jain's index", "jain", plain, { words: (v) => plain(v, 4) })] : []),
       over("Standard deviation over clients, points", "std", points, { floor: 0 }),
-      over("Mean of the worst tenth", "worst_tenth", (v) => `${points(v)} %`, { words: (v) => percent(v) }),
+      over("Mean of the worst tenth", "worst_tenth", (v, digits) => `${points(v, digits)} %`, { words: (v) => percent(v) }),
       ...(worstScore(doc) < 0 ? [] : [lorenz(doc)])),
     legend([["served", "served"], ["adapted", "adapted"], ["soft", "all alike"]]));
 }
@@ -41,7 +41,7 @@ function lorenz(doc) {
   const x = Array.from({ length: steps + 1 }, (_, i) => (100 * i) / steps);
   const part = figure(`Share of all ${doc.run.score} that the worse-off clients have, now`, "mid");
   lineChart(part, {
-    label: "Lorenz curve", x, xLabel: "% of clients, worst first", y: [0, 1], format: (v) => `${plain(100 * v)} %`,
+    label: "Lorenz curve", x, xLabel: "% of clients, worst first", y: [0, 1], format: (v, digits) => `${plain(100 * v, digits)} %`,
     series: [{ values: x.map((v) => v / 100), look: "soft" }, { values: s, look: "served" }, { values: a, look: "adapted" }],
     tell: (i) => (i === steps ? "All alike would be the straight line." : `The worse-off ${plain(x[i])} % of clients have ${percent(s[i])} (served), ${percent(a[i])} (adapted).`),
   });

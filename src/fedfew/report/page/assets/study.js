@@ -67,7 +67,7 @@ function showStudyCurves(doc) {
     const part = figure(`${byId("curve-place").value}, ${score}`, "tall");
     part.readout.classList.add("long");
     lineChart(part, {
-      label: `Learning curves, ${score}`, x, series: series.map((s) => ({ ...s, values: joined(s.values) })), format: (v) => `${plain(100 * v)} %`,
+      label: `Learning curves, ${score}`, x, series: series.map((s) => ({ ...s, values: joined(s.values) })), format: (v, digits) => `${plain(100 * v, digits)} %`,
       tell: (i) => `round ${grouped(x[i])}: ` + series.map((s) => [s.name, joined(s.values)[i]]).filter(([, v]) => known(v)).sort((a, b) => b[1] - a[1]).map(([name, v]) => `${name} ${percent(v)}`).join(", "),
     });
     part.node.append(legend(series.map((s, i) => [s.look, `${s.name} (${many(found[i].seeds, "seed")})`])));

@@ -31,11 +31,11 @@ function showSummary(doc) {
   });
   for (const score of ["served", "adapted"]) {
     const worst = worstClient(doc.clients[score]);
-    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` ${calledClient(doc, worst).replaceAll(" ", "\u00a0")}`, score));
+    tiles.push(tile(`worst client, ${score}`, percent(scores[score].min), worst < 0 ? "" : ` ${inOneLine(calledClient(doc, worst))}`, score));
   }
   tiles.push(tile("Jain's index, served", plain(scores.served.jain, 4), ` adapted ${plain(scores.adapted.jain, 4)}`));
   const used = modelsUsed(doc);
-  tiles.push(doc.models > 1 ? tile("models in use", String(used), ` of ${doc.models}`) : tile("rounds", grouped(run.round), ` of ${grouped(run.rounds)}`));
+  tiles.push(doc.models > 1 && used ? tile("models in use", String(used), ` of ${doc.models}`) : tile("rounds", grouped(run.round), ` of ${grouped(run.rounds)}`));
   const words = doc.words.served && el("p", { class: "note" }, `Served with ${run.method}: ${doc.words.served}. Adapted: ${doc.words.adapted}.`);
   body.replaceChildren(el("dl", { class: "tiles" }, tiles), scoreTable(doc), words || "", thinning(doc) || "", events(doc));
 }

@@ -36,6 +36,7 @@ function rowName(doc, row) {
 /** Its name from the data, or "client 3" where it has none. */
 const calledClient = (doc, client) => (doc.names.length ? doc.names[client] : `client ${client}`);
 const shortened = (name, most = 16) => (name.length > most ? name.slice(0, most - 1) + "…" : name);
+const inOneLine = (name) => (name.length > 16 ? name : name.replaceAll(" ", "\u00a0")); // long names break between words
 const clientTick = (doc, client) => (doc.names.length ? shortened(doc.names[client]) : String(client));
 /** Room beside a heat map for the clients' names or numbers. */
 const tickRoom = (doc) => (doc.names.length ? 12 + 6.5 * Math.min(16, Math.max(...doc.names.map((name) => name.length))) : 34);
