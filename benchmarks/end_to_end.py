@@ -9,15 +9,19 @@ time on one thread. The first call, which imports and warms up, is not counted; 
     python benchmarks/end_to_end.py --rounds 100 --repeats 3
     python benchmarks/end_to_end.py --workload cifar-cnn --rounds 5
     python benchmarks/end_to_end.py --threads 1
+    python benchmarks/end_to_end.py --busy 1    # while another process keeps a core busy
     python benchmarks/end_to_end.py --append benchmarks/history.jsonl --note "what changed"
     python benchmarks/end_to_end.py --threads 1 --parts    # where a round of the stacked engine goes
 """
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,12 +162,24 @@ def seconds_per_round(workload: Workload, data: fedfew.Federation, engine: str, 
         return {"wall": (time.perf_counter() - wall) / rounds, "cpu": (time.process_time() - cpu) / rounds}
 
 
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """Within: so many other processes each keep a core busy."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=list(WORKLOADS), default="digits-mlp")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, help="of PyTorch; unless given, as many as it takes by itself")
+    parser.add_argument("--busy", type=int, default=0, help="processes that keep a core busy each while this one measures")
     parser.add_argument("--append", type=Path, help="append a line with the figures to this history")
     parser.add_argument("--note", default="", help="what changed, for that line")
     parser.add_argument("--parts", action="store_true", help="print where a round of the fast engine goes instead")
@@ -178,9 +194,10 @@ def main() -> None:
         print_parts(workload, data, given.rounds, given.repeats)
         return
     measured: dict[str, list[dict[str, float]]] = {engine: [] for engine in rounds}
-    for _ in range(given.repeats):
-        for engine, number in rounds.items():
-            measured[engine].append(seconds_per_round(workload, data, engine, number))
+    with busy(given.busy):
+        for _ in range(given.repeats):
+            for engine, number in rounds.items():
+                measured[engine].append(seconds_per_round(workload, data, engine, number))
     least = {engine: {of: min(one[of] for one in each) for of in ("wall", "cpu")} for engine, each in measured.items()}
     ratio = {of: least["sequential"][of] / least[fast][of] for of in ("wall", "cpu")}
     threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
@@ -188,14 +205,16 @@ def main() -> None:
     for of, words in (("wall", "wall time"), ("cpu", "CPU time")):
         times = ", ".join(f"{engine} {1000 * seconds[of]:.1f} ms" for engine, seconds in least.items())
         results.append(f"{times} of {words} per round, {ratio[of]:.1f} times")
-    print(f"{threads}:", *results, sep="\n")
+    beside = f", {given.busy} busy beside it" if given.busy else ""
+    print(f"{threads}{beside}:", *results, sep="\n")
     if given.append is not None:
         row = {
-            "benchmark": f"end to end, {workload.about}, {given.rounds} rounds, {threads}",
+            "benchmark": f"end to end, {workload.about}, {given.rounds} rounds, {threads}{beside}",
             "result": "; ".join(results),
             "rounds": given.rounds,
             "repeats": given.repeats,
             "threads": torch.get_num_threads(),
+            "busy": given.busy,
             "seconds_per_round": least,
             "ratio": ratio,
         }
