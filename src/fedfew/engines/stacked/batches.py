@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -62,52 +62,60 @@ def inputs(samples: Samples, at: Tensor, shifts: Tensor | None = None, layout: t
 
 
 @dataclass(frozen=True)
-class _Step:
-    """What a step is, whatever the samples are: ``clients`` are at places ``window`` of their orders."""
+class Steps:
+    """The steps of one pass of clients of given sizes, whatever their samples are: the same in every round."""
 
-    clients: int
-    window: slice
-    weight: Tensor  # [clients, K, B], as in a batch
-    share: Tensor
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """The steps of one pass of clients of given sizes: the same in every round, so a recording takes them as they are."""
-
-    each: list[_Step]
+    windows: tuple[tuple[int, int, int], ...]  # of each step: how many clients, and from where to where in their orders
     shape: tuple[int, int, int]  # of the orders, [C, K, longest]
+    weight: Tensor  # of all batches, one after the other, as in a batch
+    share: Tensor
+    places: Tensor  # where the samples of all batches are in the orders
+    batch_size: int
 
     @classmethod
     @lru_cache(maxsize=32)
     def of(
         cls, sizes: tuple[int, ...], models: int, batch_size: int, join_last: bool, dtype: torch.dtype, device: torch.device
-    ) -> _Steps:
+    ) -> Steps:
         alone = [join_last and size > batch_size and size % batch_size == 1 for size in sizes]
-        each = []
+        windows, weights, shares = [], [], []
         for begin in range(0, sizes[0], batch_size):
             active = sum(size > begin + joins for size, joins in zip(sizes, alone, strict=True))
             if active == 0:
                 break
             joined = [joins and size == begin + batch_size + 1 for size, joins in zip(sizes[:active], alone, strict=False)]
             ends = [min(size, begin + batch_size + more) for size, more in zip(sizes, joined, strict=False)]
-            window = slice(begin, min(sizes[0], begin + batch_size + any(alone[:active])))
+            windows.append((active, begin, min(sizes[0], begin + batch_size + any(alone[:active]))))
             end = torch.tensor(ends, device=device)[:, None]
-            weight = (torch.arange(window.start, window.stop, device=device) < end).to(dtype) / (end - begin)
-            share = (end[:, 0] - begin).to(dtype) / torch.tensor(sizes[:active], device=device)
-            each.append(_Step(active, window, weight[:, None].expand(-1, models, -1).contiguous(), share))
-        return cls(each, (len(sizes), models, sizes[0]))
+            weight = (torch.arange(begin, windows[-1][2], device=device) < end).to(dtype) / (end - begin)
+            weights.append(weight[:, None].expand(-1, models, -1).flatten())
+            shares.append((end[:, 0] - begin).to(dtype) / torch.tensor(sizes[:active], device=device))
+        shape = (len(sizes), models, sizes[0])
+        every = torch.arange(math.prod(shape), device=device).reshape(shape)
+        places = torch.cat([every[:active, :, begin:end].flatten() for active, begin, end in windows])
+        return cls(tuple(windows), shape, torch.cat(weights), torch.cat(shares), places, batch_size)
 
-    @cached_property
-    def lengths(self) -> list[int]:
-        """How many samples each step takes."""
-        return [step.weight.numel() for step in self.each]
-
-    @cached_property
-    def places(self) -> Tensor:
-        """Where the samples of all steps are in the orders, one step after the other."""
-        every = torch.arange(math.prod(self.shape), device=self.each[0].weight.device).reshape(self.shape)
-        return torch.cat([every[: step.clients, :, step.window].flatten() for step in self.each])
+    def batches(self, samples: Samples, rank: Tensor, order: Tensor) -> Iterator[Batch]:
+        """``order[C, K, longest]``, like the sizes, is sorted by rank."""
+        models, shape = order.shape[1], samples.x.shape[1:]
+        position = torch.arange(samples.longest, device=rank.device)
+        count = samples.count[rank]
+        order = order.where(position < count[:, None, None], filler(order, count, self.batch_size))
+        rows = samples.start[rank][:, None, None] + order
+        few = rows.numel() * shape.numel() <= AT_ONCE and samples.x.device == rows.device
+        lengths = [active * models * (end - begin) for active, begin, end in self.windows]
+        weights, shares = self.weight.split(lengths), self.share.split([active for active, _, _ in self.windows])
+        if few:
+            every = rows.flatten().index_select(0, self.places)
+            features, labels = (t.split(lengths) for t in (inputs(samples, every), samples.y.index_select(0, every)))
+        for at, (active, begin, end) in enumerate(self.windows):
+            stack = (active, models, end - begin)
+            if few:
+                x, y = features[at].view(*stack, *shape), labels[at].view(*stack, *samples.y.shape[1:])
+            else:
+                of_step = rows[:active, :, begin:end]
+                x, y = inputs(samples, of_step), samples.y[of_step]
+            yield Batch(clients=active, x=x, y=y, weight=weights[at].view(stack), share=shares[at])
 
 
 def batches_of(
@@ -124,21 +132,5 @@ def batches_of(
     params: of the models whose losses the samples weigh in.
     join_last: a client's last sample joins the batch before where it would be a batch by itself.
     """
-    models, shape = order.shape[1], samples.x.shape[1:]
-    steps = _Steps.of(tuple(sizes), models, batch_size, join_last, precision(params), rank.device)
-    position = torch.arange(samples.longest, device=rank.device)
-    count = samples.count[rank]
-    order = order.where(position < count[:, None, None], filler(order, count, batch_size))
-    rows = samples.start[rank][:, None, None] + order
-    few = rows.numel() * shape.numel() <= AT_ONCE and samples.x.device == rows.device
-    if few:
-        every = rows.flatten().index_select(0, steps.places)
-        features, labels = (t.split(steps.lengths) for t in (inputs(samples, every), samples.y.index_select(0, every)))
-    for at, step in enumerate(steps.each):
-        if few:
-            stack = (step.clients, models, -1)
-            x, y = features[at].view(*stack, *shape), labels[at].view(*stack, *samples.y.shape[1:])
-        else:
-            of_step = rows[: step.clients, :, step.window]
-            x, y = inputs(samples, of_step), samples.y[of_step]
-        yield Batch(clients=step.clients, x=x, y=y, weight=step.weight, share=step.share)
+    steps = Steps.of(tuple(sizes), order.shape[1], batch_size, join_last, precision(params), rank.device)
+    return steps.batches(samples, rank, order)

@@ -28,7 +28,7 @@ from fedfew.engines.stacked import kernels, optimizer
 from fedfew.engines.stacked.ahead import Ahead
 from fedfew.engines.stacked.batch_norm import make_masked
 from fedfew.engines.stacked.batch_scores import BatchScores
-from fedfew.engines.stacked.batches import Batch, batches_of, in_order, precision, unranked
+from fedfew.engines.stacked.batches import Batch, Steps, batches_of, in_order, precision, unranked
 from fedfew.engines.stacked.captured import CapturedTraining
 from fedfew.engines.stacked.differentiation import Differentiation, Front
 from fedfew.engines.stacked.epoch import RecordedEpochs
@@ -101,17 +101,22 @@ class Stacked(Engine):
         fixed = tree_map(lambda t: t.index_select(0, rank).flatten(0, 1), context)
         state = optimizer.fresh_state(self.training, self.trained(weights))
         mean_loss = torch.zeros(())
+        dtype = precision(weights)
+
+        def steps_of(sizes: tuple[int, ...]) -> Steps:
+            return Steps.of(sizes, models, self.training.batch_size, False, dtype, rank.device)
+
         for one_pass in passes:
             ranked = one_pass.take(rank)
             lr: float | Tensor = one_pass.lr
             if self.training.scheduled:
-                lr = torch.tensor(lr, dtype=precision(weights), device=rank.device)
+                lr = torch.tensor(lr, dtype=dtype, device=rank.device)
             epoch = partial(self._epoch, objective, state, project)
             plain = project is None and optimizer.is_plain(self.training)
             if plain and self._epochs.fit(samples, ranked, self.training.batch_size):
-                mean_loss = self._epochs.run(objective, epoch, sizes, samples, rank, ranked, lr, weights, fixed)
+                mean_loss = self._epochs.run(objective, epoch, steps_of, sizes, samples, rank, ranked, lr, weights, fixed)
             else:
-                mean_loss = epoch(sizes, samples, rank, ranked, lr, weights, fixed)
+                mean_loss = epoch(steps_of(tuple(sizes)), samples, rank, ranked, lr, weights, fixed)
         weights = tree_map(lambda t: t.unflatten(0, (clients, models)), weights)
         if sizes == samples.count.tolist():  # sorted as they were
             return weights, mean_loss
@@ -122,7 +127,7 @@ class Stacked(Engine):
         objective: Objective,
         state: optimizer.State,
         project: Projection | None,
-        sizes: list[int],
+        steps: Steps,
         samples: Samples,
         rank: Tensor,
         ranked: Pass,
@@ -135,7 +140,7 @@ class Stacked(Engine):
         mean_loss = torch.zeros(())
         models = ranked.order.shape[1]
         key = None if ranked.dropout is None else ranked.dropout.flatten()
-        batches = batches_of(samples, rank, sizes, ranked.order, self.training.batch_size, weights)
+        batches = steps.batches(samples, rank, ranked.order)
         for step, batch in enumerate(self._augmented(batches, ranked.augment, samples)):
             front = fronts.get(batch.clients)
             if front is None:

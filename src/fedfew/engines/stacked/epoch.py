@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedfew.engines.base import Pass
-from fedfew.engines.stacked.batches import AT_ONCE
+from fedfew.engines.stacked.batches import AT_ONCE, Steps
 from fedfew.engines.stacked.side_by_side import SideBySide
 from fedfew.engines.stacked.traced import Traced
 from fedfew.federation import Samples
@@ -22,12 +22,12 @@ from fedfew.stack import Tree, from_named, leaves, named_leaves, tree_map
 
 MOST_STEPS = 64  # in one recording
 
-Epoch = Callable[[list[int], Samples, Tensor, Pass, float | Tensor, Tree, Tree], Tensor]
-"""epoch(sizes, samples, rank, pass, lr, weights, context) → mean losses; moves the weights in place."""
+Epoch = Callable[[Steps, Samples, Tensor, Pass, float | Tensor, Tree, Tree], Tensor]
+"""epoch(steps, samples, rank, pass, lr, weights, context) → mean losses; moves the weights in place."""
 
 
 class RecordedEpochs:
-    """Epochs found again by the clients' sizes, the samples, and all shapes."""
+    """Epochs found again by the shapes of their steps, the samples, and all shapes."""
 
     def __init__(self, side_by_side: SideBySide) -> None:
         self._side_by_side = side_by_side
@@ -45,6 +45,7 @@ class RecordedEpochs:
         self,
         objective: Hashable,
         epoch: Epoch,
+        steps_of: Callable[[tuple[int, ...]], Steps],
         sizes: list[int],
         samples: Samples,
         rank: Tensor,
@@ -58,12 +59,14 @@ class RecordedEpochs:
         each = sum(t.numel() for t in leaves(weights)) // clients
         calls = []
         for part in self._side_by_side.parts(sizes, sum(sizes) * each):
-            longest = sizes[part.start]
+            steps = steps_of(tuple(sizes[part]))
+            longest = steps.shape[2]
             order = replace(one_pass, order=one_pass.order[part, :, :longest])
             replicas = slice(part.start * models, part.stop * models)
             of_part = [tree_map(lambda t, at=replicas: t[at], tree) for tree in (weights, context)]
-            known = replace(samples, longest=longest)
-            calls.append(self._prepared(objective, epoch, sizes[part], known, rank[part], order, lr, *of_part))
+            calls.append(
+                self._prepared(objective, epoch, steps, replace(samples, longest=longest), rank[part], order, lr, *of_part)
+            )
         losses = self._side_by_side(calls)
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
@@ -71,7 +74,7 @@ class RecordedEpochs:
         self,
         objective: Hashable,
         epoch: Epoch,
-        sizes: list[int],
+        steps: Steps,
         samples: Samples,
         rank: Tensor,
         one_pass: Pass,
@@ -82,15 +85,18 @@ class RecordedEpochs:
         names, fixed_names = (tuple(path for path, _ in named_leaves(tree)) for tree in (weights, context))
         data = (samples.x.data_ptr(), samples.y.data_ptr())  # constants of the recording, which keeps them in memory
         scheduled = isinstance(lr, Tensor)
-        name = (objective, tuple(sizes), data, names, fixed_names, None if scheduled else lr)
-        tensors = (samples.start, samples.count, rank, one_pass.order, *leaves(weights), *leaves(context))
+        name = (objective, steps.windows, steps.batch_size, data, names, fixed_names, None if scheduled else lr)
+        of_steps = (steps.weight, steps.share, steps.places)
+        tensors = (*of_steps, samples.start, samples.count, rank, one_pass.order, *leaves(weights), *leaves(context))
         tensors = (*tensors, lr) if isinstance(lr, Tensor) else tensors
 
-        def work(start: Tensor, count: Tensor, rank: Tensor, order: Tensor, *rest: Tensor) -> Tensor:
+        def work(weight: Tensor, share: Tensor, places: Tensor, *given: Tensor) -> Tensor:
+            start, count, rank, order, *rest = given
             own = from_named(dict(zip(names, rest, strict=False)))
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
+            alike = replace(steps, weight=weight, share=share, places=places)
             same = replace(samples, start=start, count=count)
-            return epoch(sizes, same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
+            return epoch(alike, same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
 
         if name in self._seen:
             return self._recordings.prepared(name, work, *tensors)

@@ -82,15 +82,16 @@ class Traced:
     def _kept(
         self, key: Hashable, function: Callable[..., Any], tensors: tuple[Tensor, ...], rewrite: Rewrite | None
     ) -> tuple[Recording, Callable[..., Any]]:
-        if key in self._recordings:
-            self._recordings.move_to_end(key)
-        else:
+        found = self._recordings.get(key)  # the hash of a long key takes its time
+        if found is None:
             recording = recorded(function, tensors)
             recording = rewrite(recording) if rewrite else recording
-            self._recordings[key] = recording, _replay(recording, tensors[0].device)
+            self._recordings[key] = found = recording, _replay(recording, tensors[0].device)
             if len(self._recordings) > KEPT:
                 self._recordings.popitem(last=False)
-        return self._recordings[key]
+        elif len(self._recordings) > KEPT // 2:
+            self._recordings.move_to_end(key)
+        return found
 
     def from_the_second_time(self, name: Hashable, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """The same, but shapes that come once are not recorded, which takes as long as some calls: the clients of a round may
