@@ -95,6 +95,33 @@ def test_tables_fit_an_ordinary_terminal(run: fedfew.Run) -> None:
         assert column in text
 
 
+def test_headings_are_wrapped_before_a_table_is_wider_than_the_terminal(run: fedfew.Run) -> None:
+    def widths(columns: int) -> set[int]:
+        console = Console(width=columns, file=io.StringIO())
+        tables.show(console, tables.comparison({"fedfew:models=4,mu=0.003": [run, run]}, "title"))
+        return {len(line) for line in console.file.getvalue().splitlines()}  # type: ignore[attr-defined]
+
+    assert max(widths(80)) <= 80 < max(widths(100)) <= 100
+
+
+def test_means_by_test_samples_where_clients_differ_in_these() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), rng.integers(2, size=60)
+
+    def said(*sizes: int) -> str:
+        parts = [(x[:n], y[:n]) for n in sizes]
+        of = fedfew.train(fedfew.Federation.from_arrays(parts, parts, classes=2), "linear", "local", rounds=1)
+        right = sum(n * score for n, score in zip(sizes, of.history.served_accuracy[-1], strict=True)) / sum(sizes)
+        return (
+            f"served {100 * right:.1f}"
+            if f"test samples: served {100 * right:.1f}, adapted" in shown(tables.run_summary(of, {}))
+            else ""
+        )
+
+    assert said(10, 60)
+    assert said(20, 20) == ""
+
+
 @pytest.mark.slow
 def test_plots_are_written_and_leave_matplotlib_as_it_was(run: fedfew.Run, tmp_path: Path) -> None:
     import matplotlib as mpl

@@ -88,8 +88,11 @@ def predict(
     if labels is not None:
         found = _chosen_by_labels(found, labels, label)
     elif new_client:
+        prior = found.training_settings.get("label_prior", "none") != "none"
+        notes.append(
+            f"the model {'and the label prior are' if prior else 'is'} chosen by the data alone; --labels would choose better"
+        )
         found = found.for_new_client(new.x)
-        notes.append("the model and the label prior are chosen by the data alone; --labels would choose better")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for note in notes:
         console.print(f"note: {printable(note)}", style="yellow", markup=False)

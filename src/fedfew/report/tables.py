@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedfew.adapters import TrainedPart
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import SCORES, across_seeds, score_name, seconds, single_scores, weights_at
+from fedfew.report import SCORES, across_seeds, last_scores, score_name, seconds, single_scores, weights_at
 from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -62,13 +62,21 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
 
 
 def show(console: Console, *tables: Table) -> None:
-    """Print tables of :func:`empty` whole: of one that is wider than the console Rich would cut numbers' last digits."""
+    """Print tables of :func:`empty` whole: of one that is wider than the console Rich would cut numbers' last digits. Headings of
+    several words are put on several lines first."""
     for table in tables:
         width = console.width
-        needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
-        console.width = max(width, needed)
+        if _needed(console, table) > width:
+            for column in table.columns[1:]:
+                column.header = str(column.header).replace(" ", "\n")
+        console.width = max(width, _needed(console, table))
         console.print(table)
         console.width = width
+
+
+def _needed(console: Console, table: Table) -> int:
+    """The width of the whole table, whatever that of the console."""
+    return Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
 
 
 def _index(value: float) -> str:
@@ -85,6 +93,7 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     if single is not None:
         models = run.scored("mixture").shape[1]
         weights = f"served: a mixture, a prediction runs {models} models. single: the best of them alone, one model. {weights}"
+    weights = ". ".join(filter(None, [_by_samples(run), weights]))
     title += "; MAE and RMSE in units of the target" if "mae" in final else ""
     title += "; perplexity as it is" if "perplexity" in final else ""
     if "epsilon" in run.history.columns:
@@ -107,6 +116,14 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
             cells = (f"{summary.mean:.4g} ± {summary.std:.4g}", worst, f"{summary.worst_tenth:.4g}", _index(summary.jain))
             table.add_row(f"served {ERRORS[name]}", *cells)
     return table
+
+
+def _by_samples(run: Run) -> str:
+    """The means over clients that count by their test samples, as other programs report them; "" where that is no difference."""
+    if len(set(run.settings["federation"]["test_samples"])) < 2:
+        return ""
+    means = (f"{score} {percent(summary.weighted_mean)}" for score, summary in last_scores(run).items())
+    return f"means weighted by test samples: {', '.join(means)}"
 
 
 def worst_client(run: Run, values: NDArray[Any]) -> str | None:
