@@ -184,6 +184,14 @@ def test_a_large_loss_gets_a_line_only_where_it_would_change_a_weight():
     assert lines(FedAvg()) == []
 
 
+@pytest.mark.parametrize(("alpha", "lines"), [(0.501, 0), (0.52, 1)])
+def test_a_cap_gets_a_line_only_where_it_can_be_seen(alpha, lines):
+    log_alpha = torch.tensor([alpha, *[(1 - alpha) / 7] * 7], dtype=torch.float64).log()
+    factors = log_factors(log_alpha, caps(0.5, torch.full((8,), 0.125)))
+    assert factors.count_nonzero() == 1
+    assert len(round_events.of_weights(torch.arange(8), log_alpha[:, None], log_alpha, factors, 0.5, 1)) == lines
+
+
 def test_the_line_about_a_cap_above_most_share_says_why():
     log_alpha = torch.tensor([9.0, 0.0, 0.0, 0.0])
     factors = log_factors(log_alpha, caps(0.5, torch.full((4,), 0.25)))

@@ -60,7 +60,7 @@ def bounded(clients: Tensor, reported: Tensor, rows: Iterable[int], bound: float
 def of_weights(
     clients: Tensor, log_weights: Tensor, log_alpha: Tensor, factors: Tensor, most_share: float, round: int
 ) -> list[str]:
-    """Lines about clients whose weight is capped, and about clients with most of the weight of a model."""
+    """Lines about clients whose weight is capped by a per cent or more, and about clients with most of the weight of a model."""
     capped = factors.nonzero()[:, 0].tolist()
     before, after = (normalised(log_alpha + added).tolist() if capped else [] for added in (0, factors))
     larger = "; its share of the samples or 3 / number of clients, where larger"
@@ -69,6 +69,7 @@ def of_weights(
         f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g}"
         f"{larger if after[row] > most_share + 1e-3 else ''})"
         for row in capped
+        if f"{before[row]:.2f}" != f"{after[row]:.2f}"
     ]
     of_model = normalised(log_weights + factors[:, None]).nan_to_num()  # NaN: no client gives the model any weight
     return lines + [

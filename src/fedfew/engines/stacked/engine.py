@@ -171,7 +171,7 @@ class Stacked(Engine):
 
     @contextmanager
     def or_unsupported(self) -> Iterator[None]:
-        """Around vmap. Operations that it makes one at a time (attention in evaluation) are no reason for a warning of PyTorch's."""
+        """Around vmap. Operations that it makes one at a time (attention in evaluation) are no reason to warn the user."""
         _set_vmap_fallback_warning_enabled(False)
         try:
             yield
