@@ -88,7 +88,7 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
     part = [f"{name} {name_cell(value)}" for name, value in TrainedPart.recorded(run.settings).document().items()]
     title = f"{', '.join([run.settings['method']['name'], *part, at])}: test scores over clients, %"
-    weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in weights_at(run.history, run.scored_at).items())
+    weights = ", ".join(_weight(run, name, value) for name, value in weights_at(run.history, run.scored_at).items())
     single = single_scores(run)
     if single is not None:
         models = run.scored("mixture").shape[1]
@@ -116,6 +116,12 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
             cells = (f"{summary.mean:.4g} ± {summary.std:.4g}", worst, f"{summary.worst_tenth:.4g}", _index(summary.jain))
             table.add_row(f"served {ERRORS[name]}", *cells)
     return table
+
+
+def _weight(run: Run, name: str, value: float) -> str:
+    """A weight diagnostic; the entropy with that of equal weights, where no model specialises."""
+    most = f" (equal weights: {math.log(run.scored('w').shape[1]):.3g})" if name == "entropy" else ""
+    return f"{WEIGHTS[name]} {value:.3g}{most}"
 
 
 def _by_samples(run: Run) -> str:
