@@ -37,7 +37,7 @@ def test_a_round_by_hand() -> None:
 
 
 def test_losses_at_the_received_models_tell_groups_apart_where_a_round_fits_any_model() -> None:
-    """y rises with x at two clients and falls at one. An epoch of 40 steps fits any model to its client: losses meanwhile are alike."""
+    """y rises with x at two clients and falls at one. An epoch of 40 steps fits any model to its client, so losses are alike."""
     x = torch.randn(3, 400, 4, generator=torch.Generator().manual_seed(0))
     y = x[..., :1] * torch.tensor([1.0, -1.0, 1.0])[:, None, None]
     data = Federation.from_arrays(list(zip(x, y, strict=True)), list(zip(x, y, strict=True)))
