@@ -138,9 +138,11 @@ def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]
 
 
 def _digits(value: float) -> str:
-    """As many digits as tell the number from its neighbours, of models in single precision."""
+    """As many digits as tell the number from its neighbours, of models in single precision; of several labels 0 or 1."""
     import numpy as np
 
+    if isinstance(value, int):
+        return str(value)
     single = np.float32(value)
     return str(single if float(single) == value else value)
 
