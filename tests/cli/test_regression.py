@@ -45,7 +45,7 @@ def test_tables_name_the_score(place: Path) -> None:
 
 def test_large_targets_are_named_where_training_diverges_in_its_first_round(place: Path) -> None:
     rows = (place / "stay.csv").read_text().splitlines()
-    large = [rows[0], *(f"{inputs},{1e4 * float(days)}" for inputs, _, days in (row.rpartition(",") for row in rows[1:]))]
+    large = [rows[0], *(f"{inputs},{1e6 * float(days)}" for inputs, _, days in (row.rpartition(",") for row in rows[1:]))]
     (place / "cost.csv").write_text("\n".join(large))
     data = ("--dataset", str(place / "cost.csv"), "--client", "hospital", "--label", "days")
     answer = call("run", *data, "--rounds", "2", "--folder", str(place / "cost"), code=2).stderr.replace("\n", " ")

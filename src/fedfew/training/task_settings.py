@@ -45,7 +45,7 @@ def notes(federation: Federation, criterion: Criterion, recipe: Recipe) -> list[
         spread = float(federation.train.y.std(0, correction=0).max())
         if spread > WIDE:
             lines.append(
-                f"{LARGE_TARGETS} their standard deviation is {spread:.3g}. mu and temperature are in units of the loss, and lr must "
-                "fit it: standardise the targets, or lower lr and raise mu and temperature"
+                f"{LARGE_TARGETS} their standard deviation is {spread:.3g}. mu and temperature are in units of the loss, and lr "
+                "must fit it: standardise the targets, or lower lr and raise mu and temperature"
             )
     return lines
