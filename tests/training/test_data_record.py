@@ -57,6 +57,9 @@ def test_a_client_is_found_by_name_and_by_number() -> None:
     named = DataRecord(client_names=("Basel", "7", "Bern"))
     assert [named.client_number(client, 3) for client in ("Basel", "7", "Bern", "0", 2)] == [0, 1, 2, 0, 2]
     assert DataRecord().client_number("2", 3) == 2
+    for name in ("BASEL", "basel"):  # in a column as alone
+        with pytest.raises(ValueError, match=f"client '{name}' took no part"):
+            DataRecord(client_names=("Basel", "Bern")).client_numbers([name], 2)
     earlier = DataRecord(client_names=("1.0", "2.0", "True"))  # by columns of an .npz file, in an earlier version
     assert earlier.client_numbers(["2", "1", "true"], 3) == [*earlier.client_numbers([2.0, 1.0], 3), 2] == [1, 0, 2]
     with pytest.raises(ValueError, match=r"client 'Genf\\x1b' took no part in the training; there are Basel, 7, Bern\."):

@@ -122,7 +122,7 @@ class DataRecord:
         texts, positions = column_texts(column), not any(map(_is_number, self.client_names))
         numbers = {}
         for text, plain in dict(zip(texts, map(str, column), strict=True)).items():
-            earlier = ("nan",) if text == MISSING else (f"{text}.0", text.capitalize())  # an array's column once by str()
+            earlier = EARLIER.get(text, (f"{text}.0",))
             spelled = (text, plain, *earlier)
             name = next((one for one in spelled if one in self.client_names), text)
             if name not in self.client_names and not positions:
@@ -142,6 +142,9 @@ class DataRecord:
             return f"clients with the numbers 0 to {clients - 1}"
         more = f", … ({clients} in all)" if clients > LISTED else ""
         return f"{', '.join(printable(name) for name in self.client_names[:LISTED])}{more}"
+
+
+EARLIER = {MISSING: ("nan",), "true": ("True",), "false": ("False",)}  # an array's column was once named by str()
 
 
 class UnknownClientError(ValueError):
