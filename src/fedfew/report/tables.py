@@ -128,8 +128,8 @@ def _by_samples(run: Run) -> str:
     """The means over clients that count by their test samples, as other programs report them; "" where that is no difference."""
     if len(set(run.settings["federation"]["test_samples"])) < 2:
         return ""
-    means = (f"{score} {percent(summary.weighted_mean)}" for score, summary in last_scores(run).items())
-    return f"means weighted by test samples: {', '.join(means)}"
+    means = {score: summary.weighted_mean for score, summary in last_scores(run).items()}
+    return f"means weighted by test samples: {', '.join(f'{s} {percent(m)}' for s, m in means.items() if m is not None)}"
 
 
 def worst_client(run: Run, values: NDArray[Any]) -> str | None:

@@ -93,9 +93,9 @@ class RawRows:
         try:
             return cls(None, format.checked(x), None)
         except ValueError as error:
-            if fitted is None:
+            if data.kind is None:
                 raise
-            raise ValueError(f"{error}. Raw data of this run would be {RAW[fitted.kind]}") from None
+            raise ValueError(f"{error}. Raw data of this run would be {RAW[data.kind]}") from None
 
     def __len__(self) -> int:
         return len(self.raw if self.ready is None else self.ready)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import _set_vmap_fallback_warning_enabled
+from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # in PyTorch's own C
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
