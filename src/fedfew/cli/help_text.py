@@ -19,7 +19,7 @@ class ArgumentWithHelp(typer.core.TyperArgument):
         self.help = help
 
 
-typer.main.TyperArgument = ArgumentWithHelp  # type: ignore[attr-defined, misc]  # of it Typer makes its arguments
+typer.main.TyperArgument = ArgumentWithHelp  # type: ignore[attr-defined]  # of it Typer makes its arguments
 
 
 def tidy(app: typer.Typer) -> None:
