@@ -150,7 +150,7 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
         return partial(idx.read, [path])
     raise DataError(
         f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .jsonl, .npz, .fed, idx "
-        "files (MNIST) and folders can"
+        "files (MNIST) and folders can. Save it as one of these; in Python a data frame can be given as well"
     )
 
 
