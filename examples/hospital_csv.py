@@ -43,8 +43,6 @@ def main(path: Path) -> fedfew.training.Run:
     print("columns used:", ", ".join(federation.about["columns"]["used"]))
     for column, reason in federation.about["columns"]["left_out"].items():
         print(f"left out: {column} ({reason})")
-    for note in federation.about["notes"]:
-        print("note:", note)
     run = fedfew.train(federation, "mlp", FedFew(models=2), rounds=30, lr=0.05, batch_size=20)
     for name, accuracy in zip(federation.client_names, run.history.last("served_accuracy"), strict=True):
         print(f"{name}: {100 * accuracy:.0f} % correct")

@@ -37,8 +37,6 @@ def make_images(folder: Path, per_class: int = 40) -> None:
 def main(folder: Path) -> fedfew.training.Run:
     federation = fedfew.data.load(folder)  # size=64 if the images have different sizes
     print(federation)
-    for note in federation.about["notes"]:
-        print("note:", note)
     run = fedfew.train(federation, "mlp", FedFew(models=2), rounds=30, lr=0.05, batch_size=10)
     accuracy = run.history.last("served_accuracy")
     for name, share, model in zip(federation.client_names, accuracy, run.choice.tolist(), strict=True):

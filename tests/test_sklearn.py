@@ -75,6 +75,8 @@ def test_groups_are_needed_where_models_differ() -> None:
         few.predict(x[:2], groups=["Genf", "Chur"])
     with pytest.raises(ValueError, match="groups has 3 values for 2 rows"):
         few.predict(x[:2], groups=PART[:3])
+    with pytest.raises(ValueError, match=r"groups is one value, 'Basel': give one per row"):
+        few.predict(x[:2], groups="Basel")
     one = FedFewClassifier(n_models=1, method="fedavg", **QUICK).fit(x, y, groups=PART)
     np.testing.assert_array_equal(one.predict(x), one.predict(x, groups=PART))
 

@@ -199,6 +199,8 @@ def _statistics(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.f
 
 def _clients_of_rows(groups: ArrayLike, rows: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The clients, sorted, and of each row the number of its client among them."""
+    if np.ndim(groups) == 0:
+        raise ValueError(f"groups is one value, {groups!r}: give one per row, as [{groups!r}] * len(X)")
     column = column_or_1d(check_array(groups, ensure_2d=False, dtype=None))
     if len(column) != rows:
         raise ValueError(f"groups has {len(column)} values for {rows} rows: give one per row")

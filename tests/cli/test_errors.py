@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 import fedfew
@@ -85,3 +88,27 @@ def test_settings_are_written_as_flags() -> None:
 def test_an_error_of_the_system_names_what_the_user_named(file: str | None, named: str | None) -> None:
     error = OSError(30, "Read-only file system", file)
     assert errors._words(error) == (f"{named}: Read-only file system" if named else "[Errno 30] Read-only file system")
+
+
+def test_a_paragraph_is_wrapped_between_words_on_a_terminal_alone() -> None:
+    for terminal, lines in ((True, ["one two", "three"]), (False, ["one two three"])):
+        console = Console(file=io.StringIO(), width=9, force_terminal=terminal, color_system=None)
+        errors.paragraph(console, Text("one two three"))
+        assert [line.rstrip() for line in console.file.getvalue().splitlines()] == lines  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", [["compare", "--methods", "local,fedavg"], ["advise-k", "--ks", "1-2", "--seeds", "1"]])
+def test_ctrl_c_between_two_runs_says_how_to_continue(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    train, started = fedfew.train, []
+
+    def stopped_before_the_second(*args: object, **kwargs: object) -> object:
+        started.append(kwargs["folder"])
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fedfew, "train", stopped_before_the_second)
+    said = call(*command, *SMALL, "--folder", "r", code=130).stderr.replace("\n", " ")
+    assert f"Stopped. To continue: fedfew {command[0]} --resume --folder r" in said
+    started[:] = ["in the first run, there is nothing to continue"]
+    assert "To continue" not in call(*command, *SMALL, "--folder", "other", code=130).stderr

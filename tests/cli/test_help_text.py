@@ -36,6 +36,19 @@ def test_no_markup_reaches_the_terminal(words: list[str], monkeypatch: pytest.Mo
     assert ":meth:" not in out
 
 
+def arguments(words: list[str]) -> list[Any]:
+    return [parameter for parameter in found(words).params if parameter.param_type_name == "argument"]
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if arguments(words)], ids=" ".join)
+def test_the_help_says_what_arguments_are(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    out = call(*words, "--help").stdout
+    for argument in arguments(words):
+        assert argument.help
+        assert " ".join(argument.help.split()) in " ".join(out.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("words", [words for words in commands() if found(words).epilog], ids=" ".join)
 def test_examples_are_printed_one_per_line(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")

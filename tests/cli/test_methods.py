@@ -21,6 +21,8 @@ def test_methods_lists_all_and_explains_one() -> None:
     one = call("methods", "fedfew").stdout
     assert "--weigh-samples" in one
     assert "adapted:" in one
+    assert "--mu             a number; default 0.2; with --published 0.01" in one
+    assert "--published      true or false; default False " in one
     document = json.loads(call("methods", "--json").stdout)
     assert list(document) == list(METHODS)
     settings = json.loads(call("methods", "fedfew", "--json").stdout)["fedfew"]["settings"]

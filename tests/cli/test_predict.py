@@ -101,7 +101,7 @@ def test_a_client_that_took_no_part(place: Path) -> None:
     answer = call(*words, "--new-client")
     expected = export.read(place / "export").for_new_client(frame).predict(frame)
     assert [row["prediction"] for row in rows(answer.stdout)] == expected.tolist()
-    assert "chosen by the data alone" in answer.stderr
+    assert "the model and the label prior are chosen by the data alone" in answer.stderr
     assert "give one of them" in refused(*words, "--labels", "mine.csv", "--new-client")
     assert "has no labels (--label names their column)" in refused(*words, "--labels", str(place / "new.csv"))
 
@@ -237,6 +237,7 @@ def test_whole_numbers_in_a_table_are_labels_of_a_new_client(classes: tuple[int,
     frame.to_csv("d.csv", index=False)
     run = fedfew.train(fedfew.data.load("d.csv", partition="iid", clients=2), "linear", fedfew.FedFew(models=2), **SHORT)
     run.save("run")
+    assert "note: the model is chosen by the data" in call("predict", "run", "--data", "d.csv", "--new-client").stderr
     expected = run.for_new_client(frame, frame["label"].to_numpy()).predict(frame)
     found = rows(call("predict", "run", "--data", "d.csv", "--labels", "d.csv").stdout)
     assert [int(row["prediction"]) for row in found] == expected.tolist()

@@ -37,6 +37,12 @@ def test_run_chooses_a_fresh_folder_and_says_where() -> None:
     assert "runs/digits-fedavg-7 " in call("run", *SMALL, "--method", "fedavg", "--seed", "7").stdout.replace("\n", " ")
     assert "runs/digits-fedavg-7-2" in call("run", *SMALL, "--method", "fedavg", "--seed", "7").stdout
     assert len(list(Path("runs").glob("*/round-000002"))) == 2
+    Path("data").mkdir()
+    np.savez("data/wards.npz", x=np.eye(12, 3), y=np.arange(12) % 2)
+    words = ["run", *SMALL, "--method", "fedavg", "--partition", "iid", "--dataset"]
+    for dataset in ("data/wards.npz", str(Path("data/wards.npz").resolve())):  # of a path, the last part alone
+        call(*words, dataset)
+    assert {path.name for path in Path("runs").glob("wards*")} == {"wards-fedavg-0", "wards-fedavg-0-2"}
 
 
 def test_run_json_is_one_document_and_nothing_else() -> None:

@@ -109,8 +109,13 @@ def test_unknown_names_and_paths(tmp_path: Path) -> None:
         load(tmp_path / "nothing.csv")
     with pytest.raises(DataError, match=r"does not exist \(data_dir\)"):
         load("cifar10", data_dir=tmp_path / "nowhere")
+    pfllib = tmp_path / "MNIST" / "train" / "0.npz"
+    pfllib.parent.mkdir(parents=True)
+    pfllib.touch()
+    with pytest.raises(DataError, match=r"holds neither .*; files of PFLlib \(train/0\.npz\) are read as docs/data\.md says$"):
+        load(pfllib.parents[1])
     with pytest.raises(DataError, match=r"holds neither parquet files, nor .*, nor idx files, nor images"):
         load(tmp_path)
     (tmp_path / "x.docx").write_text("")
-    with pytest.raises(DataError, match=r"\.docx cannot be read"):
+    with pytest.raises(DataError, match=r"\.docx cannot be read;.*Save it as one of these; in Python a data frame can be given"):
         load(tmp_path / "x.docx")

@@ -287,3 +287,13 @@ def test_clients_that_hold_several_values_of_a_column_are_not_named_after_a_valu
     assert (set(some.client_names), some.about["client_column"]) == ({"0", "1 and 1 more"}, "site")
     every = load(frame.assign(site=rows % 6), partition="by:site", clients=2)
     assert (every.client_names, every.about["client_column"]) == (("0", "1"), None)
+
+
+def test_names_that_differ_by_case_or_spaces_alone_are_noted(tmp_path: Path) -> None:
+    labels, sites = ("ill", "Ill ", "well", "A", "a"), ("Basel", "Basel ", "Bern")
+    rows = [f"{i % 7}.5,{labels[i % 5]},{sites[i % 3]}" for i in range(90)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y,site", *rows]))
+    notes = load(tmp_path / "a.csv", label="y", client="site").about["notes"]
+    assert "classes whose names differ by case or spaces alone: 'Ill ' and 'ill'" in notes
+    assert "clients whose names differ by case or spaces alone: 'Basel' and 'Basel '" in notes
+    assert not any("alone" in note for note in load("digits", clients=2).about["notes"])

@@ -20,6 +20,16 @@ def run(*words: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def test_the_list_fits_a_terminal_of_80_columns(shared: Path) -> None:
+    def listed(columns: str) -> str:
+        return CliRunner().invoke(app, ["list", "--data-dir", str(shared)], env={"COLUMNS": columns}).output
+
+    assert max(map(len, listed("80").splitlines())) <= 80
+    assert "zh-plus/tiny-imagenet" in listed("100")
+    assert "…" not in listed("80")
+    assert {"zh-plus/", "tiny-imagenet"} <= set(listed("80").split())
+
+
 def printed(table: object, width: int) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table)

@@ -98,6 +98,10 @@ def test_what_the_card_shows_works(case: str) -> None:
     if "model_of" in python:
         inputs = data.test.inputs(data.test.rows(0))
         torch.testing.assert_close(found.model_of(0)(inputs), run.model_of(0)(inputs), rtol=0, atol=0)
+    if any("nn.Sequential" in block for block in plain):  # built and loaded with torch alone
+        inputs = data.test.inputs(data.test.rows(0))
+        torch.testing.assert_close(known["module"].eval()(inputs), found.models[0](inputs), rtol=0, atol=0)
+    assert ("nn.Sequential" in "".join(plain)) == ("LoRA" not in case and case != "language")
 
 
 @pytest.mark.usefixtures("here")

@@ -158,6 +158,11 @@ def test_a_card_that_cannot_be_read(written: Path, change, answer: str) -> None:
 def test_no_export_at_all(tmp_path: Path) -> None:
     with pytest.raises(export.ExportError, match=r"it has no card.json"):
         export.read(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(export.ExportError, match=r"it has no card.json"):
+        export.read(tmp_path / "file")
+    with pytest.raises(OSError, match=r"is a folder, but load_model reads a single file.*fedfew\.export\.read"):
+        fedfew.load_model(tmp_path)
 
 
 def test_nothing_is_overwritten_without_being_asked(run: fedfew.Run, written: Path, tmp_path: Path) -> None:

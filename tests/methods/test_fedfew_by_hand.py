@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedfew import train as fedfew_train
 from fedfew.federation import Federation
 from fedfew.methods import FedAvg, FedFew, Reply
 from fedfew.stack import Tree, leaves
@@ -33,6 +34,19 @@ def test_a_round_by_hand() -> None:
         for k in range(2):
             step = torch.einsum("i,i...->...", weight[:, k], moves[k]) / (weight[:, k].sum() if normalise else 1)
             assert_close(theta(run.models[k].state_dict()), models[k] + step)
+
+
+def test_losses_at_the_received_models_tell_groups_apart_where_a_round_fits_any_model() -> None:
+    """y rises with x at two clients and falls at one. An epoch of 40 steps fits any model to its client, so losses are alike."""
+    x = torch.randn(3, 400, 4, generator=torch.Generator().manual_seed(0))
+    y = x[..., :1] * torch.tensor([1.0, -1.0, 1.0])[:, None, None]
+    data = Federation.from_arrays(list(zip(x, y, strict=True)), list(zip(x, y, strict=True)))
+    largest = {}
+    for at in ("training", "received"):
+        run = fedfew_train(data, "mlp", FedFew(models=2, loss_at=at), rounds=10, lr=0.1, batch_size=10, engine="stacked")
+        largest[at] = run.history.last("w").max(1).min()
+    assert largest["training"] < 0.6 < 0.99 < largest["received"]
+    assert run.choice[0] == run.choice[2] != run.choice[1]
 
 
 def test_one_model_with_equal_weights_is_fedavg() -> None:

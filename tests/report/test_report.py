@@ -95,6 +95,39 @@ def test_tables_fit_an_ordinary_terminal(run: fedfew.Run) -> None:
         assert column in text
 
 
+def test_headings_are_wrapped_before_a_table_is_wider_than_the_terminal(run: fedfew.Run) -> None:
+    def widths(columns: int) -> set[int]:
+        console = Console(width=columns, file=io.StringIO())
+        tables.show(console, tables.comparison({"fedfew:models=4,mu=0.003": [run, run]}, "title"))
+        return {len(line) for line in console.file.getvalue().splitlines()}  # type: ignore[attr-defined]
+
+    assert max(widths(80)) <= 80 < max(widths(100)) <= 100
+
+
+def test_the_entropy_of_weights_stands_beside_that_of_equal_ones() -> None:
+    data = fedfew.data.digits(4)
+    text = shown(tables.run_summary(fedfew.train(data, "mlp", fedfew.FedFew(models=3, mu=1e6), rounds=1), {}))
+    assert "entropy of w 1.1 (equal weights: 1.1)" in text.replace("\n", " ")
+
+
+def test_means_by_test_samples_where_clients_differ_in_these() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), rng.integers(2, size=60)
+
+    def said(*sizes: int) -> str:
+        parts = [(x[:n], y[:n]) for n in sizes]
+        of = fedfew.train(fedfew.Federation.from_arrays(parts, parts, classes=2), "linear", "local", rounds=1)
+        right = sum(n * score for n, score in zip(sizes, of.history.served_accuracy[-1], strict=True)) / sum(sizes)
+        return (
+            f"served {100 * right:.1f}"
+            if f"test samples: served {100 * right:.1f}, adapted" in shown(tables.run_summary(of, {}))
+            else ""
+        )
+
+    assert said(10, 60)
+    assert said(20, 20) == ""
+
+
 @pytest.mark.slow
 def test_plots_are_written_and_leave_matplotlib_as_it_was(run: fedfew.Run, tmp_path: Path) -> None:
     import matplotlib as mpl
@@ -193,6 +226,6 @@ def test_weights_and_captions_are_of_the_round_in_use_and_of_those_who_took_part
     diagnostics = weight_diagnostics(run.history)
     assert describe(run)["weights"]["entropy"] == pytest.approx(diagnostics.entropy[1])
     assert diagnostics.entropy[1] != pytest.approx(diagnostics.entropy[-1])
-    assert f"entropy of w {diagnostics.entropy[1]:.3g}," in shown(tables.run_summary(run, {}), width=200)
+    assert f"entropy of w {diagnostics.entropy[1]:.3g} (equal weights: " in shown(tables.run_summary(run, {}), width=200)
     said = " ".join(shown(tables.comparison({"one": [run]}, "title")).split())
     assert "adapted: after the round's local training, of clients that took part in it." in said

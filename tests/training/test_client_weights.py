@@ -14,6 +14,7 @@ from fedfew.methods import FedAvg, FedFew, Method, Reply
 from fedfew.methods.attacks import Attacked
 from fedfew.training import round_events
 from fedfew.training.client_weights import bounded, caps, log_factors, median_of
+from fedfew.training.data_record import DataRecord
 from fedfew.training.round_mean import RoundMean
 from tests.helpers import federation
 from tests.training.small import train
@@ -184,8 +185,29 @@ def test_a_large_loss_gets_a_line_only_where_it_would_change_a_weight():
     assert lines(FedAvg()) == []
 
 
+@pytest.mark.parametrize(("alpha", "lines"), [(0.501, 0), (0.52, 1)])
+def test_a_cap_gets_a_line_only_where_it_can_be_seen(alpha, lines):
+    log_alpha = torch.tensor([alpha, *[(1 - alpha) / 7] * 7], dtype=torch.float64).log()
+    factors = log_factors(log_alpha, caps(0.5, torch.full((8,), 0.125)))
+    assert factors.count_nonzero() == 1
+    assert len(round_events.of_weights(torch.arange(8), log_alpha[:, None], log_alpha, factors, 0.5, 1, DataRecord())) == lines
+
+
 def test_the_line_about_a_cap_above_most_share_says_why():
     log_alpha = torch.tensor([9.0, 0.0, 0.0, 0.0])
     factors = log_factors(log_alpha, caps(0.5, torch.full((4,), 0.25)))
-    line = round_events.of_weights(torch.arange(4), log_alpha[:, None], log_alpha, factors, 0.5, 1)[0]
+    line = round_events.of_weights(torch.arange(4), log_alpha[:, None], log_alpha, factors, 0.5, 1, DataRecord())[0]
+    assert "the weight of client 0 is capped" in line
     assert "has 75 % (most_share is 0.5; its share of the samples or 3 / number of clients, where larger)" in line
+
+
+def test_lines_about_a_client_have_its_name():
+    log_alpha = torch.tensor([9.0, 0.0, 0.0, 0.0])
+    factors, data = (
+        log_factors(log_alpha, caps(0.5, torch.full((4,), 0.25))),
+        DataRecord(client_names=("Basel", "B", "C", "\x1b[1mD")),
+    )
+    lines = round_events.of_weights(torch.tensor([0, 3, 2, 1]), log_alpha[:, None], log_alpha, factors, 0.5, 1, data)
+    lines += round_events.bounded(torch.tensor([3]), torch.tensor([[5.0]]), [0], 1.0, 2, data)
+    assert "the weight of client 0 (Basel) is capped" in lines[0]
+    assert r"losses of client 3 (\x1b[1mD) are bounded: 5 in round 2" in lines[-1]

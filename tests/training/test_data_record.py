@@ -48,6 +48,9 @@ def test_a_client_is_found_by_name_and_by_number() -> None:
     named = DataRecord(client_names=("Basel", "7", "Bern"))
     assert [named.client_number(client, 3) for client in ("Basel", "7", "Bern", "0", 2)] == [0, 1, 2, 0, 2]
     assert DataRecord().client_number("2", 3) == 2
+    for name in ("BASEL", "basel"):  # in a column as alone
+        with pytest.raises(ValueError, match=f"client '{name}' took no part"):
+            DataRecord(client_names=("Basel", "Bern")).client_numbers([name], 2)
     with pytest.raises(ValueError, match=r"client 'Genf\\x1b' took no part in the training; there are Basel, 7, Bern\."):
         named.client_number("Genf\x1b", 3)
     with pytest.raises(ValueError, match=r"client 3 took no part.*there are clients with the numbers 0 to 2\..*fedfew\.join"):

@@ -123,6 +123,13 @@ def test_images_of_any_size_and_kind(tmp_path: Path) -> None:
     assert run.predict([]).tolist() == []
     with pytest.raises(ValueError, match=r"an image must be a file, a PIL image or an array .* not float64 \[3\]"):
         run.predict([np.zeros(3)])
+    (tmp_path / "note.txt").write_text("no image")
+    with pytest.raises(ValueError, match=r"note\.txt: the image cannot be decoded \(its format is none of PNG"):
+        run.predict([tmp_path / "note.txt"])
+    with pytest.raises(ValueError, match=r"nothing\.png: there is no such image file"):
+        run.predict(["nothing.png"])
+    with pytest.raises(ValueError, match="Raw data of this run would be a list of images: files, PIL images or arrays"):
+        run.predict(str(file))
 
 
 def test_a_client_may_be_left_out_where_all_use_one_model() -> None:
@@ -220,6 +227,14 @@ def test_a_table_that_lacks_a_column_or_has_words_for_numbers(patients: tuple[Pa
     with pytest.raises(ValueError, match=r"the column 'age' must hold numbers, as in the training$"):
         run.predict({"age": ["secret"], "smoker": ["yes"]}, client=0)
     assert run.predict({"age": [None, 70.0], "smoker": ["never heard of", None]}, client=0).shape == (2,)
+    with pytest.raises(TypeError, match="'age' of a dict of columns is one value: give a list of values, one per row"):
+        run.predict({"age": 30.0, "smoker": "yes"}, client=0)
+    with pytest.raises(TypeError, match="Series is no table"):
+        run.predict(pd.Series({"age": 30.0, "smoker": "yes"}), client=0)
+    with pytest.raises(
+        ValueError, match="Raw data of this run would be a table: a data frame, an Arrow table or a dict of columns"
+    ):
+        run.predict([{"age": 30.0, "smoker": "yes"}], client=0)
 
 
 LABELS: dict[str, Any] = {

@@ -261,7 +261,10 @@ def test_losses_that_cannot_be_trained_with_are_refused(loss: Any, words: str) -
     [
         ({"loss": len}, "metrics: 'loss' cannot be a column of the history"),
         ({"a b": len}, "metrics: 'a b' cannot be a column of the history"),
-        ({"it": lambda outputs, y: "much"}, "metrics: it fails for client 0: could not convert string to float"),
+        (
+            {"it": lambda outputs, y: "much"},
+            "metrics: it must return one number, but fails for client 0: could not convert string to float",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_recorded_are_refused(metrics: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedfew.cli import errors, flags, places, runfolder
 from fedfew.cli.run import load_data, note, train_in
@@ -71,7 +72,7 @@ def advise_k(
     count = seeds or int(own["seeds"] or DEFAULT_SEEDS)
     share = float(own["hold_out"] or DEFAULT_HOLD_OUT) if hold_out is None else hold_out
     settings = _settings(flags.given(given), flags.of_the_method(context.args), file)
-    place = folder or runfolder.fresh(f"advise-{settings.dataset}")
+    place = folder or runfolder.fresh(f"advise-{runfolder.named(settings.dataset)}")
     check_writable(place, folder=True)
     console = Console(stderr=json)
     federation = _held_out(settings, share, console)
@@ -87,8 +88,9 @@ def advise_k(
         f"saved in [bold]{places.shown(place)}[/bold]",
         soft_wrap=True,
     )
-    with runfolder.discarded_if_unused(place):
-        advice = _advice(tried, count, settings, federation, place, console, resume)
+    go_on = f"fedfew advise-k --resume --folder {places.argument(place)}"
+    with runfolder.discarded_if_unused(place), errors.continued_by(go_on, place):
+        advice = _advice(tried, count, settings, federation, place, console, resume, go_on)
     length = f"{counted(settings.rounds, 'round')}, {counted(count, 'seed')}"
     title = f"How many models for {federation.name}, {counted(len(federation), 'client')} ({length})?"
     picture = report.draw(advice, output or place / "advice.png", title)
@@ -98,7 +100,7 @@ def advise_k(
         return
     tables.show(console, report.table(advice, title))
     for sentence in advice.sentences():
-        console.print(sentence, soft_wrap=True, highlight=False)
+        errors.paragraph(console, Text(sentence))
     console.print(f"Plot: [bold]{places.shown(picture)}[/bold]", soft_wrap=True)
 
 
@@ -156,13 +158,19 @@ def _keep(place: Path, settings: Settings, ks: list[int], seeds: int, share: flo
 
 
 def _advice(
-    ks: list[int], seeds: int, settings: Settings, federation: Federation, place: Path, console: Console, resume: bool
+    ks: list[int],
+    seeds: int,
+    settings: Settings,
+    federation: Federation,
+    place: Path,
+    console: Console,
+    resume: bool,
+    go_on: str,
 ) -> Advice:
     from fedfew.evaluation.choosing_k import Advice, observed, regret
     from fedfew.evaluation.costs import cost_of
     from fedfew.util.devices import device_named
 
-    go_on = f"fedfew advise-k --resume --folder {places.argument(place)}"
     here = federation.to(device_named(settings.device))
     runs, costs = [], {}
     with progress.display(console, runs=seeds * len(ks) + 1) as display:

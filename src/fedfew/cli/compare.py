@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedfew.cli import errors, flags, places, recipe, runfolder
 from fedfew.cli.run import both, fitted, load_data, note, train_in
@@ -83,7 +84,7 @@ def compare(
     set_by_user = recipe.explicit(flags.given(given), common)
     contenders = {label: _settings(given, common, own, protocol, resume) for label, own in parse(specs).items()}
     any_one = next(iter(contenders.values()))
-    place = folder or runfolder.fresh(f"compare-{any_one.dataset}")
+    place = folder or runfolder.fresh(f"compare-{runfolder.named(any_one.dataset)}")
     check_writable(place, folder=True)
     console = Console(stderr=json)
     federation = load_data(any_one, console)
@@ -97,9 +98,14 @@ def compare(
         soft_wrap=True,
     )
     if not resume and (about := recipe.line(any_one, protocol, set_by_user)):
-        console.print(about, soft_wrap=True, highlight=False)
-    with runfolder.discarded_if_unused(place), progress.display(console, runs=count * len(contenders)) as display:
-        every, diverged = _train(contenders, count, federation, place, display, resume, track or [])
+        errors.paragraph(console, Text(about))
+    go_on = f"fedfew compare --resume --folder {places.argument(place)}"
+    with (
+        runfolder.discarded_if_unused(place),
+        errors.continued_by(go_on, place),
+        progress.display(console, runs=count * len(contenders)) as display,
+    ):
+        every, diverged = _train(contenders, count, federation, place, display, resume, track or [], go_on)
     runs = {label: row for label, row in every.items() if row}
     if not runs:
         raise ValueError(next(iter(diverged.values())))
@@ -244,6 +250,7 @@ def _train(
     display: progress.Display,
     resume: bool,
     track: list[str],
+    go_on: str,
 ) -> tuple[dict[str, list[Run]], dict[str, str]]:
     """The runs of each method, and by run why one came to no end."""
     from fedfew import DivergedError, tracking
@@ -255,7 +262,6 @@ def _train(
             seeded = replace(settings, seed=settings.seed + seed)
             show = display.run(f"{label}, seed {seeded.seed}" if seeds > 1 else label)
             below = place / runfolder.as_name(f"{label}-{seeded.seed}")
-            go_on = f"fedfew compare --resume --folder {places.argument(place)}"
             tools = track or (tracking.kept(below) if resume else [])
             try:
                 with tracking.open(*tools, folder=below) as tracker:

@@ -27,6 +27,7 @@ app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="A name (fedfew data list), a path, or hub:owner/name.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder searched before any network. Default: $FEDFEW_DATA.")]
 Seed = Annotated[int, typer.Option(help="Seed of partition, split and sample.")]
+OTHER_COLUMNS = 60  # characters of 'fedfew data list' before the address
 SETTINGS = [name for name in OF_THE_DATA if name not in ("dataset", "data_seed")]  # --seed is all the seed there is here
 
 
@@ -44,10 +45,12 @@ def list_(data_dir: DataDir = None, as_json: flags.Json = False) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("name", *(["here"] if folder else []), "sample", "classes", "rows", "MB"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("classes", "rows", "MB") else "left")
-    table.add_column("from", overflow="fold")
+    table.add_column("from")
+    console = Console()
+    room = console.width - OTHER_COLUMNS
     table.add_row("digits", *(["yes"] if folder else []), "1×8×8", "10", "1,797", "0", "embedded")
     for source in SOURCES.values():
-        here = _is_in(folder, source)
+        here, address = _is_in(folder, source), (source.hub or source.home or "your own files").removeprefix("https://")
         table.add_row(
             source.name,
             *(["yes" if here else "·"] if folder else []),
@@ -55,9 +58,9 @@ def list_(data_dir: DataDir = None, as_json: flags.Json = False) -> None:
             str(source.classes),
             f"{source.rows:,}" if source.rows else "",
             f"{source.megabytes:,}",
-            source.hub or source.home or "your own files",
+            address if len(address) <= room else address.replace("/", "/\n"),
         )
-    Console().print(table)
+    console.print(table)
 
 
 def _is_in(folder: Path | None, source: Source) -> bool:

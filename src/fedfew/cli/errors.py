@@ -7,7 +7,8 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,8 +85,22 @@ def as_flags(text: str) -> str:
 
 def say(message: str, title: str = "") -> None:
     """A paragraph on stderr."""
-    console = Console(stderr=True)
-    console.print(Text.assemble((title, "bold red"), message), soft_wrap=not console.is_terminal)
+    paragraph(Console(stderr=True), Text.assemble((title, "bold red"), message))
+
+
+def paragraph(console: Console, text: Text) -> None:
+    """A text of the program's own: one line in a file or a pipe, between words in lines as wide as a terminal."""
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+@contextmanager
+def continued_by(command: str, folder: Path) -> Iterator[None]:
+    """Around several runs in a folder: Ctrl-C between two of them says how to continue, where there is something to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"Stopped. To continue: {command}" if any(folder.rglob("round-*")) else "Stopped.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _paragraph(error: Exception) -> str:

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import Any
 
 import typer
+import typer.core
+import typer.main
+
+
+class ArgumentWithHelp(typer.core.TyperArgument):
+    """With click 8.5, whose arguments have a help of their own, Typer up to 0.20 loses the one that it is given."""
+
+    def __init__(self, *, help: str | None = None, **others: Any) -> None:
+        super().__init__(help=help, **others)
+        self.help = help
+
+
+typer.main.TyperArgument = ArgumentWithHelp  # type: ignore[attr-defined]  # of it Typer makes its arguments
 
 
 def tidy(app: typer.Typer) -> None:

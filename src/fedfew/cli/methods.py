@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fedfew.cli import errors, flags, help_text
 from fedfew.training.own_method import import_method, is_own
@@ -76,26 +77,27 @@ def _own(name: str, line: str) -> str:
 
 def _show_one(name: str, hyperparameters: list[Hyperparameter]) -> None:
     from fedfew.methods import METHODS
-    from fedfew.report import tables
-    from fedfew.util.conversion import in_words
 
     console = Console()
     console.print(f"[bold]{name}[/bold]: {escape(_about(name))}\n", highlight=False)
     if _own(name, "when"):
         console.print(f"when to use it: {escape(_own(name, 'when'))}\n", highlight=False)
     console.print(f"served: {METHODS[name].served}\nadapted: {METHODS[name].adapted}\n", highlight=False)
-    table = Table(box=tables.BOX, pad_edge=False)
-    for column in ("flag", "value", "default", "published", "meaning"):
-        table.add_column(column, no_wrap=column == "flag")
+    table = Table.grid(padding=(0, 2, 1, 0))
+    table.add_column(no_wrap=True)
     for hyperparameter in hyperparameters:
-        values = (
-            in_words(hyperparameter.hint),
-            str(hyperparameter.default),
-            str(hyperparameter.published),
-            help_text.plain(hyperparameter.about),
-        )
-        table.add_row(f"[bold]{hyperparameter.flag}[/bold]", *map(escape, values))
+        about = Text.assemble((_values(hyperparameter), "dim"), "\n", help_text.plain(hyperparameter.about))
+        table.add_row(f"[bold]{hyperparameter.flag}[/bold]", about)
     console.print(table)
+
+
+def _values(of: Hyperparameter) -> str:
+    """What a setting may be, and what it is unless it is given."""
+    from fedfew.methods.hyperparameters import PUBLISHED
+    from fedfew.util.conversion import in_words
+
+    published = "" if of.published == of.default or of == PUBLISHED else f"; with --published {of.published}"
+    return f"{in_words(of.hint)}; default {of.default}{published}"
 
 
 def _about(name: str) -> str:

@@ -86,8 +86,11 @@ def predict(
     if labels is not None:
         found = _chosen_by_labels(found, labels, label)
     elif new_client:
+        prior = found.training_settings.get("label_prior", "none") != "none"
+        notes.append(
+            f"the model {'and the label prior are' if prior else 'is'} chosen by the data alone; --labels would choose better"
+        )
         found = found.for_new_client(new.x)
-        notes.append("the model and the label prior are chosen by the data alone; --labels would choose better")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     for note in notes:
         console.print(f"note: {printable(note)}", style="yellow", markup=False)
@@ -133,9 +136,11 @@ def _answers(found: Predictor, new: NewData, whose: Any) -> dict[str, list[str]]
 
 
 def _digits(value: float) -> str:
-    """As many digits as tell the number from its neighbours, of models in single precision."""
+    """As many digits as tell the number from its neighbours, of models in single precision; of several labels 0 or 1."""
     import numpy as np
 
+    if isinstance(value, int):
+        return str(value)
     single = np.float32(value)
     return str(single if float(single) == value else value)
 

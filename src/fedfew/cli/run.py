@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedfew.cli import errors, flags, places, recipe, runfiles, runfolder
 from fedfew.training import default_k, progress
@@ -18,6 +19,7 @@ from fedfew.training.own_method import import_method, is_own
 from fedfew.training.resolve import read_file, resolve
 from fedfew.training.settings import Settings
 from fedfew.util.files import check_writable, folder_locked
+from fedfew.util.printable import printable
 
 if TYPE_CHECKING:
     from fedfew.federation import Federation
@@ -81,7 +83,6 @@ def run(
         federation = load_data(settings, console)
         settings = fitted(settings, federation, console)
         heading = f"{settings.method} on {places.shown(federation.name)}, saved in [bold]{places.shown(place)}[/bold]"
-        heading += f"\n{places.shown(about)}" if about else ""
         with tracker, progress.display(console) as display:
             finished = train_in(
                 place,
@@ -90,7 +91,7 @@ def run(
                 both(display.run(settings.method), tracker),
                 resume,
                 go_on=f"fedfew run --resume --folder {places.argument(place)}{runfolder.to_name_again(settings)}",
-                accepted=lambda: console.print(heading, soft_wrap=True),
+                accepted=lambda: _head(console, heading, about),
                 keeps=first,
                 start=start,
             )
@@ -99,6 +100,12 @@ def run(
                 tracker.finish(finished, final, artefacts(place, finished))
     if first:
         _show(place, finished, final, console, json)
+
+
+def _head(console: Console, heading: str, about: str | None) -> None:
+    console.print(heading, soft_wrap=True)
+    if about:
+        errors.paragraph(console, Text(printable(about)))
 
 
 def both(show: Callable[[Progress], None], track: Callable[[Progress], None]) -> Callable[[Progress], None]:
@@ -149,7 +156,7 @@ def fitted(settings: Settings, federation: Federation, console: Console) -> Sett
 
 
 def note(console: Console, text: str) -> None:
-    console.print(f"note: {errors.as_flags(text)}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    errors.paragraph(console, Text(f"note: {errors.as_flags(text)}", "yellow"))
 
 
 def train_in(
@@ -235,5 +242,5 @@ def _settings(
     settings = resolve(given, method_flags, *files)
     if not resume:
         about = recipe.line(settings, protocol, set_by_user)
-    place = place or runfolder.fresh(f"{settings.dataset}-{settings.method}-{settings.seed}")
+    place = place or runfolder.fresh(f"{runfolder.named(settings.dataset)}-{settings.method}-{settings.seed}")
     return settings, place, about, starts[-1] if starts else None

@@ -70,6 +70,14 @@ def fresh(name: str) -> Path:
     return path
 
 
+def named(dataset: str) -> str:
+    """A data set in the name of a folder: of a file or folder the last part of its path, without an ending such as .csv."""
+    path = Path(dataset).expanduser()
+    if not path.exists():
+        return dataset
+    return path.stem if path.is_file() else path.resolve().name
+
+
 def as_name(text: str) -> str:
     """``text`` with nothing in it that a file's name should not have."""
     return re.sub(r"[^\w.=-]+", "-", text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedfew.cli import errors, flags, places, runfolder
 from fedfew.config import TrainConfig
@@ -71,7 +72,7 @@ def show(
         return
     console.print(_settings(run))
     for event in run.state.events:
-        console.print(printable(event), style="yellow", markup=False, highlight=False, soft_wrap=True)
+        errors.paragraph(console, Text(printable(event), "yellow"))
     _require_rounds(run)
     tables.show(console, tables.run_summary(run, final), tables.clients(run, about))
 

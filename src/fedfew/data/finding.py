@@ -127,9 +127,10 @@ def _at(path: Path, name: str, choice: ColumnChoice, settings: dict[str, object]
         read = partial(image_folder.read, path, files, own)
         client = CLIENT if CLIENT in read().columns else None  # names only; the images are read later
     else:
+        pfllib = "; files of PFLlib (train/0.npz) are read as docs/data.md says" if (path / "train" / "0.npz").exists() else ""
         raise DataError(
             f"the folder {path} holds neither parquet files, nor what save_to_disk of Hugging Face's datasets writes, nor idx "
-            "files, nor images in class folders"
+            f"files, nor images in class folders{pfllib}"
         )
     root = path if path.is_dir() else path.parent
     named = [(str(file.relative_to(root)), file) for file in files] + [(name, root / name) for name in images]
@@ -149,7 +150,7 @@ def _file_reader(path: Path, choice: ColumnChoice) -> Callable[[], RawData]:
         return partial(idx.read, [path])
     raise DataError(
         f"{path}: files ending in {suffix or 'nothing'} cannot be read; .parquet, .csv, .tsv, .jsonl, .npz, .fed, idx "
-        "files (MNIST) and folders can"
+        "files (MNIST) and folders can. Save it as one of these; in Python a data frame can be given as well"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedfew.data.assemble import VocabularyFrom
@@ -17,6 +19,7 @@ from fedfew.imaging.decoding import Size
 from fedfew.targets import not_trained
 from fedfew.util.spelling import counted
 
+MOST_NAMED = 5
 _OTHER_USE = ("the label", "client or group", "the split", "not named in input")
 
 
@@ -33,7 +36,7 @@ def of(
         among = f"{counted(len(division.cuts), 'client')} by partition {division.spec}"
         found.append(f"the data are given per client, but all rows are divided anew, among {among}")
     found += [*data.notes, *(tokens.notes if tokens else ()), *division.notes]
-    found += _without_name(data, division)
+    found += [*_without_name(data, division), *_alike("classes", data.class_names), *_alike("clients", division.names)]
     return [*found, *_features(data, scale), *_splits(division), *_not_trained(data, division), *defaults.notes(data)]
 
 
@@ -75,6 +78,15 @@ def _without_name(data: DecodedData, division: Division) -> list[str]:
             rows = int((column.codes == column.values.index(MISSING)).sum())
             found += [f"{rows:,} rows have no value in {name}: they are one {use}, {MISSING}"] if rows else []
     return found
+
+
+def _alike(what: str, names: Sequence[str]) -> list[str]:
+    """Names that a person would take for one. Single letters may differ by case, as classes of handwriting do."""
+    spelled: dict[str, list[str]] = {}
+    for name in names:
+        spelled.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    alike = [" and ".join(map(repr, several)) for key, several in spelled.items() if len(several) > 1 < len(key)]
+    return [f"{what} whose names differ by case or spaces alone: {', '.join(alike[:MOST_NAMED])}"] if alike else []
 
 
 def _features(data: DecodedData, scale: Scale) -> list[str]:

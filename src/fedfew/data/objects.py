@@ -104,6 +104,9 @@ def arrow_table(value: Any, keep: Sequence[str] = ()) -> pa.Table:
     if isinstance(value, pa.Table):
         return value
     if isinstance(value, Mapping):
+        for name, column in value.items():
+            if isinstance(column, str) or not hasattr(column, "__len__"):
+                raise TypeError(f"{name!r} of a dict of columns is one value: give a list of values, one per row")
         return pa.table(dict(value))
     module = type(value).__module__.partition(".")[0]
     if module == "polars":
@@ -112,7 +115,7 @@ def arrow_table(value: Any, keep: Sequence[str] = ()) -> pa.Table:
         from fedfew.data.hub import table_of
 
         return table_of(value)
-    if module != "pandas":
+    if module != "pandas" or not hasattr(value, "columns"):  # a Series has none
         raise TypeError(f"{type(value).__name__} is no table: give a data frame, an Arrow table or a dict of columns")
     kept = [name for name in value.index.names if name is not None and name in keep]
     frame = value.reset_index(kept) if kept else value

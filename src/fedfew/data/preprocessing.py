@@ -16,7 +16,7 @@ from fedfew.data.errors import DataError
 from fedfew.data.table_preprocessing import Statistics, TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.federation import Pixels
-from fedfew.imaging.decoding import decode_alone
+from fedfew.imaging.decoding import decode_alone, reason_of
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class ImagePreprocessing:
     def _one(self, item: Any) -> NDArray[np.uint8]:
         try:
             return decode_alone(_encoded(item), self.size, resize=self.resized, depth=self.depth)
-        except DataError as error:
-            raise DataError(f"{item}: {error}" if isinstance(item, (str, Path)) else str(error)) from None
+        except (DataError, OSError, SyntaxError) as error:  # the last: of Pillow, for damaged files
+            named = f"{item}: " if isinstance(item, (str, Path)) else ""
+            raise DataError(f"{named}{reason_of(error)}") from None
 
 
 def _encoded(item: Any) -> bytes:

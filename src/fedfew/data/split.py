@@ -99,9 +99,11 @@ def grouped(
         sides[group] = side
         filled[side] += len(rows_of[group])
     if any(goal[side] and not filled[side] for side in goal):
+        splits = sum(map(bool, goal.values()))
         raise DataError(
-            f"{who} cannot be split: its {len(part)} rows have {len(order)} different {column} values, and rows of one {column} "
-            "stay together: use fewer clients, another partition or no group"
+            f"{who} cannot be split into {splits}: its {len(part)} rows have {len(order)} different {column} values, and rows of "
+            f"one {column} stay together: use fewer clients, another partition or no group "
+            '(on_bad="skip" leaves such clients out)'
         )
     chosen = {side: [rows_of[g] for g in order if sides[g] == side] for side in goal}
     empty_rows = part[:0]

@@ -29,6 +29,7 @@ from fedfew.data.table_preprocessing import TablePreprocessing
 from fedfew.data.tokens import Tokens
 from fedfew.evaluation.metrics import summarise
 from fedfew.export import model_card, model_file
+from fedfew.export.in_torch import in_torch
 from fedfew.export.reading import CARD, CLIENTS, DATA, FORMAT, README, is_export
 from fedfew.methods import METHODS, Method
 from fedfew.stack import leaves, tensor
@@ -188,6 +189,7 @@ def _card(
         "mixes": run.mixes,
         "kept_at_sites": run.kept_at_sites,
         "parameters": sum(p.numel() for p in modules[0].parameters()),
+        "in_torch": in_torch(modules[0]),
         "of_single_clients": sorted(served) + ([] if not record.client_names else ["names"]) + _own_statistics(record),
         "models": [users(k) for k in range(len(modules))],
         "versions": {

@@ -304,6 +304,15 @@ from safetensors.torch import load_model, save_model
 save_model(fedfew.adapters.merged(export.models[0]), "plain.safetensors")
 load_model(your_module, "plain.safetensors")
 ```"""
+    if built := card.get("in_torch"):
+        return f"""Without fedfew, each file is a plain state dict of this module:
+```python
+from safetensors.torch import load_file
+from torch import nn
+
+module = {built}
+module.load_state_dict(load_file("THIS_FOLDER/models/model-0.safetensors"))
+```"""
     statistics = " with `track_running_stats=False` in its BatchNorm layers" if card["model"]["batch_norm"] == "batch" else ""
     return f"""Without fedfew, each file is a plain state dict of the module{statistics}:
 ```python

@@ -38,6 +38,11 @@ def load_model(path: str | Path, model: ModelFactory | None = None) -> nn.Module
 
     model: needed only if it is a module of the user's own: the same zero-argument callable.
     """
+    if Path(path).is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder, but load_model reads a single file, as models/model-0.safetensors: fedfew.export.read reads an "
+            "export, and fedfew.load a run"
+        )
     tensors, about = tensorfile.read(Path(path))
     make = factory(about["model"], model)
     module = make()

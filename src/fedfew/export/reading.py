@@ -153,7 +153,7 @@ def read_card(place: Path) -> dict[str, Any]:
             raise ExportError(f"{place / CARD} lists models without a hash")
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in card["files"]):
             raise ExportError(f"{place / CARD} names a file outside of its folder")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ExportError(f"there is no export in {place}: it has no {CARD}") from None
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ExportError(f"{place / CARD} is damaged ({type(error).__name__}: {error})") from error

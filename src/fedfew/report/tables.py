@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedfew.adapters import TrainedPart
 from fedfew.evaluation.metrics import summarise
-from fedfew.report import SCORES, across_seeds, score_name, seconds, single_scores, weights_at
+from fedfew.report import SCORES, across_seeds, last_scores, score_name, seconds, single_scores, weights_at
 from fedfew.util.printable import printable, shortened
 
 if TYPE_CHECKING:
@@ -68,13 +68,21 @@ def empty(title: str, *columns: str, caption: str | None = None) -> Table:
 
 
 def show(console: Console, *tables: Table) -> None:
-    """Print tables of :func:`empty` whole: of one that is wider than the console Rich would cut numbers' last digits."""
+    """Print tables of :func:`empty` whole: of one that is wider than the console Rich would cut numbers' last digits. Headings of
+    several words are put on several lines first."""
     for table in tables:
         width = console.width
-        needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
-        console.width = max(width, needed)
+        if _needed(console, table) > width:
+            for column in table.columns[1:]:
+                column.header = str(column.header).replace(" ", "\n")
+        console.width = max(width, _needed(console, table))
         console.print(table)
         console.width = width
+
+
+def _needed(console: Console, table: Table) -> int:
+    """The width of the whole table, whatever that of the console."""
+    return Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
 
 
 def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
@@ -82,11 +90,12 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     at = f"round {run.round}" if run.round_in_use == run.round else f"round {run.round_in_use} (the best) of {run.round}"
     part = [f"{name} {name_cell(value)}" for name, value in TrainedPart.recorded(run.settings).document().items()]
     title = f"{', '.join([run.settings['method']['name'], *part, at])}: test scores over clients, %"
-    weights = ", ".join(f"{WEIGHTS[name]} {value:.3g}" for name, value in weights_at(run.history, run.scored_at).items())
+    weights = ", ".join(_weight(run, name, value) for name, value in weights_at(run.history, run.scored_at).items())
     single = single_scores(run)
     if single is not None:
         models = run.scored("mixture").shape[1]
         weights = f"served: a mixture, a prediction runs {models} models. single: the best of them alone, one model. {weights}"
+    weights = ". ".join(filter(None, [_by_samples(run), weights]))
     title += "; MAE and RMSE in units of the target" if "mae" in final else ""
     title += "; perplexity as it is" if "perplexity" in final else ""
     if "epsilon" in run.history.columns:
@@ -110,6 +119,20 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
             worst = f"{most}{_in_brackets(worst_client(run, -errors))}"
             table.add_row(f"served {ERRORS[name]}", f"{mean} ± {std}", worst, tenth, _shown(summary.jain, ".3f"))
     return table
+
+
+def _weight(run: Run, name: str, value: float) -> str:
+    """A weight diagnostic; the entropy with that of equal weights, where no model specialises."""
+    most = f" (equal weights: {math.log(run.scored('w').shape[1]):.3g})" if name == "entropy" else ""
+    return f"{WEIGHTS[name]} {value:.3g}{most}"
+
+
+def _by_samples(run: Run) -> str:
+    """The means over clients that count by their test samples, as other programs report them; "" where that is no difference."""
+    if len(set(run.settings["federation"]["test_samples"])) < 2:
+        return ""
+    means = {score: summary.weighted_mean for score, summary in last_scores(run).items()}
+    return f"means weighted by test samples: {', '.join(f'{s} {percent(m)}' for s, m in means.items() if m is not None)}"
 
 
 def worst_client(run: Run, values: NDArray[Any]) -> str | None:

@@ -204,9 +204,10 @@ class Aggregation:
         if self.private or (self._mean is None and self._masked_mean is None):
             return unusable
         restarts = round_events.restarts(self._restarted, self.optimizer.config.restart_unused, round)
+        data = self._state.data
         lines = [
-            *round_events.bounded(clients, reported, self.weights.suspicious(self.replies), self.weights.bound, round),
-            *round_events.of_weights(clients, *self.log_weights(), self.method.share_cap, round),
+            *round_events.bounded(clients, reported, self.weights.suspicious(self.replies), self.weights.bound, round, data),
+            *round_events.of_weights(clients, *self.log_weights(), self.method.share_cap, round, data),
             *round_events.not_confirmed(self.weights.confirmed, round),
         ]
         return unusable + restarts + round_events.once(lines, self._state.events)

@@ -33,6 +33,7 @@ from fedfew.training.per_client import some
 from fedfew.training.run import Run
 from fedfew.training.server_optimizer import ServerOptimizer
 from fedfew.training.serving import Adapted, Serving, chunks
+from fedfew.training.task_settings import LARGE_TARGETS
 from fedfew.training.usable import usable
 from fedfew.util.interrupts import held_back, holdable
 
@@ -239,9 +240,12 @@ class RoundLoop:
 
     def _diverged(self, number: int) -> DivergedError:
         lr = self.config.lr
+        unseen = "".join(
+            f" {event}." for event in self.events if event.startswith(LARGE_TARGETS)
+        )  # this round ends with no report
         return DivergedError(
             f"training diverged in round {number}: no client's loss and update are finite any more. Lower lr (it is {lr:g}; try "
-            f"{lr / 10:g}). The state after round {self.state.round} is kept.",
+            f"{lr / 10:g}). The state after round {self.state.round} is kept.{unseen}",
             self._result(),
         )
 

@@ -55,5 +55,5 @@ def scores(
             try:
                 found[name].append(float(metric(outputs, y)))
             except (TypeError, ValueError, RuntimeError) as error:
-                raise ValueError(f"metrics: {name} fails for client {i}: {error}") from error
+                raise ValueError(f"metrics: {name} must return one number, but fails for client {i}: {error}") from error
     return {f"{PREFIX}{name}": torch.tensor(values) for name, values in found.items()}

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from fedfew.stack import all_finite
+from fedfew.training.data_record import DataRecord
 from fedfew.training.per_client import some
+from fedfew.util.printable import printable, shortened
 from fedfew.util.spelling import counted
 from fedfew.weighted_mean import normalised
 
@@ -57,35 +59,44 @@ def restarts(restarted: Iterable[tuple[int, int]], after: int, round: int) -> li
     ]
 
 
-def bounded(clients: Tensor, reported: Tensor, rows: Iterable[int], bound: float | None, round: int) -> list[str]:
+def bounded(
+    clients: Tensor, reported: Tensor, rows: Iterable[int], bound: float | None, round: int, data: DataRecord
+) -> list[str]:
     """A line for each of these rows: the client's losses count as less than it reported."""
     return [
-        f"losses of client {int(clients[row])} are bounded: {float(reported[row].amin()):.4g} in round {round} counts as "
-        f"{bound:.4g}, by the median of the round before"
+        f"losses of client {_called(clients[row], data)} are bounded: {float(reported[row].amin()):.4g} in round {round} "
+        f"counts as {bound:.4g}, by the median of the round before"
         for row in rows
     ]
 
 
 def of_weights(
-    clients: Tensor, log_weights: Tensor, log_alpha: Tensor, factors: Tensor, most_share: float, round: int
+    clients: Tensor, log_weights: Tensor, log_alpha: Tensor, factors: Tensor, most_share: float, round: int, data: DataRecord
 ) -> list[str]:
-    """Lines about clients whose weight is capped, and about clients with most of the weight of a model."""
+    """Lines about clients whose weight is capped by a per cent or more, and about clients with most of the weight of a model."""
     capped = factors.nonzero()[:, 0].tolist()
     before, after = (normalised(log_alpha + added).tolist() if capped else [] for added in (0, factors))
     larger = "; its share of the samples or 3 / number of clients, where larger"
     lines = [
-        f"the weight of client {int(clients[row])} is capped: by its losses it would have {100 * before[row]:.0f} % of round "
-        f"{round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g}"
+        f"the weight of client {_called(clients[row], data)} is capped: by its losses it would have "
+        f"{100 * before[row]:.0f} % of round {round}, and has {100 * after[row]:.0f} % (most_share is {most_share:g}"
         f"{larger if after[row] > most_share + 1e-3 else ''})"
         for row in capped
+        if f"{before[row]:.2f}" != f"{after[row]:.2f}"
     ]
     of_model = normalised(log_weights + factors[:, None]).nan_to_num()  # NaN: no client gives the model any weight
     return lines + [
-        f"client {int(clients[row])} has most of the weight of model {model}: {100 * float(of_model[row, model]):.0f} % in round "
-        f"{round}"
+        f"client {_called(clients[row], data)} has most of the weight of model {model}: "
+        f"{100 * float(of_model[row, model]):.0f} % in round {round}"
         for row, model in (of_model > MOST).nonzero().tolist()
         if len(clients) > 1
     ]
+
+
+def _called(client: Tensor, data: DataRecord) -> str:
+    """A client's number, and its name where it has one."""
+    number = int(client)
+    return f"{number} ({printable(shortened(data.client_name(number)))})" if data.client_names else str(number)
 
 
 def not_confirmed(part: float, round: int) -> list[str]:

@@ -18,6 +18,11 @@ from fedfew.tasks import CLASSIFICATION
 from fedfew.training.data_record import DataRecord
 
 KINDS = {"f": "floating-point numbers", "u1": "bytes (uint8, which are read as pixels)", "i": "whole numbers (token ids)"}
+RAW = {  # what predictions take, by the kind of preprocessing
+    "table": "a table: a data frame, an Arrow table or a dict of columns",
+    "text": "a list of texts",
+    "image": "a list of images: files, PIL images or arrays of bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class SampleFormat:
         """Samples as an array of the stored type, or an error that says what they should be."""
         array = channels_first(x.numpy(force=True) if isinstance(x, Tensor) else np.asarray(x))
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"{where} must hold numbers, one row per sample, as the models were trained on arrays")
+            raise ValueError(f"{where} must hold numbers, one row per sample")
         if array.ndim == 0 or array.shape[1:] != self.shape:
             raise ValueError(
                 f"{where} must be samples of shape {list(self.shape)}, one row each, not {list(array.shape[1:])}"
@@ -85,7 +90,12 @@ class RawRows:
                 return cls(None, fitted.apply(list(texts)), None)
         if isinstance(fitted, ImagePreprocessing) and isinstance(x, (list, tuple)):
             return cls(None, fitted.apply(x) if x else np.zeros((0, *format.shape), np.uint8), None)
-        return cls(None, format.checked(x), None)
+        try:
+            return cls(None, format.checked(x), None)
+        except ValueError as error:
+            if data.kind is None:
+                raise
+            raise ValueError(f"{error}. Raw data of this run would be {RAW[data.kind]}") from None
 
     def __len__(self) -> int:
         return len(self.raw if self.ready is None else self.ready)

@@ -8,6 +8,7 @@ from fedfew.methods import Method
 from fedfew.tasks import Criterion
 
 WIDE = 10.0  # standard deviation of targets from which a line says so
+LARGE_TARGETS = "targets:"  # begins that line
 
 
 def check(training: LocalTraining, criterion: Criterion, method: Method | None = None) -> None:
@@ -44,7 +45,7 @@ def notes(federation: Federation, criterion: Criterion, recipe: Recipe) -> list[
         spread = float(federation.train.y.std(0, correction=0).max())
         if spread > WIDE:
             lines.append(
-                f"targets: their standard deviation is {spread:.3g}. mu and temperature are in units of the loss, and lr must "
-                "fit it: standardise the targets, or lower lr and raise mu and temperature"
+                f"{LARGE_TARGETS} their standard deviation is {spread:.3g}. mu and temperature are in units of the loss, and lr "
+                "must fit it: standardise the targets, or lower lr and raise mu and temperature"
             )
     return lines

@@ -76,14 +76,21 @@ def test_hooks_on_gradients_which_vmap_would_leave_out_are_refused():
             run(Stacked, damped)
 
 
+def transformer():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(6, 2, 4, 0.0, batch_first=True)
+    return nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (1, 6)), layer, nn.Flatten(), nn.Linear(6, 3))
+
+
+@pytest.mark.filterwarnings("error:There is a performance drop")
+@pytest.mark.parametrize("method", ["fedavg", "local"])  # models that all clients share, and own ones
+def test_a_transformer_is_scored_without_a_warning_of_pytorch(method):
+    run = fedfew.train(FEDERATION, transformer, method, rounds=1, lr=0.1, batch_size=8, engine="stacked")
+    assert run.settings["engine"] == "stacked"
+
+
 def test_a_transformer_is_differentiated_in_evaluation():
     """There PyTorch has an operation without a derivative, for layers that are not asked for one."""
-
-    def transformer():
-        torch.manual_seed(0)
-        layer = nn.TransformerEncoderLayer(6, 2, 4, 0.0, batch_first=True)
-        return nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (1, 6)), layer, nn.Flatten(), nn.Linear(6, 3))
-
     found = []
     for cls in (Stacked, Sequential):
         engine = cls(transformer(), LocalTraining(lr=0.1, batch_size=8), 0)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # in PyTorch's own C
 
 from fedfew import random_streams
 from fedfew.config import LocalTraining
@@ -180,6 +181,8 @@ class Stacked(Engine):
 
     @contextmanager
     def or_unsupported(self) -> Iterator[None]:
+        """Around vmap. Operations that it makes one at a time (attention in evaluation) are no reason to warn the user."""
+        _set_vmap_fallback_warning_enabled(False)
         try:
             yield
         except RuntimeError as error:
@@ -189,6 +192,8 @@ class Stacked(Engine):
                 f"the stacked engine cannot take {type(self.module).__name__}: torch.func.vmap says "
                 f"«{' '.join(str(error).split())[:200]}»{REMEDY}"
             ) from error
+        finally:
+            _set_vmap_fallback_warning_enabled(True)
 
     def _gradient(self, params: Tree, samples: Samples) -> tuple[Tree, Tensor]:
         parts = [self._gradient_together(*part) for part in self._that_fit(params, samples)]
