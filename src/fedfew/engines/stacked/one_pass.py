@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SMALL = 2**26  # bytes that the models' outputs of all layers may take
 Found = list[tuple[Tensor, Tensor]]  # loss and score of a stack on each split
 UNKNOWN = torch.tensor(torch.nan)
-KEPT = 16  # layouts of all clients in a round: those of the rounds that were scored last
+KEPT = 16  # layouts: those of the clients scored last
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class OnePass:
     def __init__(self, engine: Stacked, side_by_side: SideBySide) -> None:
         self.engine = engine
         self._side_by_side = side_by_side
-        self._divided: OrderedDict[Hashable, list[tuple[Samples, Samples]]] = OrderedDict()
+        self._divided: OrderedDict[Hashable, tuple[Samples, Samples, list[tuple[slice, tuple[Tensor, ...]]]]] = OrderedDict()
         self._recordings = Traced()
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
 
@@ -145,33 +145,32 @@ class OnePass:
             return found
 
         each = sum(t[0].numel() for params in several for t in leaves(params))  # of all models of a client
-        parts = self._side_by_side.parts(own.count.tolist(), int(own.count.sum()) * each)
         calls = []
-        for part, (of_own, of_test) in zip(parts, self._of_parts(parts, own, test), strict=True):
-            data = (*self._layout((of_own,)).tensors, *self._layout((of_test,)).tensors)
+        for part, data in self._parts(own, test, each):
             models = (t if len(t) == 1 else t[part] for params in several for t in leaves(params))
             calls.append(self._recordings.prepared((*name, tuple(names), len(data)), function, *data, *models))
         found = self._side_by_side(calls)
         return found[0] if len(found) == 1 else [tuple(map(torch.cat, zip(*of, strict=True))) for of in zip(*found, strict=True)]
 
-    def _of_parts(self, parts: list[slice], own: Samples, test: Samples) -> list[tuple[Samples, Samples]]:
-        """Both splits of the clients in each part: always the same objects, by which their layouts are found again."""
-        if len(parts) == 1:
-            return [(own, test)]
-        key = (id(own), id(test), len(parts))
+    def _parts(self, own: Samples, test: Samples, each: int) -> list[tuple[slice, tuple[Tensor, ...]]]:
+        """Clients that are scored side by side, and their data of both splits; each: the parameters that meet a client's own."""
+        key = (id(own), id(test), each)
         if key not in self._divided:
-            every = torch.arange(len(own.count))
-            self._divided[key] = [(own, test), *((own.take(every[part]), test.take(every[part])) for part in parts)]
-            if len(self._divided) > KEPT:
+            sizes, every, data = own.count.tolist(), torch.arange(len(own.count)), []
+            for part in self._side_by_side.parts(sizes, sum(sizes) * each):
+                layouts = [Layout.of((split.take(every[part]),)) for split in (own, test)]
+                data.append((part, tuple(t for layout in layouts for t in layout.tensors)))
+            self._divided[key] = (own, test, data)
+            if len(self._divided) > KEPT // 2:
                 self._divided.popitem(last=False)
         self._divided.move_to_end(key)
-        return self._divided[key][1:]
+        return self._divided[key][-1]
 
     def _layout(self, splits: tuple[Samples, ...]) -> Layout:
         key = tuple(map(id, splits))
         if key not in self._layouts:
             self._layouts[key] = Layout.of(splits)
-            if len(self._layouts) > KEPT * self._side_by_side.cores:
+            if len(self._layouts) > KEPT:
                 self._layouts.popitem(last=False)
         self._layouts.move_to_end(key)
         return self._layouts[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
 from typing import TypeVar
@@ -25,13 +25,13 @@ class SideBySide:
     """Divides clients into as many parts as there are cores, and calls what is to be done for each."""
 
     def __init__(self) -> None:
-        self.cores = torch.get_num_threads()
+        self._cores = torch.get_num_threads()
         self._pool: ThreadPoolExecutor | None = None
         self._used = False
 
     def parts(self, sizes: Sequence[int], multiplications: int) -> list[slice]:
         """Clients of these sizes, one after the other, in parts of about as many samples."""
-        number = max(1, min(self.cores, len(sizes), multiplications // LEAST))
+        number = max(1, min(self._cores, len(sizes), multiplications // LEAST))
         up_to = list(accumulate(sizes))
         ends = (1 + bisect_left(up_to, up_to[-1] * part / number) for part in range(1, number))
         return [slice(begin, end) for begin, end in pairwise(sorted({0, *ends, len(sizes)}))]
@@ -40,7 +40,7 @@ class SideBySide:
         """What each returns. They must neither share tensors that one of them writes nor differentiate."""
         self._used = True
         if len(calls) > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(self.cores - 1, "fedfew", initializer=_ready)
+            self._pool = ThreadPoolExecutor(self._cores - 1, "fedfew", initializer=_ready)
         with torch_threads(1):
             if self._pool is None or len(calls) == 1:
                 return [call() for call in calls]
@@ -48,7 +48,8 @@ class SideBySide:
             try:
                 first = calls[0]()
             finally:  # after an error or a Ctrl-C nothing writes on
-                wait(others)
+                for other in others:
+                    other.exception()  # waits for its end
         return [first, *(other.result() for other in others)]
 
     def within_a_round(self) -> AbstractContextManager[None]:
