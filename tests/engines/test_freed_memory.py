@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from fedfew import train
-from fedfew.engines import LocalTraining, Threaded, freed_memory
+from fedfew.engines import LocalTraining, Stacked, Threaded, freed_memory
 from tests.helpers import federation, linear
 
 # In a separate process, for what lies at the end of the heap decides what can be returned; without torch, which loads slowly.
@@ -66,8 +66,9 @@ def test_a_step_reuses_what_the_one_before_freed(monkeypatch):
     assert max(kept, in_a_run) < 500
 
 
-def test_the_threaded_engine_keeps_memory(calls):
-    Threaded(nn.Linear(2, 2), LocalTraining(lr=0.1, batch_size=5), seed=0)
+@pytest.mark.parametrize("engine", [Threaded, Stacked])
+def test_fast_engines_keep_memory(calls, engine):
+    engine(nn.Linear(2, 2), LocalTraining(lr=0.1, batch_size=5), seed=0)
     assert calls == [(-3, 32 * 2**20), (-1, 256 * 2**20)]
 
 

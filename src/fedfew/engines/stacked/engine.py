@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -22,7 +22,7 @@ from fedfew.config import LocalTraining
 from fedfew.engines.augment import black, moved, moves
 from fedfew.engines.base import REMEDY, Engine, Pass, UnsupportedModuleError
 from fedfew.engines.evaluation import EVALUATION_BATCH, MixtureScores, ModelScores
-from fedfew.engines.freed_memory import keep_freed, kept_in_a_run
+from fedfew.engines.freed_memory import keep_freed
 from fedfew.engines.loss import with_client_terms
 from fedfew.engines.memory import allowance
 from fedfew.engines.mixup import mixed, of_both
@@ -68,10 +68,7 @@ class Stacked(Engine):
         if device.type == "cuda":
             self._captured = CapturedTraining(self)
         else:
-            keep_freed()
-
-    def memory_kept(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._captured is not None else kept_in_a_run()
+            keep_freed()  # a replay's tensors of a megabyte each would be asked for page by page
 
     def within_a_round(self) -> AbstractContextManager[None]:
         return self._side_by_side.within_a_round()
