@@ -120,7 +120,7 @@ class PrivateMean:
 def contribution(update: Tree, w: Tensor, clip: float) -> Tree:
     """w[i, k] · update[i, k] of each client, ``[C, K, …]``, all K together no longer than ``clip``; whole numbers count as 0.
 
-    Half precision becomes float32: rounded to 8 or 11 bits, contributions and their sum would be off by more than the noise allows.
+    Half precision becomes float32: rounded to 8 or 11 bits, contributions and their sum would be beyond the clip.
     """
 
     def weighted(t: Tensor) -> Tensor:
