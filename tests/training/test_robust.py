@@ -132,6 +132,15 @@ def test_krum_chooses_among_the_clients_of_a_model():
     assert found("krum", {"x": torch.full((1, 1, 1), 3.0)}, torch.zeros(1, 1))[0].tolist() == [3.0]
 
 
+def test_exactly_half_an_even_share_is_enough_to_be_among_the_clients_of_a_model():
+    """14 of 84 samples among three clients. Rounding of the logarithm brought it just below, and the median length was 3."""
+    share = torch.tensor([14, 25, 45], dtype=torch.float64) / 84
+    assert share.log()[:, None].softmax(0)[0, 0] < 0.5 / 3
+    update = {"x": torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)[:, None, None]}
+    (value,) = found("norm-bound", update, share.log()[:, None])
+    assert value.tolist() == pytest.approx([(14 * 1 + 25 * 2 + 45 * 2) / 84])
+
+
 def test_norm_bound_shortens_long_updates_to_a_multiple_of_the_median():
     update = {"x": torch.tensor([[[3.0, 4.0]], [[0.0, 1.0]], [[0.0, 20.0]]])}  # lengths 5, 1, 20
     logs = torch.zeros(3, 1)
