@@ -63,13 +63,14 @@ def _shares(config: TrainConfig, update: Tree, omega: Tensor, model: int) -> Ten
 
 
 def squared_distances(rows: list[Tensor]) -> Tensor:
-    """‖x_i − x_j‖² [C, C] of updates that are given in parts ``[C, P]``."""
+    """‖x_i − x_j‖² [C, C] of updates that are given in parts ``[C, P]``; symmetric to the last digit. Of few clients Krum
+    compares distances to the nearest one, which two that are nearest to each other share: rounding must not decide."""
     total = torch.zeros(len(rows[0]), len(rows[0]), dtype=torch.float64)
     for row in rows:
         x = row.double() - row.double().mean(0)  # close to the origin fewer digits cancel
         square = x.square().sum(1)
         total += (square[:, None] + square - 2 * x @ x.T).cpu()
-    return total.clamp_min(0).fill_diagonal_(0)
+    return ((total + total.T) / 2).clamp_min(0).fill_diagonal_(0)
 
 
 def krum_scores(distances: Tensor, attackers: int) -> Tensor:
