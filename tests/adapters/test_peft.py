@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,23 @@ def test_adapters_are_loaded_by_peft(ours: bool, head: bool, tmp_path: Path) -> 
     if not ours:
         with pytest.raises(ValueError, match="is an adapter of peft's: give a function that returns the same PeftModel"):
             export.read(folder, bert)
+
+
+def test_a_head_whose_name_ends_another_is_loaded_by_peft(tmp_path: Path) -> None:
+    """pre_classifier and classifier: peft takes each module whose name ends with classifier for the head."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": WIDTH, "max_position_embeddings": 16}
+    config = transformers.DistilBertConfig(
+        **sizes, num_labels=CLASSES, dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0
+    )
+    base = transformers.DistilBertForSequenceClassification(config)
+    run = train(base, adapters=LoRA(rank=RANK))
+    folder = export.write_adapters(run, tmp_path / "adapters", base="tiny-distilbert")
+    x, _ = texts().test.of(2)
+    for k, model in enumerate(run.models):
+        loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), folder / f"adapter-{k}").eval()
+        torch.testing.assert_close(loaded(x).logits, model(x))
+    assert export.read_card(folder)["adapters"]["head"] == "classifier"
 
 
 def test_adapters_that_vllm_refuses_say_so(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_the_default_range_of_k_ends_at_the_number_of_clients() -> None:
         (["--method", "fedavg"], "advise-k chooses the number of models of fedfew"),
         (["--keep", "best"], "keep is 'best', but advise-k uses the validation data to compare numbers of models"),
         (["--early-stopping", "2"], "early_stopping is 2, but advise-k uses the validation data"),
+        (["--attack", "sign-flip"], "attack is 'sign-flip', but advise-k compares all clients' losses, and attackers have none"),
         (["--hold-out", "0"], "hold_out must lie between 0 and 1, not 0.0"),
         (["--ks", "1-9"], "ks goes up to 9, but there are 4 clients"),
         (["--hold-out", "1.5"], "hold_out must lie between 0 and 1, not 1.5"),
@@ -96,6 +97,13 @@ def test_mistakes_are_answered_before_anything_is_trained(words: list[str], said
     result = call(*SMALL, *words, code=2)
     assert said in " ".join(result.stderr.split())
     assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_differential_privacy_is_for_the_runs_that_send_models() -> None:
+    assert "Take K = " in call(*SMALL, "--folder", "advice", "--dp-noise", "1", "--dp-delta", "0.01").stdout
+    noise = [fedfew.load(f"advice/{run}").settings["dp_noise"] for run in ("k1-0", "k2-1", "local-0")]
+    assert noise == [1.0, 1.0, 0.0]
 
 
 def test_runs_with_infinite_losses_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

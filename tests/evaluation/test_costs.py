@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,12 +12,13 @@ from torch import nn
 
 from fedfew import Federation, FedFew, train
 from fedfew.engines import LocalTraining, Sequential, sequential
-from fedfew.evaluation.costs import cost, expected_reply
+from fedfew.evaluation.costs import cost, cost_of, expected_reply
 from fedfew.local import Local
 from fedfew.methods import METHODS, FedAvg, make
 from fedfew.methods.base import Fresh, Outcome, Reply
 from fedfew.stack import named_leaves, stack, subtract, take, tree_map
 from fedfew.training.initialisation import fresh_models
+from fedfew.training.settings import Settings
 from tests.methods.tiers import tiered
 
 COUNTS = [5, 7, 10, 3, 21]
@@ -114,6 +115,19 @@ def test_bytes_are_those_of_a_real_run(method, participation, federation):
     present = 5 if participation == 1 else 2
     assert run.history.bytes_down.tolist() == [c.bytes_down * present] * 2
     assert run.history.bytes_up.tolist() == [c.bytes_up * present] * 2
+
+
+@pytest.mark.parametrize(("models", "left"), [(2, [3, 5, 7, 2, 17]), (1, COUNTS)])  # at most √n apart, and none with one model
+def test_samples_kept_apart_are_not_trained_on_and_their_losses_are_sent(models, left, federation):
+    method = FedFew(models=models)
+    c = cost(method, "mlp", federation, batch_size=4, check_share=0.3)
+    run = train(federation, "mlp", method, rounds=1, batch_size=4, check_share=0.3, engine="sequential", device="cpu")
+    assert run.history.bytes_up.tolist() == [c.bytes_up * 5]
+    assert c.steps == pytest.approx(models * sum(-(-n // 4) for n in left) / 5)
+    assert (c.gradient_passes, c.forward_passes) == (models, 0)
+    settings = Settings(method="fedfew", method_settings={"models": models}, model="mlp", batch_size=4, check_share=0.3)
+    assert cost_of(settings, federation) == c
+    assert cost_of(replace(settings, dp_noise=1.0), federation) == cost(method, "mlp", federation, batch_size=4)
 
 
 class _Counted(nn.Module):

@@ -44,6 +44,18 @@ def test_the_model_with_the_least_loss_is_chosen_and_scored_on_what_was_held_out
     assert (joined.after, joined.adapted, joined.worse) == (None, False, False)
 
 
+def test_labels_may_be_one_hot_rows_as_in_training() -> None:
+    x, y = ones(10)
+    models, rows, training = [constant(0, 0), constant(0, 2)], np.eye(2)[y], LocalTraining(lr=0.5, batch_size=100)
+    by_rows, by_numbers = (fedfew.join(models, x, labels, training=training, label_prior="client") for labels in (rows, y))
+    assert (by_rows.model, by_rows.fits, by_rows.after) == (by_numbers.model, by_numbers.fits, by_numbers.after)
+    assert by_rows.log_prior is not None
+    assert by_rows.log_prior.tolist() == pytest.approx(np.log([1 / 10, 9 / 10]).tolist())  # 8 samples, and one more per class
+    assert fedfew.select(models, x, rows, label_prior="client") == fedfew.select(models, x, y, label_prior="client")
+    with pytest.raises(ValueError, match=r"the data has 10 samples but labels of shape \[10, 1\]"):
+        fedfew.join(models, x, y[:, None])
+
+
 def test_a_step_of_adapting_by_hand() -> None:
     """Loss ln 2 at zero logits; its gradient in the bias is softmax − one-hot = (½, −½), so a step of lr moves it by lr/2."""
     x, y = ones(10)

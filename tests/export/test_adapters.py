@@ -173,3 +173,38 @@ def test_runs_without_adapters_or_with_models_of_the_clients_own_are_refused(tmp
         export.write_adapters(train(fedfew.FedAvg(), rounds=1), tmp_path / "a")
     with pytest.raises(ValueError, match="clients of ditto use models of their own, so there are no routes"):
         export.write_adapters(train(fedfew.Ditto(), rounds=1, adapters=LoRA()), tmp_path / "a")
+
+
+def convolution(**settings: Any) -> nn.Module:
+    layer = nn.Conv2d(1, 2, 3, padding="same", **settings)
+    return nn.Sequential(nn.Unflatten(1, (1, FEATURES, 1)), layer, nn.Flatten(), nn.Linear(2 * FEATURES, CLASSES))
+
+
+class TwoNames(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = self.two = nn.Linear(FEATURES, FEATURES)
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.two(self.one(x).tanh()))
+
+
+@pytest.mark.parametrize(
+    ("model", "lora", "message"),
+    [
+        (
+            lambda: convolution(dilation=2),
+            LoRA(),
+            r"^1 has padding_mode 'zeros' and dilation \(2, 2\), but peft's adapters pad with",
+        ),
+        (lambda: convolution(padding_mode="circular"), LoRA(), "^1 has padding_mode 'circular'"),
+        (TwoNames, LoRA(), "^one and two are one layer, of which peft adapts one alone: write whole models"),
+        (mlp, LoRA(targets=[]), "^the head alone was trained, and peft loads no adapters of no layer"),
+    ],
+)
+def test_what_peft_would_compute_otherwise_is_refused(model: Any, lora: LoRA, message: str, tmp_path: Path) -> None:
+    run = train(fedfew.FedFew(models=2), model=model, rounds=1, adapters=lora)
+    with pytest.raises(ValueError, match=message):
+        export.write_adapters(run, tmp_path / "a")
+    assert not (tmp_path / "a").exists()

@@ -80,6 +80,12 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_a_number_has_no_p(value: float) -> None:
+    with pytest.raises(ValueError, match="a and b must hold finite numbers"):
+        paired([1.0, 2.0, value], [0.0, 1.0, 2.0])
+
+
 def test_too_few_or_other_seeds_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 3 seeds, not 2"):
         paired([1, 2], [1, 2])

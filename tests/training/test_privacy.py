@@ -122,6 +122,24 @@ def test_one_client_changes_the_sum_by_at_most_the_clip(seed: int, models: int, 
     assert difference == pytest.approx(length(tree_map(lambda t: t[4], alone)), rel=1e-3, abs=1e-4 * clip)
 
 
+@pytest.mark.parametrize("number", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("part", [1e-6, 1])
+def test_no_number_format_lets_a_client_beyond_the_clip(number: torch.dtype, part: float):
+    """Neither in its contribution, with the largest numbers there are, nor in a sum that is rounded as it grows."""
+    largest = part * torch.finfo(number).max
+    update: Tree = {"x": (largest * torch.rand(2, 1, 1000, generator=torch.Generator().manual_seed(0))).to(number)}
+    for clip in (1e-3, 1.0):
+        sent = contribution(update, torch.ones(2, 1), clip)
+        assert [length(tree_map(lambda t, i=i: t[i], sent)) for i in (0, 1)] == pytest.approx([clip, clip], rel=1e-6)
+        config, like, sums = TrainConfig(dp_noise=1e-30, dp_clip=clip), {"x": torch.zeros(1, 1000, dtype=number)}, []
+        for clients in (100, 101):
+            mean = PrivateMean(config, like, 1, counted_noise(0, 1))
+            for i in range(clients):
+                mean.add(torch.tensor([i]), torch.zeros(1, 1), None, tree_map(lambda t, i=i: t[[i % 2]], update))
+            sums.append(mean.combine().mean())
+        assert length(tree_map(torch.sub, *sums)) <= clip * (1 + 1e-4)
+
+
 def test_processes_that_hold_a_part_of_the_clients_each_agree():
     update, like = {"x": torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))}, {"x": torch.zeros(2, 3)}
     config, logs = TrainConfig(dp_noise=0.5), torch.zeros(5, 2)

@@ -124,12 +124,31 @@ def test_krum_and_multi_krum_choose_as_brute_force_does(attackers: int):
         np.testing.assert_allclose(several[k], np.average(x[best], 0, weights[best]), rtol=1e-6)
 
 
+def test_of_two_clients_nearest_to_each_other_krum_takes_the_first():
+    """Of four clients with one assumed attacker only the distance to the nearest one counts, which both have. Rounding made the
+    two differ in half of all cases, so that engines chose otherwise."""
+    for seed in range(50):
+        x = torch.randn(4, 37, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        away = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(torch.inf)
+        (value,) = found("krum", {"x": x[:, None]}, torch.zeros(4, 1), assumed_attackers=1)
+        assert value.tolist() == x[int(away.amin(1).argmin())].tolist()
+
+
 def test_krum_chooses_among_the_clients_of_a_model():
     """Three clients that hardly count for the model are alike, and would be chosen without regard to weights."""
     update = {"x": torch.tensor([[[0.0]], [[0.0]], [[0.0]], [[5.0]], [[6.0]], [[8.0]]])}
     logs = torch.tensor([1e-6, 1e-6, 1e-6, 1.0, 1.0, 1.0]).log()[:, None]
     assert found("krum", update, logs, assumed_attackers=0)[0].tolist() == [5.0]  # 5 and 6 are as near each other: the first
     assert found("krum", {"x": torch.full((1, 1, 1), 3.0)}, torch.zeros(1, 1))[0].tolist() == [3.0]
+
+
+def test_exactly_half_an_even_share_is_enough_to_be_among_the_clients_of_a_model():
+    """14 of 84 samples among three clients. Rounding of the logarithm brought it just below, and the median length was 3."""
+    share = torch.tensor([14, 25, 45], dtype=torch.float64) / 84
+    assert share.log()[:, None].softmax(0)[0, 0] < 0.5 / 3
+    update = {"x": torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)[:, None, None]}
+    (value,) = found("norm-bound", update, share.log()[:, None])
+    assert value.tolist() == pytest.approx([(14 * 1 + 25 * 2 + 45 * 2) / 84])
 
 
 def test_norm_bound_shortens_long_updates_to_a_multiple_of_the_median():

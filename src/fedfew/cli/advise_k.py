@@ -133,6 +133,10 @@ def _settings(given: dict[str, Any], method_flags: dict[str, str | None], file: 
             f"{name} is {getattr(settings, name)!r}, but advise-k uses the validation data to compare numbers of models, and "
             "none are left to compare rounds on: leave it out"
         )
+    if settings.attack != "none":
+        raise ValueError(
+            f"attack is {settings.attack!r}, but advise-k compares all clients' losses, and attackers have none: leave it out"
+        )
     if "score_every" not in given and "score_every" not in file:
         settings = replace(settings, score_every=settings.rounds)  # only the last round is needed
     return settings
@@ -174,7 +178,7 @@ def _advice(
     here = federation.to(device_named(settings.device))
     runs, costs = [], {}
     with progress.display(console, runs=seeds * len(ks) + 1) as display:
-        alone = replace(settings, method="local", method_settings={})
+        alone = replace(settings, method="local", method_settings={}, dp_noise=0.0)  # who trains alone sends nothing
         local = train_in(place / f"local-{alone.seed}", alone, federation, display.run("local"), resume, go_on)
         for seed in range(settings.seed, settings.seed + seeds):
             for K in ks:

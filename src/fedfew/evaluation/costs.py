@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedfew import methods, models
 from fedfew.adapters import TrainedPart
-from fedfew.config import LocalTraining
+from fedfew.config import LocalTraining, TrainConfig
 from fedfew.engines.base import Engine, Pass
 from fedfew.engines.evaluation import ModelScores
 from fedfew.engines.loss import BatchLoss, client_terms
@@ -26,6 +26,7 @@ from fedfew.methods import Method, Reply
 from fedfew.methods.base import Fresh
 from fedfew.models.state import buffer_names, replica_state
 from fedfew.stack import Tree, count_bytes, leaves, take, tree_map
+from fedfew.training import unseen
 from fedfew.training.from_settings import find_model, make_method
 from fedfew.training.settings import Settings
 
@@ -58,14 +59,17 @@ def cost(
     batch_size: int = 20,
     serve: str = "best",
     part: TrainedPart | None = None,
+    check_share: float = 0.0,
 ) -> Cost:
     """The cost of a method on a federation; ``method``, ``model`` and the settings are those of :func:`fedfew.train`.
 
-    part: what ``adapters`` and ``freeze`` leave to train.
+    part: what ``adapters`` and ``freeze`` leave to train. With ``check_share`` fewer samples are trained on, and the losses on
+    the others are sent; the pass over these few is not counted.
     """
     training = LocalTraining(lr=1.0, batch_size=batch_size, local_epochs=local_epochs)
     chosen = methods.make(method) if isinstance(method, str) else method
     chosen.check_against(len(federation))
+    federation = unseen.with_counts_left(federation, TrainConfig(check_share=check_share), chosen)
     module = module_of(model, federation, part or TrainedPart())
     single: Tree = {name: t.detach().clone() for name, t in replica_state(module).items()}
     server, own = chosen.init(Fresh(lambda k: tree_map(torch.clone, single), buffer_names(module)), len(federation))
@@ -77,6 +81,7 @@ def cost(
     outcome = chosen.client(received, kept, local)
     reply, epochs, gradient_passes = outcome.reply, counting.epochs, counting.gradient_passes
     chosen.finish(outcome.own, local)
+    passes_of_check = 0 if reply.unseen is None else reply.unseen.shape[1]
     candidates = {name: t for name, t in chosen.serve(received, kept).items() if name in single}  # a memory is no model
     choices = leaves(candidates)[0].shape[1]
     learned = chosen.mixture(kept) is not None  # a mixture whose weights need no comparison of losses
@@ -88,7 +93,7 @@ def cost(
         bytes_up=reply.bytes_each,
         steps=epochs * sum(batches) / len(batches),
         gradient_passes=gradient_passes,
-        forward_passes=counting.forward_passes,
+        forward_passes=counting.forward_passes - passes_of_check,
         model_bytes=model_bytes,
         server_models=count_bytes(server) / model_bytes,
         client_models=count_bytes(own) / len(federation) / model_bytes,
@@ -109,7 +114,8 @@ def cost_of(settings: Settings, federation: Federation) -> Cost:
     """The cost of the run that settings describe."""
     model, part = find_model(settings.model), TrainedPart.recorded(vars(settings))
     training = settings.local_epochs, settings.batch_size, settings.serve
-    return cost(make_method(settings), model, federation, *training, part)
+    check_share = settings.check_share if settings.dp_noise == 0 else 0.0  # as in training
+    return cost(make_method(settings), model, federation, *training, part, check_share)
 
 
 def expected_reply(method: Method, module: nn.Module, server: Tree, own: Tree) -> Reply:
@@ -127,7 +133,9 @@ def expected_reply(method: Method, module: nn.Module, server: Tree, own: Tree) -
 def _first_client(engine: Engine, federation: Federation) -> Local:
     """The first client on its own; its samples are counted but never looked at, so none are there."""
     count = federation.train.count[:1].cpu()
-    samples = Samples(torch.empty(0), torch.empty(0), torch.tensor([0]), count, int(count))
+    apart = federation.train.unseen
+    apart = None if apart is None or not bool(apart.any()) else apart[:1].cpu()
+    samples = Samples(torch.empty(0), torch.empty(0), torch.tensor([0]), count, int(count), unseen=apart)
     share = (count / federation.train.count.sum().cpu()).float()
     return Local(engine, samples, federation.ids[:1].cpu(), 1, share)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedfew import targets
@@ -52,7 +53,7 @@ def fit(
     inputs = inputs_of(x, pixels)
     if len(inputs) == 0 or len(inputs) != len(y):
         raise ValueError(f"x and y must hold the same number (≥ 1) of samples, not {len(inputs)} and {len(y)}")
-    wanted = targets.stored("the data", torch.as_tensor(targets.as_array(y)), criterion.task.name, len(inputs))
+    wanted = targets.stored("the data", torch.as_tensor(given(y, criterion)), criterion.task.name, len(inputs))
     fits = []
     with torch.no_grad():
         for module in models:
@@ -67,6 +68,12 @@ def fit(
 def criterion_of(y: Any, task: TaskName | None, loss: str | LossFunction | Criterion) -> Criterion:
     targets.check_task(task)
     return chosen(loss, task or task_of_loss(loss) or targets.detected([targets.as_array(y)]))
+
+
+def given(y: Any, criterion: Criterion) -> NDArray[Any]:
+    """Labels or targets as numbers: one-hot rows of a classification as classes."""
+    values = targets.as_array(y)
+    return targets.from_one_hot(values) if criterion.task.name == "classification" else values
 
 
 def checked_outputs(models: Sequence[nn.Module], x: Any, pixels: Pixels, label_prior: str, prior_strength: float) -> int:
@@ -93,7 +100,7 @@ def inputs_of(x: Any, pixels: Pixels) -> Tensor:
 
 def prior_of(y: Any, outputs: int, label_prior: LabelPrior, strength: float, criterion: Criterion) -> Tensor | None:
     """What is added to the logits; labels that the models have no output for are refused."""
-    labels = targets.as_array(y)
+    labels = given(y, criterion)
     if criterion.task.name != "classification":
         if label_prior != "none":
             raise ValueError(

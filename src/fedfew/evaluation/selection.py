@@ -22,7 +22,7 @@ from fedfew.data import split
 from fedfew.engines import LocalTraining, Sequential
 from fedfew.engines.augment import check as check_augment
 from fedfew.engines.evaluation import evaluation_batches
-from fedfew.evaluation.fit import Fit, best_of, checked_outputs, criterion_of, fit, inputs_of, prior_of
+from fedfew.evaluation.fit import Fit, best_of, checked_outputs, criterion_of, fit, given, inputs_of, prior_of
 from fedfew.federation import Federation, Pixels
 from fedfew.local import LocalEpochs
 from fedfew.methods import LocalOnly
@@ -30,6 +30,7 @@ from fedfew.models.batch_norm import uses_batch_statistics
 from fedfew.models.served import ServedModel, with_prior
 from fedfew.models.state import frozen_state, load_state, replica_state
 from fedfew.stack import Tree, named_leaves, tree_map
+from fedfew.targets import stored
 from fedfew.tasks import Criterion, LossFunction, TaskName
 from fedfew.training import batch_norm_policy, task_settings, unlabelled
 from fedfew.training.class_weights import with_class_weights
@@ -137,9 +138,11 @@ def join(
     if len(x) != len(y):
         raise ValueError(f"x and y must hold the same number of samples, not {len(x)} and {len(y)}")
     criterion = criterion_of(y, task, loss)
+    y = given(y, criterion)
     of_task: dict[str, Any] = {"task": criterion.task.name, "loss": criterion}
-    at, out = hold_out(y if criterion.task.name == "classification" else np.zeros(len(y)), validation, groups, seed)
     prior_of(y, outputs, label_prior, prior_strength, criterion)  # refuses labels that the models have no output for
+    stored("the data", torch.as_tensor(y), criterion.task.name, len(x))  # and those of another shape
+    at, out = hold_out(y if criterion.task.name == "classification" else np.zeros(len(y)), validation, groups, seed)
     prior = prior_of(y[at], outputs, label_prior, prior_strength, criterion)
     fits = fit(models, x[at], y[at], pixels=pixels, log_prior=prior, **of_task)
     best = best_of(fits)

@@ -27,6 +27,8 @@ from fedfew.export.folder import WholeModels, write_as
 from fedfew.models.state import frozen_hash
 from fedfew.training.run import Run
 
+WHOLE = "write whole models (fedfew.export.write, fedfew export without --peft)"
+
 
 def write_adapters(
     run: Run,
@@ -46,6 +48,8 @@ def write_adapters(
         raise ValueError("the run has no adapters on the server: train with adapters=LoRA(…), or a model of peft's")
     if not run.serves_server_models:
         raise ValueError(f"clients of {run.settings['method']['name']} use models of their own, so there are no routes to write")
+    if lora is not None:
+        _check(modules[0])
     return write_as(PeftFolders(lora, base), run, folder, about or {}, force, anonymous)
 
 
@@ -67,7 +71,7 @@ class PeftFolders(WholeModels):
                 "base": self.base,
                 "base_sha256": frozen_hash(modules[0]),
                 "rank": vllm.largest_rank(config),
-                "head": (config.get("modules_to_save") or [None])[0],
+                "head": ((config.get("modules_to_save") or [""])[0] or "").removeprefix(PREFIX) or None,
                 "not_on_vllm": vllm.refusal(config, kind),
             }
         }
@@ -95,6 +99,22 @@ class PeftFolders(WholeModels):
         (place / "routes.json").write_text(json.dumps(routes, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def _check(module: nn.Module) -> None:
+    """Refuse adapters of which peft would compute something else, or that it does not load."""
+    layers = _layers(module)
+    names: dict[int, str] = {}
+    for name, layer in layers.items():
+        other = names.setdefault(id(layer.base), name)
+        if other != name:
+            raise ValueError(f"{other} and {name} are one layer, of which peft adapts one alone: {WHOLE}")
+        base = layer.base
+        if isinstance(base, nn.Conv2d) and (base.padding_mode != "zeros" or set(base.dilation) != {1}):
+            has = f"padding_mode {base.padding_mode!r} and dilation {base.dilation}"
+            raise ValueError(f"{name} has {has}, but peft's adapters pad with zeros and have no dilation: {WHOLE}")
+    if not layers:
+        raise ValueError(f"the head alone was trained, and peft loads no adapters of no layer: {WHOLE}")
+
+
 def _trained_head(module: nn.Module, lora: LoRA) -> str | None:
     """The name of the head, where it was trained: one that shares its weights with the embedding was not."""
     head = head_of(module) if lora.train_head else None
@@ -114,11 +134,18 @@ def _config(module: nn.Module, lora: LoRA, base: str) -> dict[str, Any]:
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
         "target_modules": list(layers),
-        "modules_to_save": None if head is None else [head],
+        "modules_to_save": None if head is None else [_saved(module, head)],
         "bias": "none",
         "fan_in_fan_out": any(layer.transposed for layer in layers.values()),
         "inference_mode": True,
     }
+
+
+def _saved(module: nn.Module, head: str) -> str:
+    """The head as peft is told its name. It takes every module whose name ends like that, so the name is written in full where
+    there is another one, as pre_classifier of DistilBERT."""
+    alike = [name for name, _ in module.named_modules(remove_duplicate=False) if name.endswith(head)]
+    return head if alike == [head] else PREFIX + head
 
 
 def _write(folder: Path, module: nn.Module, lora: LoRA, base: str) -> None:

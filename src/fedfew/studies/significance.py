@@ -40,6 +40,8 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
         raise ValueError(f"a paired test needs at least {LEAST_SEEDS} seeds, not {len(a)}")
     from scipy import stats
 
+    if not np.isfinite([*a, *b]).all():
+        raise ValueError("a and b must hold finite numbers: what is NaN or infinite on a seed cannot be compared on it")
     d = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     n, mean = len(d), float(d.mean())
     error = float(d.std(ddof=1)) / math.sqrt(n)

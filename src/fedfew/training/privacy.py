@@ -92,7 +92,7 @@ class PrivateMean:
         self.expected = config.participation * clients
         self.noise = noise
         self.models = len(leaves(like)[0])
-        self._sum = tree_map(torch.zeros_like, like)
+        self._sum = tree_map(lambda t: torch.zeros_like(t, dtype=_summed_type(t)), like)
 
     def add(self, clients: Tensor, log_weights: Tensor, log_whole: Tensor | None, update: Tree) -> None:
         contributions = contribution(update, log_weights.softmax(1), self.clip)
@@ -120,17 +120,29 @@ class PrivateMean:
 
 
 def contribution(update: Tree, w: Tensor, clip: float) -> Tree:
-    """w[i, k] · update[i, k] of each client, ``[C, K, …]``, all K together no longer than ``clip``; whole numbers count as 0."""
+    """w[i, k] · update[i, k] of each client, ``[C, K, …]``, all K together no longer than ``clip``; whole numbers count as 0.
+
+    Half precision becomes float32: rounded to 8 or 11 bits, contributions and their sum would be beyond the clip.
+    """
 
     def weighted(t: Tensor) -> Tensor:
         if not t.is_floating_point():
             return t.new_zeros(len(t), w.shape[1], *t.shape[2:])
+        t = t.to(_summed_type(t))
         return w.to(t).reshape(*w.shape, *[1] * (t.ndim - 2)) * t
+
+    def shortened(t: Tensor) -> Tensor:
+        """Multiplied in double precision: of a forged update the scale may be too small for the update's own."""
+        return (t * scale.reshape(-1, *[1] * (t.ndim - 1))).to(t.dtype) if t.is_floating_point() else t
 
     parts = tree_map(weighted, update)
     squares = [t.double().flatten(1).square().sum(1) for t in leaves(parts) if t.is_floating_point()]
     scale = (clip / torch.stack(squares).sum(0).sqrt().clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
-    return tree_map(lambda t: t * scale.to(t).reshape(-1, *[1] * (t.ndim - 1)) if t.is_floating_point() else t, parts)
+    return tree_map(shortened, parts)
+
+
+def _summed_type(t: Tensor) -> torch.dtype:
+    return torch.promote_types(t.dtype, torch.float32) if t.is_floating_point() else t.dtype
 
 
 # -- random numbers -----------------------------------------------------------------------------------------------------------

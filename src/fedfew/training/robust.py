@@ -24,6 +24,7 @@ from fedfew.config import TrainConfig
 from fedfew.stack import Tree, leaves, tree_map
 
 STEPS, TOLERANCE = 10_000, 1e-12  # of Weiszfeld's algorithm: at most, and the change of the weights at which it ends
+ROUNDING = 1e-9  # of weights, which come as logarithms
 BLOCK = 1 << 22  # numbers sorted at once
 
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -44,7 +45,7 @@ def _shares(config: TrainConfig, update: Tree, omega: Tensor, model: int) -> Ten
     """How much of each client's update [C] the centre is made of, for the rules that have centres of this form."""
     if not bool((omega > 0).any()):
         return omega
-    clients = (omega >= 0.5 / len(omega)).nonzero()[:, 0]
+    clients = (omega >= (0.5 - ROUNDING) / len(omega)).nonzero()[:, 0]
     rows = [_of_model(t, model).reshape(len(t), -1) for t in leaves(update) if t.is_floating_point()]  # scalars, too
     if config.aggregator == "norm-bound":
         length = torch.stack([row.double().square().sum(1) for row in rows]).sum(0).sqrt().cpu()
@@ -62,13 +63,14 @@ def _shares(config: TrainConfig, update: Tree, omega: Tensor, model: int) -> Ten
 
 
 def squared_distances(rows: list[Tensor]) -> Tensor:
-    """‖x_i − x_j‖² [C, C] of updates that are given in parts ``[C, P]``."""
+    """‖x_i − x_j‖² [C, C] of updates that are given in parts ``[C, P]``; symmetric to the last digit. Of few clients Krum
+    compares distances to the nearest one, which two that are nearest to each other share: rounding must not decide."""
     total = torch.zeros(len(rows[0]), len(rows[0]), dtype=torch.float64)
     for row in rows:
         x = row.double() - row.double().mean(0)  # close to the origin fewer digits cancel
         square = x.square().sum(1)
         total += (square[:, None] + square - 2 * x @ x.T).cpu()
-    return total.clamp_min(0).fill_diagonal_(0)
+    return ((total + total.T) / 2).clamp_min(0).fill_diagonal_(0)
 
 
 def krum_scores(distances: Tensor, attackers: int) -> Tensor:
