@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedfew.models.state import buffer_names, replica_state
+from fedfew.models.state import buffer_names, frozen_state, replica_state
 from fedfew.training.own_randomness import generators_restored
+
+SMALL = 2**16  # numbers of a frozen tensor that is copied
 
 
 def check_replicable(module: nn.Module, x: Tensor) -> None:
@@ -19,11 +21,12 @@ def check_replicable(module: nn.Module, x: Tensor) -> None:
     another way than through its layers. It is left in evaluation mode."""
     if all(type(layer).__module__.startswith("torch.nn.") for layer in module.modules()):
         return
-    name, own, buffers = type(module).__name__, replica_state(module), buffer_names(module)
+    name, own, buffers = type(module).__name__, _state(module), buffer_names(module)
     try:
         with torch.no_grad(), generators_restored():
-            others = {path: t + 0.1 * torch.randn_like(t) for path, t in own.items() if path not in buffers}
-            shared = {id(p): p for p in module.parameters() if not p.requires_grad}  # frozen, and perhaps large
+            trained = {path: p for path, p in module.named_parameters() if p.requires_grad}
+            others = {path: t + 0.1 * torch.randn_like(t) for path, t in trained.items() if path not in buffers}
+            shared = {id(p): p for path, p in module.named_parameters() if path not in own}
             replica = copy.deepcopy(module, shared)
             weights = own | others
             first, served = (_of_replica(replica.train(training), weights, x) for training in (True, False))
@@ -46,6 +49,11 @@ def check_replicable(module: nn.Module, x: Tensor) -> None:
         )
 
 
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """What a replica has of its own, and what is frozen but for large tensors: a frozen buffer may be written in training."""
+    return replica_state(module) | {path: t for path, t in frozen_state(module).items() if t.numel() <= SMALL}
+
+
 def _of_replica(replica: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
     """As engines call it."""
     _draw_alike()
@@ -55,7 +63,7 @@ def _of_replica(replica: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Te
 
 def _of_itself(module: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
     """What the module gives with these weights, which it has for the time being."""
-    own = replica_state(module)
+    own = _state(module)
     before = {path: t.clone() for path, t in own.items()}
     _draw_alike()
     try:
