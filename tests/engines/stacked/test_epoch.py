@@ -9,7 +9,7 @@ from fedfew.engines import Sequential, Stacked
 from fedfew.engines.stacked import epoch, traced
 from fedfew.local import LocalEpochs, cross_entropy
 from tests.engines.small import FEDERATION, assert_same, replicas
-from tests.helpers import linear
+from tests.helpers import federation, linear
 
 
 def rounds(engine, clients):
@@ -30,6 +30,21 @@ def test_replayed_epochs_train_as_one_replica_after_the_other_does(clients, sche
     assert len(one._epochs._recordings._recordings) == 1
     assert_same(params, expected)
     torch.testing.assert_close(losses, reported, rtol=1e-5, atol=1e-6)
+
+
+def test_clients_share_a_recording_if_their_steps_have_the_same_shapes():
+    """Of 6, 6 and 2 samples as many are trained on, in as many parts, as of 6, 4 and 4; of 6, 3 and 3 in the same shapes."""
+    data = federation(sizes=(6, 4, 4, 6, 6, 2, 6, 3, 3))
+    training = LocalTraining(lr=0.2, batch_size=2)
+    one, other = (engine(linear(), training, 3) for engine in (Stacked, Sequential))
+    for number in range(1, 3):
+        for first in (0, 3, 6):
+            clients = torch.arange(first, first + 3)
+            work = LocalEpochs(replicas(linear, 3), data.train.take(clients), data.ids[clients], number, cross_entropy, {}, 1)
+            (params, losses), (expected, reported) = (engine.train(work) for engine in (one, other))
+            assert_same(params, expected)
+            torch.testing.assert_close(losses, reported, rtol=1e-5, atol=1e-6)
+    assert len(one._epochs._recordings._recordings) == 2
 
 
 @pytest.mark.parametrize("changes", [{"momentum": 0.9}, {"mixup": 0.2}, {"optimizer": "adam"}], ids=str)

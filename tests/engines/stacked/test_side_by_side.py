@@ -17,6 +17,7 @@ from fedfew.engines.stacked import side_by_side
 from fedfew.engines.stacked.side_by_side import LEAST, SideBySide
 from fedfew.local import LocalEpochs, cross_entropy
 from fedfew.stack import tree_map
+from fedfew.training.aggregation import Aggregation
 from fedfew.util.cores import torch_threads
 from tests.engines.small import assert_same, mlp, replicas
 from tests.helpers import federation, linear
@@ -108,12 +109,15 @@ def test_a_run_is_the_same_and_others_keep_their_threads(monkeypatch):
             on_round=lambda progress: seen is not None and seen.append(torch.get_num_threads()),
         )
 
-    expected, seen = run(), []
+    expected, seen, within = run(), [], []
+    result = Aggregation.result
+    monkeypatch.setattr(Aggregation, "result", lambda self: within.append(torch.get_num_threads()) or result(self))
     monkeypatch.setattr(side_by_side, "LEAST", 1)
     with torch_threads(3):
         found = run(seen)
         seen.append(torch.get_num_threads())
     assert seen == [3] * 5
+    assert within == [3, 1, 1, 1]  # in the first round it is not known yet that the stack is small
     for name in ("served_loss", "adapted_loss", "losses", "choice"):
         torch.testing.assert_close(torch.tensor(found.history[name]), torch.tensor(expected.history[name]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -69,8 +69,8 @@ class Steps:
     shape: tuple[int, int, int]  # of the orders, [C, K, longest]
     weight: Tensor  # of all batches, one after the other, as in a batch
     share: Tensor
-    places: Tensor  # where the samples of all batches are in the orders
     batch_size: int
+    given_places: Tensor | None = None
 
     @classmethod
     @lru_cache(maxsize=32)
@@ -90,10 +90,15 @@ class Steps:
             weight = (torch.arange(begin, windows[-1][2], device=device) < end).to(dtype) / (end - begin)
             weights.append(weight[:, None].expand(-1, models, -1).flatten())
             shares.append((end[:, 0] - begin).to(dtype) / torch.tensor(sizes[:active], device=device))
-        shape = (len(sizes), models, sizes[0])
-        every = torch.arange(math.prod(shape), device=device).reshape(shape)
-        places = torch.cat([every[:active, :, begin:end].flatten() for active, begin, end in windows])
-        return cls(tuple(windows), shape, torch.cat(weights), torch.cat(shares), places, batch_size)
+        return cls(tuple(windows), (len(sizes), models, sizes[0]), torch.cat(weights), torch.cat(shares), batch_size)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Where the samples of all batches are in the orders, one batch after the other."""
+        if self.given_places is not None:
+            return self.given_places
+        every = torch.arange(math.prod(self.shape), device=self.share.device).reshape(self.shape)
+        return torch.cat([every[:active, :, begin:end].flatten() for active, begin, end in self.windows])
 
     def batches(self, samples: Samples, rank: Tensor, order: Tensor) -> Iterator[Batch]:
         """``order[C, K, longest]``, like the sizes, is sorted by rank."""

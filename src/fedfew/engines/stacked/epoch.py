@@ -94,7 +94,7 @@ class RecordedEpochs:
             start, count, rank, order, *rest = given
             own = from_named(dict(zip(names, rest, strict=False)))
             fixed = from_named(dict(zip(fixed_names, rest[len(names) :], strict=False)))
-            alike = replace(steps, weight=weight, share=share, places=places)
+            alike = replace(steps, weight=weight, share=share, given_places=places)
             same = replace(samples, start=start, count=count)
             return epoch(alike, same, rank, replace(one_pass, order=order), rest[-1] if scheduled else lr, own, fixed)
 
