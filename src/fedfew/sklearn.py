@@ -27,8 +27,10 @@ ONLY = "all"  # the name of the one client where no groups are given
 class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """
     n_models: K, at most the number of clients. model: a name ("linear", "mlp", …) or a zero-argument callable returning a module.
-    method: a name or a method; n_models is for those that have several models. standardize: features by the mean and
-    standard deviation of all rows of ``fit``. random_state: of initial models and batches.
+    method: None, ``FedFew(loss_at="received")``: clients report the losses of the models as received, which differ even where one
+    round of training fits any model to a client; or a name or a method, with its own defaults. n_models is for those that have
+    several models. standardize: features by the mean and standard deviation of all rows of ``fit``. random_state: of initial
+    models and batches.
     settings: further settings of :func:`fedfew.train`, e.g. ``{"optimizer": "adam"}``.
 
     After ``fit``: ``clients_``, the different values of groups; ``run_``, the :class:`fedfew.Run`. All samples
@@ -40,7 +42,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         n_models: int = 3,
         *,
         model: str | ModelFactory | Callable[[], Any] = "mlp",
-        method: str | Method = "fedfew",
+        method: str | Method | None = None,
         rounds: int = 30,
         local_epochs: int = 1,
         batch_size: int = 20,
@@ -96,6 +98,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         return given
 
     def _method(self, clients: int) -> Method:
+        if self.method is None:
+            return methods.FedFew(models=min(self.n_models, clients), loss_at="received")
         if not isinstance(self.method, str):
             return self.method
         several = "models" in {f.name for f in fields(methods.METHODS[self.method])} if self.method in methods.METHODS else False

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fedfew
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.server_loop import ServerLoop
-from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, tiny
+from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, simulated, tiny
 
 OF_THE_RECIPE = {"serve": "mixture", "smoothing_end": 0.25, "check_share": 0.1, "server_optimizer": "momentum"}
 
@@ -92,3 +92,10 @@ def test_a_site_with_another_version_is_named(tmp_path):
     network.change = lambda node, message, reply: (node == 102 and reply.values.update(version="0.0\x1b")) or reply
     run = server_loop(tmp_path, network, method="fedavg", rounds=1).run()
     assert run.state.events == [f"client 2 has fedfew 0.0, the server {fedfew.__version__}: all sites need the server's version"]
+
+
+def test_models_that_do_not_specialise_are_named_as_in_the_simulator(tmp_path):
+    changes = {"rounds": 10, "local_epochs": 20, "lr": 0.3, "score_every": 5, "method": "fedfew:models=2"}
+    oracle, run = simulated(**changes), server_loop(tmp_path, fake_network(tmp_path), **changes).run()
+    (line,) = [event for event in run.state.events if "models have not specialised" in event]
+    assert line in oracle.state.events

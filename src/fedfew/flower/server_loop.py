@@ -144,6 +144,8 @@ class ServerLoop:
             self._write()
         if scored:
             round_record.record(aggregation, state, self._exchanges.score(number), seconds)
+            for event in aggregation.events_of_scores(number):
+                self._log_event(event)
         if number % config.checkpoint_every == 0 or number == config.rounds:
             self._write()
         self._log_round(number, aggregation, seconds, scored)

@@ -124,8 +124,12 @@ class FedFew(Method):
         return self.models > 1 and self.share == "none"
 
     def confirmed(self, losses: Tensor, unseen: Tensor, share: Tensor, spread: float = 0.0) -> float:
+        return confirmation.confirmed(losses, unseen, share, self.smoothing(len(losses)), spread)
+
+    def smoothing(self, clients: int) -> float:
+        """μ in units of loss, on average over this many clients."""
         times_share = self.weigh_samples and not self.scale_free  # on average 1 / number of clients
-        return confirmation.confirmed(losses, unseen, share, self.mu * len(losses) if times_share else self.mu, spread)
+        return self.mu * clients if times_share else self.mu
 
     def loss_bound(self, median: float) -> float:
         """With a cap on shares, α_i is at most 10 times that of a client with the median loss, but for sample counts."""

@@ -211,3 +211,11 @@ class Aggregation:
             *round_events.not_confirmed(self.weights.confirmed, round),
         ]
         return unusable + restarts + round_events.once(lines, self._state.events)
+
+    def events_of_scores(self, round: int) -> list[str]:
+        """Lines about the scores of this round, which the state's history has already."""
+        history, before = self._state.history, self._state.events
+        found = round_events.infinite(history, round, before)
+        if self.private:  # noise may hide any difference between models
+            return found
+        return found + round_events.not_specialised(history, self._not_fallen, round, before)

@@ -128,7 +128,7 @@ class RoundLoop:
                     self._note(event)
                 if served is not None:
                     round_record.record(collected, self.state, served, sum(self._seconds) / len(self._seconds), validated)
-                    for event in round_events.infinite(served["score"], number, self.state.events):
+                    for event in collected.events_of_scores(number):
                         self._note(event)
                     self._seconds = []
                     if self.config.keep == "best" and self._is_best():

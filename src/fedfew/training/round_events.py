@@ -1,14 +1,17 @@
-"""Lines about a round: models left out or started again, and clients whose losses or weights stand out."""
+"""Lines about a round: models left out, started again or not specialised, and clients whose losses or weights stand out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedfew.methods import FedFew, Method
 from fedfew.stack import all_finite
 from fedfew.training.data_record import DataRecord
+from fedfew.training.history import History
 from fedfew.training.per_client import some
 from fedfew.util.printable import printable, shortened
 from fedfew.util.spelling import counted
@@ -16,6 +19,8 @@ from fedfew.weighted_mean import normalised
 
 ONCE = "This is reported once"  # ends a line about a single client
 MOST = 0.9  # of the weight of a model: a client with more than this gets a line
+FIRST = 10  # the round from which models should have specialised
+ALIKE = 1.25  # times 1/K: where the largest of a client's K weights is less than this on average, models count nearly alike
 
 
 def unusable(clients: Tensor, reported: Tensor, round: int) -> list[str]:
@@ -42,13 +47,36 @@ def diverged(rounds: Tensor | None, before: Sequence[str]) -> list[str]:
     return lines
 
 
-def infinite(scores: Tensor, round: int, before: Sequence[str]) -> list[str]:
-    """A line where scores [M] are infinite, as R² where training diverges, unless it was reported before."""
+def infinite(history: History, round: int, before: Sequence[str]) -> list[str]:
+    """A line where the newest scores are infinite, as R² where training diverges, unless it was reported before."""
     what = "training diverges, infinite scores of clients"
-    found = scores.isinf().nonzero()[:, 0].tolist()
+    found = np.isinf(history.last_scores("served")).nonzero()[0].tolist()
     if not found or any(what in line for line in before):
         return []
     return [f"round {round}: {what} {some(found)}. Lower lr, or standardise the targets"]
+
+
+def not_specialised(history: History, method: Method, round: int, before: Sequence[str]) -> list[str]:
+    """A line, once, where clients' weights of FedFew's models are nearly uniform although local training gains more than μ.
+
+    Where clients are alike, weights are rightly uniform, too; but then training on one client's samples gains little.
+    """
+    what = "models have not specialised"
+    if round < FIRST or not isinstance(method, FedFew) or method.models < 2 or any(what in line for line in before):
+        return []
+    most, gain = history.last("w").max(1), history.last("served_loss") - history.last("adapted_loss")
+    known = np.isfinite(most) & np.isfinite(gain)  # those that took part, and share their scores
+    if not known.any():
+        return []
+    gained = float(gain[known].mean())
+    if most[known].mean() * method.models >= ALIKE or gained <= method.smoothing(len(gain)):
+        return []
+    smaller = f"a smaller mu (it is {method.mu:g})"
+    cure = smaller if method.loss_at == "received" else f"loss_at='received', {smaller} or a smaller lr"
+    return [
+        f"round {round}: {what}: clients weigh all {method.models} models nearly alike, but a round of training on its own data "
+        f"lowers a client's test loss by {gained:.2g} on average. If clients form groups, set {cure}"
+    ]
 
 
 def restarts(restarted: Iterable[tuple[int, int]], after: int, round: int) -> list[str]:
