@@ -29,12 +29,14 @@ from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import MakeFactory, ServerState, in_folder
 from fedfew.stack import count_bytes
-from fedfew.training import privacy, round_record
+from fedfew.tasks import recorded_task
+from fedfew.training import privacy, round_events, round_record
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.errors import DivergedError
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
 from fedfew.util.spelling import counted
+from fedfew.util.spelling import number as spelled
 
 if TYPE_CHECKING:
     from fedfew.flower.masked_round import MaskedRound
@@ -143,7 +145,10 @@ class ServerLoop:
             # other noise after its models were sent to sites would be one that ε does not count
             self._write()
         if scored:
-            round_record.record(aggregation, state, self._exchanges.score(number), seconds)
+            scores = self._exchanges.score(number)
+            round_record.record(aggregation, state, scores, seconds)
+            for event in round_events.infinite(scores["score"], number, state.events):
+                self._log_event(event)
         if number % config.checkpoint_every == 0 or number == config.rounds:
             self._write()
         self._log_round(number, aggregation, seconds, scored)
@@ -268,7 +273,8 @@ class ServerLoop:
         if scored:
             served = self._state.state.history.last_scores("served")
             known = served[served == served]
-            line += f", served {100 * known.mean():.1f} %" if len(known) else ""
+            score = recorded_task(self._state.state.settings).score
+            line += f", served {spelled(100 * known.mean(), '.1f')} % ({score})" if len(known) else ""
         log.info(line)
 
     def _write(self) -> None:
