@@ -73,6 +73,10 @@ def test_what_is_used(values: list[object]) -> None:
         (["?", "1", "2.5", "3"], "30 of 40 values are numbers, but not '?'"),
         (["1.000,5", "20,5", "2.300,1", "7"], "numbers written as '1.000,5', '2.300,1', '20,5'"),
         (["12 %", "3%", "7%", "12 %"], "numbers written as '12 %', '3%', '7%'"),
+        (["5 mg", "10mg", "2.5 mg", "20 mg"], "numbers written as '10mg', '2.5 mg', '20 mg'"),
+        (["5 mg", "10 mg", "7", "20 mg"], "numbers written as '10 mg', '20 mg', '5 mg'"),
+        (["1a", "1b", "2a", "2b"], None),
+        (["2 m", "10 mg", "7 m", "20 mg"], None),
         (["20-29", "30-39", "20-29", "3"], None),
         (["1", "2", "3", "1"], None),  # codes in words: somebody made them words
         (["low", "high", "1", "2a"], None),
