@@ -91,7 +91,9 @@ class Federation:
             raise ValueError(f"train has {len(train)} clients, but test has {len(test)}")
         targets.check_task(task)
         given = [targets.as_array(y) for _, y in (*train, *test)]
-        task = task or targets.detected(given)
+        if task is None:
+            targets.check_order([x for x, _ in (*train, *test)], given)
+            task = targets.detected(given)
         label_type = None if class_names or task != "classification" else targets.label_type_of_arrays(given)
         if task == "classification":
             given, class_names = targets.numbered(given, class_names, len(train))
