@@ -10,6 +10,7 @@ import pytest
 
 from fedfew.data import DataError, load
 from fedfew.data.readers import table_columns
+from fedfew.data.table_preprocessing import TablePreprocessing
 from tests.data import layouts
 from tests.data.layouts import two
 
@@ -158,7 +159,9 @@ def test_all_kinds_of_columns_as_one(tmp_path: Path) -> None:
     federation = load(tmp_path / "a.parquet", clients=2, partition="iid", scale="none")
     assert federation.class_names == ("no", "yes")
     preprocessing = federation.preprocessing
-    assert preprocessing.feature_names == ("cost", "device", "grade=high", "grade=low", "place=(missing)", "place=x", "place=y")  # type: ignore[union-attr]
+    assert isinstance(preprocessing, TablePreprocessing)
+    assert preprocessing.numbers == ("cost", "device")
+    assert preprocessing.categories == (("grade", ("high", "low")), ("place", ("(missing)", "x", "y")))
     x = np.concatenate([federation.train.x.numpy(), federation.test.x.numpy()])
     assert x[:, 2:4].sum(axis=1).tolist() == [1] * N
     assert x[:, 4:].sum(axis=0).tolist() == [10, 20, 10]
