@@ -245,3 +245,20 @@ def test_words_and_numbers_as_labels_are_not_mixed():
         Federation.from_arrays([(x, words)], [(x, numbers)])
     with pytest.raises(ValueError, match="client 1: train labels are numbers, but those of others are words"):
         Federation.from_arrays([(x, words), (x, numbers)], [(x, words), (x, words)])
+
+
+@pytest.mark.parametrize("rows", [np.eye(6)[:, :4] + 0.5, np.arange(24).reshape(6, 4), np.tri(6, 4)])
+def test_labels_and_samples_the_wrong_way_round_are_told_apart(rows):
+    swapped = (np.arange(6) % 2, rows)
+    message = r"y is 4 numbers per sample and x one whole number: .* \(x, y\).* task=.* or give x as \[6, 1\]"
+    for given in (swapped, (swapped[0].tolist(), torch.as_tensor(rows))):
+        with pytest.raises(ValueError, match=message):
+            Federation.from_arrays([given], [given])
+    with pytest.raises(fedfew.data.DataError, match=message):
+        fedfew.data.load(swapped, clients=1, partition="iid")
+    assert Federation.from_arrays([swapped], [swapped], task="regression").classes == 4
+    assert fedfew.data.load(swapped, clients=1, partition="iid", task="regression").classes == 4
+    column = (swapped[0][:, None] + 0.0, rows + 0.25)
+    assert Federation.from_arrays([column], [column]).task == "regression"
+    one_hot = (np.arange(6), np.eye(6))
+    assert Federation.from_arrays([one_hot], [one_hot]).task == "classification"

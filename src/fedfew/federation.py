@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Protocol
@@ -91,7 +91,9 @@ class Federation:
             raise ValueError(f"train has {len(train)} clients, but test has {len(test)}")
         targets.check_task(task)
         given = [targets.as_array(y) for _, y in (*train, *test)]
-        task = task or targets.detected(given)
+        if task is None:
+            targets.check_order([x for x, _ in (*train, *test)], given)
+            task = targets.detected(given)
         label_type = None if class_names or task != "classification" else targets.label_type_of_arrays(given)
         if task == "classification":
             given, class_names = targets.numbered(given, class_names, len(train))
@@ -193,16 +195,27 @@ class Federation:
         return replace(self, **changed)
 
     def fingerprint(self) -> str:
-        """A hash of the samples, labels and clients: identifies the data that a checkpoint belongs to."""
+        """A hash of the samples, labels and clients: identifies the data that a checkpoint belongs to. Rows that are none of the
+        clients', which :meth:`take` leaves there, do not count."""
         digest = hashlib.sha256(str((self.classes, self.train.x.dtype, self.shape)).encode())
         if self.task != "classification":
             digest.update(self.task.encode())
         if self.train.pixels != "symmetric":
             digest.update(self.train.pixels.encode())
         splits = [self.train, self.test, *([] if self.val is None else [self.val])]
-        for tensor in (self.ids, *(t for s in splits for t in (s.x, s.y, s.start, s.count))):
+        for tensor in (self.ids, *(t for s in splits for t in _own(s))):
             digest.update(tensor.cpu().contiguous().numpy().data)  # no copy: memory-mapped samples may not fit
         return digest.hexdigest()
+
+
+def _own(samples: Samples) -> Iterator[Tensor]:
+    """Samples and targets in blocks of the clients' own rows, then where each client begins among these, and the counts."""
+    used = samples.used
+    first = [0, *((used[1:] != used[:-1]).nonzero()[:, 0] + 1).tolist()]  # rows of each block
+    for tensor in (samples.x, samples.y):
+        yield from (block for row, block in zip(first, tensor.tensor_split(first[1:]), strict=True) if used[row])
+    yield (used.cumsum(0) - 1)[samples.start.cpu()]
+    yield samples.count
 
 
 def _range(counts: Sequence[int]) -> str:

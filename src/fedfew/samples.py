@@ -75,6 +75,14 @@ class Samples:
         first = self.count.cumsum(0) - self.count
         return self.start[owner] + torch.arange(len(owner), device=owner.device) - first[owner], owner
 
+    @property
+    def used(self) -> Tensor:
+        """Which of the stored rows are these clients' own; on the CPU."""
+        start, end = self.start.cpu(), (self.start + self.count).cpu()
+        inside = torch.zeros(len(self.y) + 1, dtype=torch.int64)  # +1 where a client's rows begin, −1 where they end
+        inside.index_add_(0, start, torch.ones_like(start)).index_add_(0, end, -torch.ones_like(end))
+        return inside.cumsum(0)[:-1] > 0
+
     @cached_property
     def not_seen(self) -> Samples | None:
         """The samples of the same clients that are never trained on; None where there are none. Always the same object, by which

@@ -77,6 +77,18 @@ def detected(targets: Sequence[Array]) -> TaskName:
     return "regression" if len(numbers) == len(targets) and not all(_is_whole(y) for y in numbers) else "classification"
 
 
+def check_order(samples: Iterable[Any], targets: Sequence[Array]) -> None:
+    """Refuse clients of whom each sample is a single whole number and each target several: they were given as (y, x)."""
+    if any(y.ndim != 2 or y.shape[1] < 2 for y in targets) or all(_is_one_hot(y) for y in targets):
+        return
+    xs = [as_array(x) for x in samples]
+    if all(x.ndim == 1 and x.dtype.kind in "biuf" and _is_whole(x) for x in xs):
+        raise ValueError(
+            f"y is {targets[0].shape[1]} numbers per sample and x one whole number: the order is (x, y), samples before labels. "
+            f"If it is meant, give task='regression' or 'multi-label', or give x as [{len(xs[0])}, 1]"
+        )
+
+
 def stored(where: str, y: Tensor, task: TaskName, samples: int) -> Tensor:
     """The targets of one client as they are stored: int64 [N] or float32 [N, d]. where: names the client in messages."""
     if task == "classification":

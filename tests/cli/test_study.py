@@ -175,9 +175,9 @@ def test_a_new_study_can_be_run_and_is_not_overwritten(here):
 
 def test_a_study_that_calls_a_function(here, monkeypatch):
     (here / "called.py").write_text(
-        "def good(folder, console, *, seed):\n    (folder / 'x.json').write_text(str(seed))\n"
+        "def good(folder, console):\n    (folder / 'x.json').write_text('0')\n"
         "    console.print('called')\n    return True\n"
-        "def bad(folder, console, *, seed):\n    return False\n"
+        "def bad(folder, console):\n    return False\n"
     )
     monkeypatch.syspath_prepend(here)
     for name in ("good", "bad", "absent"):

@@ -10,9 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import fedfew
 from fedfew.data import DataError, load, read_prepared, tensorfile, write_prepared
 from fedfew.data.preprocessing import to_document
 from fedfew.federation import Federation, Samples
@@ -143,6 +145,18 @@ def test_a_file_of_chosen_clients_holds_nothing_of_the_others(tmp_path: Path) ->
     for client in ("b", 0):
         assert again.preprocessing.apply(rows, client).tolist() == every.preprocessing.apply(rows, "b").tolist()
     assert len(again.train.x) + len(again.test.x) == 20
+
+
+@pytest.mark.parametrize("clients", [[2, 0], [1], [0, 0], [2, 1, 0]])
+def test_a_run_of_chosen_clients_is_continued_with_their_file(tmp_path: Path, clients: list[int]) -> None:
+    pairs = [(np.full((3 + i, 2), i, np.float32), np.arange(3 + i) % 2) for i in range(3)]
+    chosen = Federation.from_arrays(pairs, pairs).take(clients)
+    back = read_prepared(write_prepared(chosen, tmp_path / "a.fed"))
+    assert back.fingerprint() == chosen.fingerprint()
+    assert len({Federation.from_arrays(pairs, pairs).take(some).fingerprint() for some in ([2, 0], [0, 2], [1], [0, 1, 2])}) == 4
+    settings = {"lr": 0.1, "device": "cpu", "folder": tmp_path / "run"}
+    fedfew.train(chosen, "linear", "fedavg", rounds=1, **settings)
+    assert fedfew.train(back, "linear", "fedavg", rounds=2, resume=True, **settings).state.round == 2
 
 
 def test_the_file_has_the_permissions_of_a_new_file(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def test_each_client_by_its_own_training_rows() -> None:
     assert fitted.transform(FEATURES.take(TRAIN[1]), "y").tolist() == [[-1, -1, 1, 0, 1, 0], [1, 1, 1, 1, 0, 0]]
     # green was not seen in training: all zeros
     assert fitted.transform(FEATURES.take(np.array([4])), 1).tolist() == [[17, 0, 0, 0, 0, 0]]
-    assert fitted.feature_names == ("a", "b", "flag", "colour=(missing)", "colour=blue", "colour=red")
+    assert fitted.numbers == ("a", "b", "flag")
+    assert fitted.categories == (("colour", ("(missing)", "blue", "red")),)
 
 
 def test_all_clients_alike() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedfew
 from fedfew.federation import Federation
@@ -66,6 +67,27 @@ def test_a_site_whose_score_is_undefined_reports_its_choice_and_loss(tmp_path: P
     same_as_simulated(run, oracle, tmp_path / "sites")
     assert run.choice.tolist() == oracle.choice.tolist()
     np.testing.assert_allclose(run.predict(x.numpy(), client=3), oracle.predict(x.numpy(), client=3), rtol=1e-4)
+
+
+def test_infinite_scores_are_those_of_the_simulator_and_the_server_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client whose R² was −∞ was left out of the round, its update too, with "accuracy is not finite"."""
+    train, test = FEDERATION.train, FEDERATION.test
+    far = (torch.full((4, 5), 1e38), torch.arange(12.0).reshape(4, 3))  # squares of these outputs overflow
+    wild = Federation.from_arrays([train.of(i) for i in range(4)], [test.of(0), far, test.of(2), test.of(3)])
+    monkeypatch.setattr("tests.flower.test_tasks.FEDERATION", wild)
+    caplog.set_level("INFO", logger="flwr.fedfew")
+    run = server_loop(tmp_path, network(tmp_path), method="fedavg", rounds=2).run()
+    same = {name: SETTINGS[name] for name in ("batch_size", "lr", "score_every")}
+    oracle = fedfew.train(wild, tiny, fedfew.FedAvg(), rounds=2, engine="sequential", **same)
+    for which in ("served", "adapted"):
+        assert np.isneginf(oracle.history.scores(which)[:, 1]).all()
+        np.testing.assert_allclose(run.history.scores(which), oracle.history.scores(which), rtol=1e-3)
+    line = "round 1: training diverges, infinite scores of clients 1. Lower lr, or standardise the targets"
+    assert [event for event in run.state.events if "infinite" in event] == [line]
+    assert [event for event in oracle.state.events if "infinite" in event] == [line]
+    assert any(logged.endswith(" s, served −∞ % (R²)") for logged in caplog.messages)
 
 
 def test_a_client_that_was_away_when_clients_chose_has_no_model(tmp_path: Path) -> None:

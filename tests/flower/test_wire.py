@@ -6,13 +6,13 @@ import json
 
 import pytest
 import torch
+from benchmarks.compressed_updates import WithCompression
 
 import fedfew
 from fedfew.flower import wire
 from fedfew.flower.client_state import ClientStates
 from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError, check_tree
-from fedfew.methods.compressed import WithCompression
 from fedfew.stack import branch, leaves, named_leaves, tensor
 from tests.flower.support import FEDERATION, SETTINGS, fake_network, server_loop, tiny
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.compressed_updates import WithCompression
 from torch import Tensor
 
 from fedfew.engines.sequential import Sequential
 from fedfew.local import Local, LocalEpochs
 from fedfew.methods import FedBABU, Method
-from fedfew.methods.compressed import WithCompression
 from fedfew.stack import Tree, branch, named_leaves
 from tests.methods.small import FEATURES, SIZES, assert_same, federation, initial, normalised, served, tensors, train
 

@@ -39,7 +39,7 @@ def test_the_papers_claims_hold_and_a_false_one_would_not(counted):
 def test_it_prints_and_keeps_what_it_counted(tmp_path, counted, monkeypatch):
     monkeypatch.setattr(cost_claims, "counted", lambda: counted)
     console = Console(record=True, width=160, quiet=False, file=open(tmp_path / "out", "w"))  # noqa: SIM115
-    assert cost_claims.study(tmp_path, console, seed=0)
+    assert cost_claims.study(tmp_path, console)
     text = console.export_text()
     assert "fedfew" in text
     assert text.count("holds") == 5

@@ -54,6 +54,10 @@ def shown(terminal: bool) -> str:
     return console.file.getvalue()
 
 
+def test_scores_that_are_not_finite_are_not_written_as_python_does():
+    assert display_module.numbers({"served": float("-inf"), "adapted": float("nan")}) == "served −∞  adapted –"
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_line_for_every_run_that_ends(terminal):
     text = shown(terminal)

@@ -67,6 +67,13 @@ def test_a_loss_that_is_enormous_stays_short(loss: float, written: str, capsys: 
     assert capsys.readouterr().out == f"x: round 1/1  loss {written}\n"
 
 
+def test_scores_that_are_not_finite_are_not_written_as_python_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """R² is −∞ where training diverges, and no number where no client could be scored."""
+    with progress.display(Console()) as display:
+        display.run("x")(fedfew.Progress(1, 1, float("inf"), float("-inf"), float("nan"), 1.0, []))
+    assert capsys.readouterr().out == "x: round 1/1  loss ∞  served −∞  adapted –\n"
+
+
 def test_plain_lines_are_few_and_events_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.display(Console()) as display:
         on_round = display.run("x")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from benchmarks.compressed_updates import WithCompression
 
 from fedfew import scalarization
 from fedfew.config import TrainConfig
 from fedfew.methods import FedAvg, FedFew
-from fedfew.methods.compressed import WithCompression
 from tests.methods.small import PLAIN, assert_same, differ, tensors, train
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,18 @@ def test_regression_end_to_end_finds_the_groups_and_survives_a_folder(tmp_path: 
     again = fedfew.load(tmp_path / "run")
     assert (again.task.score, again.criterion.name) == ("R²", "mse")
     np.testing.assert_array_equal(evaluate(again, here).r2, evaluate(run, here).r2)  # type: ignore[union-attr]
+
+
+def test_the_task_of_a_federation_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that nobody is shown log it: an example of 18 runs printed it 18 times."""
+    monkeypatch.setattr("fedfew.training.loop._tasks_told", set())
+    caplog.set_level("WARNING", logger="fedfew")
+    for here in (data("regression"), data("regression", seed=1), replace(data("regression"), name="other")):
+        for method in ("fedavg", "local"):
+            fedfew.train(here, "linear", method, rounds=1, device="cpu", smoothing_end=0.5)
+    line = "task: 2 targets (regression); loss mse, score R² (higher is better, 1 at most)"
+    assert caplog.messages.count(line) == 2  # of each name
+    assert sum("smoothing_end is 0.5" in message for message in caplog.messages) == 6
 
 
 def test_a_loss_of_ones_own_is_recorded_by_name_and_given_again_to_load(tmp_path: Path) -> None:

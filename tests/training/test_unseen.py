@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from benchmarks.compressed_updates import WithCompression
 
 from fedfew import scalarization
 from fedfew.config import TrainConfig
@@ -13,7 +14,6 @@ from fedfew.engines.packed import Pack
 from fedfew.federation import Federation
 from fedfew.methods import FedAvg, FedFew, confirmation
 from fedfew.methods.base import Outcome, Reply
-from fedfew.methods.compressed import WithCompression
 from fedfew.methods.confirmation import counted
 from fedfew.training import round_events, unseen
 from fedfew.training.usable import usable

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ PEAKS: dict[str, dict[str, float]] = {
     "RTX 3090": {"fp32": 35.6, "tf32": 35.6, "bf16": 71, "fp16": 71},
 }
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def describe(device: torch.device) -> dict[str, Any]:
@@ -65,36 +67,48 @@ def peak_tflops(device: torch.device, precision: str) -> tuple[float, str]:
 
 
 def measured_tflops(device: torch.device, precision: str, size: int | None = None, repeats: int = 5) -> float:
-    """The best of some products of two square matrices; on a CPU computed in both ways in which engines use its threads: one
-    product by all threads together, which wait for each other, and one product by each, as the engine ``threaded`` does."""
+    """The best of some products of two square matrices; on a CPU by each library that engines compute with, and in both ways in
+    which they use its threads: one product by all threads together, which wait for each other, and one product by each, as the
+    engine ``threaded`` does."""
     side = size or (8192 if device.type == "cuda" else 2048)
     random = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(side, side, device=device, generator=random).to(DTYPES[precision]) for _ in range(2))
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     try:
-        seconds = [_seconds(device, a, b) for _ in range(repeats + 1)]
-        if device.type == "cpu":
-            seconds += [_seconds_side_by_side(a, b) for _ in range(repeats + 1)]
+        seconds = []
+        for product in _products(device, a.dtype):
+            seconds += [_seconds(device, product, a, b) for _ in range(repeats + 1)]
+            if device.type == "cpu":
+                seconds += [_seconds_side_by_side(product, a, b) for _ in range(repeats + 1)]
         return 2e-12 * side**3 / min(seconds)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _seconds(device: torch.device, a: torch.Tensor, b: torch.Tensor) -> float:
+def _products(device: torch.device, dtype: torch.dtype) -> list[Product]:
+    """What multiplies two square matrices: PyTorch does so by Intel's MKL, and convolves by oneDNN, which is the faster on
+    processors of other makers (``engines/onednn_products.py``). oneDNN takes the second matrix transposed."""
+    onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if device.type != "cpu" or dtype != torch.float32 or onednn is None or not torch.backends.mkldnn.is_available():
+        return [torch.matmul]
+    return [torch.matmul, lambda a, b: onednn(a, b, None, "none", [], "")]
+
+
+def _seconds(device: torch.device, product: Product, a: torch.Tensor, b: torch.Tensor) -> float:
     wait(device)
     begin = time.perf_counter()
-    a @ b
+    product(a, b)
     wait(device)
     return time.perf_counter() - begin
 
 
-def _seconds_side_by_side(a: torch.Tensor, b: torch.Tensor) -> float:
+def _seconds_side_by_side(product: Product, a: torch.Tensor, b: torch.Tensor) -> float:
     """Seconds per product, where each thread computes one of its own."""
     threads = torch.get_num_threads()
     with torch_threads(1), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         begin = time.perf_counter()
-        list(pool.map(torch.matmul, [a] * threads, [b] * threads))
+        list(pool.map(product, [a] * threads, [b] * threads))
         return (time.perf_counter() - begin) / threads
 
 

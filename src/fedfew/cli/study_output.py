@@ -50,7 +50,7 @@ def run_function(study: Study, folder: Path, console: Console, dry_run: bool) ->
         raise ValueError(f"{study.source}, call: {module} has no function {function!r}")
     place = folder / study.name
     place.mkdir(parents=True, exist_ok=True)
-    if not called(place, console, seed=0):
+    if not called(place, console):
         raise typer.Exit(errors.FAILED)
     print_locations(place, console)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedfew.data.decoded import Ints
 from fedfew.data.errors import BadRows, DataError
 from fedfew.data.raw import RawData
-from fedfew.targets import detected, from_one_hot
+from fedfew.targets import check_order, detected, from_one_hot
 from fedfew.tasks import TaskName
 
 
@@ -46,7 +46,10 @@ def _shown(raw: RawData, several: bool) -> tuple[TaskName, tuple[str, ...]]:
         return "classification", ()
     if several:
         try:
-            found = detected([np.array([[np.nan if v is None else v for v in row] for row in raw.labels])])
+            rows = np.array([[np.nan if v is None else v for v in row] for row in raw.labels])
+            if raw.array is not None:
+                check_order([raw.array], [rows])
+            found = detected([rows])
         except (ValueError, TypeError) as error:
             raise DataError(f"the labels cannot be read: {error}") from error
         what = "the labels are several numbers per sample"

@@ -57,8 +57,7 @@ def write(federation: Federation, path: str | Path) -> Path:
 
 def _own_rows(samples: Samples) -> Samples:
     """The samples without rows that are none of the clients', which :meth:`Federation.take` leaves there."""
-    used = torch.zeros(len(samples.y), dtype=torch.bool)
-    used[samples.every_row[0]] = True
+    used = samples.used
     if bool(used.all()):
         return samples
     return replace(samples, x=samples.x[used], y=samples.y[used], start=(used.cumsum(0) - 1)[samples.start])

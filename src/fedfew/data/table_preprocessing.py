@@ -81,10 +81,6 @@ class TablePreprocessing:
         """Features per sample."""
         return len(self.numbers) + sum(len(values) for _, values in self.categories)
 
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self.numbers + tuple(f"{name}={value}" for name, values in self.categories for value in values)
-
     def statistics(self, client: str | int | None = None) -> Statistics:
         """Of one client, by name or position; of all together for None, for names not known and unless scaled per client."""
         if client is None or not self.clients:

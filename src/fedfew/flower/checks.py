@@ -82,12 +82,14 @@ def check_reply(message: SiteMessage, request: Request, like: Reply, compression
 
 def check_score(message: SiteMessage, models: int, lowest: float) -> tuple[int, float, float] | None:
     """Choice among so many models, score (from lowest to 1; called accuracy in the message, whatever the task) and loss; None
-    where the site does not report them. A score that there is not (R² of equal targets) is NaN."""
+    where the site does not report them. A score that there is not (R² of equal targets) is NaN. A loss may be infinite, and so
+    may be a score of which there is no lowest: so they are where a model diverges on test samples."""
     if "loss" not in message.values:
         return None
-    choice, loss, scored = message.integer("choice", 0, models - 1), message.number("loss"), "accuracy" in message.values
-    accuracy = message.number("accuracy") if scored else math.nan
-    if (scored and not lowest <= accuracy <= 1) or not 0 <= loss <= torch.finfo(torch.float32).max:
+    choice, scored = message.integer("choice", 0, models - 1), "accuracy" in message.values
+    loss = message.number("loss", or_infinite=math.inf)
+    accuracy = message.number("accuracy", or_infinite=lowest) if scored else math.nan
+    if (scored and not lowest <= accuracy <= 1) or not (0 <= loss <= torch.finfo(torch.float32).max or loss == math.inf):
         raise RefusedError("its scores are out of bounds")
     return choice, accuracy, loss
 

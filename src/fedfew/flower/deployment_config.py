@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -185,6 +186,12 @@ class DeploymentConfig(Texts, TrainConfig):
         return self.outcome() | {name: getattr(self, name) for name in names} | {"method": self.make_method().settings()}
 
 
+def as_keys(line: str) -> str:
+    """A line in which settings are called as in Python, with the keys of the configuration instead."""
+    names = DeploymentConfig.names()
+    return re.sub(r"\b[a-z]+_[a-z_]+\b", lambda found: found[0].replace("_", "-") if found[0] in names else found[0], line)
+
+
 def _unknown(key: str, config: Mapping[str, Any], known: list[str]) -> ValueError:
     """What to write in place of a key that is no setting of a run."""
     given = str(config.get("method", DeploymentConfig.method)).partition(":")[0].strip()
@@ -208,5 +215,16 @@ def _method(spec: str) -> Method:
     for piece in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = piece.partition("=")
         given[key.strip()] = value.strip() if equals else "true"
+    _refuse_of_the_run(name.strip(), given)
     resolved = resolve({}, {}, {"method": given})
     return methods.make(resolved.method, **resolved.method_settings)
+
+
+def _refuse_of_the_run(method: str, given: Mapping[str, str]) -> None:
+    """Refuse settings of the whole run that are given as those of the method."""
+    own = {f.name for f in fields(methods.METHODS[method])} if method in methods.METHODS else set()
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if key != "name" and name in {f.name for f in fields(DeploymentConfig)} - own:
+            own_key = f"{name.replace('_', '-')}={value}"
+            raise ValueError(f"{key} is a setting of the whole run, not of {method}: give it a key of its own, {own_key}")

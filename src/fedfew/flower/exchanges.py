@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -88,7 +89,7 @@ class Exchanges:
     @property
     def _lowest(self) -> float:
         """The lowest score that there is: R² has none."""
-        return -torch.finfo(torch.float32).max if self.state.data["task"] == "regression" else 0.0
+        return -math.inf if self.state.data["task"] == "regression" else 0.0
 
     def score(self, number: int) -> PerClient:
         """An exchange with all clients present: which of the aggregated models each would use, and how well it scores."""

@@ -54,9 +54,11 @@ class SiteMessage:
             raise RefusedError(f"{name} is not a whole number {bounds}")
         return value
 
-    def number(self, name: str) -> float:
-        """The number of this name, which must be finite."""
+    def number(self, name: str, or_infinite: float | None = None) -> float:
+        """The number of this name, which must be finite, or this infinity."""
         value = self.values.get(name)
+        if isinstance(value, float) and value == or_infinite:
+            return value
         return self.numbers(name, 1)[0] if isinstance(value, list) else self._finite(name, value)
 
     def numbers(self, name: str, count: int, or_infinite: bool = False) -> list[float]:

@@ -29,12 +29,14 @@ from fedfew.flower.messages import TRAIN
 from fedfew.flower.registry import Registry
 from fedfew.flower.server_state import MakeFactory, ServerState, in_folder
 from fedfew.stack import count_bytes
+from fedfew.tasks import recorded_task
 from fedfew.training import privacy, round_record
 from fedfew.training.aggregation import Aggregation
 from fedfew.training.errors import DivergedError
 from fedfew.training.run import Run
 from fedfew.training.server_step import ServerStep
 from fedfew.util.spelling import counted
+from fedfew.util.spelling import number as spelled
 
 if TYPE_CHECKING:
     from fedfew.flower.masked_round import MaskedRound
@@ -270,7 +272,8 @@ class ServerLoop:
         if scored:
             served = self._state.state.history.last_scores("served")
             known = served[served == served]
-            line += f", served {100 * known.mean():.1f} %" if len(known) else ""
+            score = recorded_task(self._state.state.settings).score
+            line += f", served {spelled(100 * known.mean(), '.1f')} % ({score})" if len(known) else ""
         log.info(line)
 
     def _write(self) -> None:

@@ -52,12 +52,12 @@ def _described(task: Task, model: Model) -> dict[str, Any]:
 
 
 def reported(scores: ServedScores) -> dict[str, Any]:
-    """What is sent of them. Numbers in messages must be finite: a score that there is not (R² of equal targets) is left out, and
-    all of them where there is no loss either."""
+    """What is sent of them. A score that there is not (R² of equal targets) is left out, and all of them where there is no loss
+    either."""
     values = _as_values(scores)
     if not bool(scores.score.isnan().any()):
         return values
-    return {name: values[name] for name in ("choice", "loss")} if bool(scores.loss.isfinite().all()) else {}
+    return {name: values[name] for name in ("choice", "loss")} if not bool(scores.loss.isnan().any()) else {}
 
 
 def _as_values(scores: ServedScores) -> dict[str, Any]:

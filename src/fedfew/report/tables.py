@@ -19,6 +19,7 @@ from fedfew.adapters import TrainedPart
 from fedfew.evaluation.metrics import summarise
 from fedfew.report import SCORES, across_seeds, last_scores, score_name, seconds, single_scores, weights_at
 from fedfew.util.printable import printable, shortened
+from fedfew.util.spelling import number
 
 if TYPE_CHECKING:
     from fedfew.evaluation.costs import Cost
@@ -30,13 +31,7 @@ WORDS = ("score",)  # columns that hold words
 
 
 def percent(value: float) -> str:
-    return _shown(100 * value, ".1f")
-
-
-def _shown(value: float, how: str) -> str:
-    if math.isnan(value):
-        return "–"
-    return format(value, how) if math.isfinite(value) else "∞" if value > 0 else "−∞"
+    return number(100 * value, ".1f")
 
 
 def plus_minus(value: float, spread: float) -> str:
@@ -109,15 +104,15 @@ def run_summary(run: Run, final: Mapping[str, Sequence[float | None]]) -> Table:
     for name, values in scores.items():
         summary = summarise(values)
         worst = f"{percent(summary.min)}{_in_brackets(worst_client(run, values))}"
-        mean, fairness = plus_minus(summary.mean, summary.std), _shown(summary.jain, ".3f")
+        mean, fairness = plus_minus(summary.mean, summary.std), number(summary.jain, ".3f")
         table.add_row(name, mean, worst, percent(summary.worst_tenth), fairness)
     for name, numbers in final.items():
         if name in ERRORS:
             errors = np.array(numbers, dtype=float)
             summary = summarise(errors, higher_is_better=False)
-            mean, std, most, tenth = (_shown(v, ".4g") for v in (summary.mean, summary.std, summary.max, summary.worst_tenth))
+            mean, std, most, tenth = (number(v, ".4g") for v in (summary.mean, summary.std, summary.max, summary.worst_tenth))
             worst = f"{most}{_in_brackets(worst_client(run, -errors))}"
-            table.add_row(f"served {ERRORS[name]}", f"{mean} ± {std}", worst, tenth, _shown(summary.jain, ".3f"))
+            table.add_row(f"served {ERRORS[name]}", f"{mean} ± {std}", worst, tenth, number(summary.jain, ".3f"))
     return table
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 CLIENTS, MODELS, SAMPLES, BATCH = 20, 3, 60_000, 50  # M, K; CIFAR-10, a quarter of which is for test
 
 
-def study(folder: Path, console: Console, *, seed: int = 0) -> bool:
-    """Count, print, and keep ``costs.json``; whether the paper's claims hold. seed: without effect, since nothing is drawn."""
+def study(folder: Path, console: Console) -> bool:
+    """Count, print, and keep ``costs.json``; whether the paper's claims hold."""
     costs = counted()
     claimed = claims(costs)
     write_json(folder / "costs.json", {"costs": {name: asdict(c) for name, c in costs.items()}, "claims": claimed})

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedfew.studies.estimate import format_duration
 from fedfew.studies.job import Job
-from fedfew.util.spelling import counted
+from fedfew.util.spelling import counted, number
 
 MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "stopped": ("…", "yellow"), "busy": ("·", "dim")}
 
@@ -62,8 +62,8 @@ class Tally:
 
 
 def numbers(event: dict[str, Any]) -> str:
-    """Served and adapted accuracy of the newest scored round."""
-    return "  ".join(f"{name} {event[name]:.1%}" for name in ("served", "adapted") if event.get(name) is not None)
+    """Mean served and adapted scores of the newest scored round."""
+    return "  ".join(f"{name} {number(event[name], '.1%')}" for name in ("served", "adapted") if event.get(name) is not None)
 
 
 class Lines:

@@ -38,6 +38,7 @@ from fedfew.training.usable import usable
 from fedfew.util.interrupts import held_back, holdable
 
 log = logging.getLogger("fedfew")  # for runs whose lines nobody is shown: no bar, no on_round
+_tasks_told: set[tuple[str, str]] = set()  # names of federations, and the line about their task
 
 
 @dataclass
@@ -257,8 +258,17 @@ class RoundLoop:
             stop = stop_asked(self.on_round, Progress.of(self.state, rounds, loss, seconds, events, stopped))
         elif self.group.first:  # nobody is shown them
             for event in events:
-                log.log(logging.INFO if event.startswith("engine: ") else logging.WARNING, event)
+                log.log(self._level(event), event)
         return self.group.firsts(stop)
+
+    def _level(self, event: str) -> int:
+        """INFO for what nobody needs to see: the engine, and the task where another run of the same data logged it."""
+        told = (self.federation.name, event)
+        if event.startswith("engine: ") or told in _tasks_told:
+            return logging.INFO
+        if event.startswith("task: "):
+            _tasks_told.add(told)
+        return logging.WARNING
 
     def _write(self) -> None:
         checkpoints = self._checkpoints

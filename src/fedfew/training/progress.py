@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from fedfew.util.spelling import counted
+from fedfew.util.spelling import counted, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,10 +128,11 @@ def _new(events: Sequence[str], told: set[str]) -> list[str]:
 
 def _numbers(state: Progress) -> str:
     scores = [
-        f"{name} {value:.1%}" for name, value in (("served", state.served), ("adapted", state.adapted)) if value is not None
+        f"{name} {number(value, '.1%')}"
+        for name, value in (("served", state.served), ("adapted", state.adapted))
+        if value is not None
     ]
-    loss = f"{state.loss:.3f}" if state.loss < LARGE else f"{state.loss:.3g}"
-    return "  ".join([f"loss {loss}", *scores])
+    return "  ".join([f"loss {number(state.loss, '.3f' if state.loss < LARGE else '.3g')}", *scores])
 
 
 def _duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 ELSEWHERE = {  # what other libraries call a setting
@@ -38,3 +39,10 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> ValueError:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def number(value: float, how: str) -> str:
+    """A number in this format; –, ∞ or −∞ where it is not finite."""
+    if math.isnan(value):
+        return "–"
+    return format(value, how) if math.isfinite(value) else "∞" if value > 0 else "−∞"

@@ -135,3 +135,15 @@ def test_blanks_after_delimiters_belong_to_nothing(tmp_path: Path) -> None:
     assert other.client_names == ("00", "01", "02")
     assert other.class_names == one.class_names == ("no", "yes")
     assert other.fingerprint() == one.fingerprint()
+
+
+@pytest.mark.parametrize("before", [1, 200_000])  # Arrow reads the second in blocks
+def test_a_row_of_another_width_is_named(tmp_path: Path, before: int) -> None:
+    rows = 'a,b,y\n\n"x\nz",2,3\n' + "1,2,3\n" * (before - 1)
+    (tmp_path / "a.csv").write_text(rows + "7,2,3,secret\n1,2,3\n")
+    wrong = f"a.csv cannot be read as CSV: row {before + 1} below the header has 4 values, but the header has 3$"
+    with pytest.raises(DataError, match=wrong):
+        csv_file.read_table(tmp_path / "a.csv", lambda name: False)
+    (tmp_path / "a.csv").write_text(rows + "7,2\n")
+    with pytest.raises(DataError, match=f"row {before + 1} below the header has 2 values, but the header has 3$"):
+        csv_file.read_table(tmp_path / "a.csv", lambda name: False)

@@ -10,6 +10,7 @@ import pytest
 
 from fedfew.data import DataError, load
 from fedfew.data.readers import table_columns
+from fedfew.data.table_preprocessing import TablePreprocessing
 from tests.data import layouts
 from tests.data.layouts import two
 
@@ -73,6 +74,10 @@ def test_what_is_used(values: list[object]) -> None:
         (["?", "1", "2.5", "3"], "30 of 40 values are numbers, but not '?'"),
         (["1.000,5", "20,5", "2.300,1", "7"], "numbers written as '1.000,5', '2.300,1', '20,5'"),
         (["12 %", "3%", "7%", "12 %"], "numbers written as '12 %', '3%', '7%'"),
+        (["5 mg", "10mg", "2.5 mg", "20 mg"], "numbers written as '10mg', '2.5 mg', '20 mg'"),
+        (["5 mg", "10 mg", "7", "20 mg"], "numbers written as '10 mg', '20 mg', '5 mg'"),
+        (["1a", "1b", "2a", "2b"], None),
+        (["2 m", "10 mg", "7 m", "20 mg"], None),
         (["20-29", "30-39", "20-29", "3"], None),
         (["1", "2", "3", "1"], None),  # codes in words: somebody made them words
         (["low", "high", "1", "2a"], None),
@@ -154,7 +159,9 @@ def test_all_kinds_of_columns_as_one(tmp_path: Path) -> None:
     federation = load(tmp_path / "a.parquet", clients=2, partition="iid", scale="none")
     assert federation.class_names == ("no", "yes")
     preprocessing = federation.preprocessing
-    assert preprocessing.feature_names == ("cost", "device", "grade=high", "grade=low", "place=(missing)", "place=x", "place=y")  # type: ignore[union-attr]
+    assert isinstance(preprocessing, TablePreprocessing)
+    assert preprocessing.numbers == ("cost", "device")
+    assert preprocessing.categories == (("grade", ("high", "low")), ("place", ("(missing)", "x", "y")))
     x = np.concatenate([federation.train.x.numpy(), federation.test.x.numpy()])
     assert x[:, 2:4].sum(axis=1).tolist() == [1] * N
     assert x[:, 4:].sum(axis=0).tolist() == [10, 20, 10]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MISSING_WORDS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
 DELIMITERS = ",;\t|"
-_WRONG_WIDTH = re.compile(r"(Row #\d+: )?Expected \d+ columns, got \d+")  # the part of Arrow's message that quotes no row
+_WRONG_WIDTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # the part of Arrow's message that quotes no row
 _DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
 
 
@@ -37,11 +37,8 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(DELIMITERS, key=header.count)  # the first, a comma, if none occurs
     spaced = f"{delimiter} " in header  # as in "age, sex, outcome"
     try:
-        read = partial(
-            csv.read_csv,
-            read_options=csv.ReadOptions(encoding=encoding),
-            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        )
+        parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        read = partial(csv.read_csv, read_options=csv.ReadOptions(encoding=encoding), parse_options=parsing)
         missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)] if spaced else MISSING_WORDS
         options = {"strings_can_be_null": True, "null_values": missing}
         table = read(pa.BufferReader(contents), convert_options=csv.ConvertOptions(**options))
@@ -51,8 +48,9 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
             only = csv.ConvertOptions(column_types=again, include_columns=list(again), **options)
             table = _with_codes(table, read(pa.BufferReader(contents), convert_options=only))
     except pa.ArrowException as error:
-        safe = _WRONG_WIDTH.search(str(error))
-        reason = safe.group() if safe else "it is empty" if "Empty" in str(error) else "its lines do not form a table"
+        in_order = csv.ReadOptions(encoding=encoding, use_threads=False)  # so that Arrow numbers the rows
+        wrong = _row_of_other_width(lambda: csv.read_csv(pa.BufferReader(contents), in_order, parsing))
+        reason = wrong or ("it is empty" if "Empty" in str(error) else "its lines do not form a table")
         raise DataError(f"{path} cannot be read as CSV: {reason}") from None
     table = _trimmed(table) if spaced else table
     notes = [f"{path.name} is not UTF-8 and was read as {encoding}"] if encoding not in ("utf-8", "utf-16") else []
@@ -60,6 +58,19 @@ def read_table(path: Path, names: Callable[[str], bool]) -> tuple[pa.Table, tupl
         table, commas = _with_decimal_commas(table, names)
         notes += [f"{path.name}: commas are decimal points in {', '.join(commas)}"] if commas else []
     return table, tuple(notes)
+
+
+def _row_of_other_width(read: Callable[[], pa.Table]) -> str | None:
+    """Which row has more or fewer values than the header, in words."""
+    import pyarrow as pa
+
+    try:
+        read()
+    except pa.ArrowException as error:
+        if found := _WRONG_WIDTH.search(str(error)):
+            row, expected, got = found.groups()
+            return f"row {int(row) - 1} below the header has {got} values, but the header has {expected}"
+    return None
 
 
 def _encoding(contents: bytes) -> str:

@@ -22,7 +22,9 @@ ROWS_FOR_IDS = 20  # in smaller tables different values in all rows are no sign 
 NUMBERS_BUT = 0.1  # the most words that are no numbers in a column that was meant to hold numbers
 DOUBTFUL = 0.5  # the same for a column that is used as categories, about which a note asks
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_WRITTEN_OTHERWISE = re.compile(r"[-+]?\d[\d.,' ]*\s?%?")  # 1.234,5 or 12 %: numbers to a reader, words to a program
+_WRITTEN_OTHERWISE = re.compile(  # 1.234,5 or 12 % or 5 mg: numbers to a reader, words to a program
+    r"[-+]?\d[\d.,' ]*?\s?(?P<unit>[^\d.,' ][^\d]*)?"
+)
 _ID_NAME = re.compile(r"(?i:(^|[\s_\-.])(id|ids|uid|uuid|guid|mrn|key)$)|[a-z](Id|ID)$|(?i:^id[\s_\-.])")
 _ID_NAMES = {"", "unnamed: 0", "index", "idx", "row", "row_number", "rownames", "patient", "subject", "participant", "name"}
 
@@ -202,10 +204,11 @@ def _nearly_numbers(column: pa.ChunkedArray, most: float = NUMBERS_BUT) -> str |
 
 
 def _written_otherwise(column: pa.ChunkedArray) -> str | None:
-    """Why a column of words may be none: all are digits with points, commas or per cent, some of which are no plain numbers."""
+    """Why a column of words may be none: all are digits, points and commas, some with a unit, and some are no plain numbers."""
     words = [word.strip() for word in column.to_pylist() if word is not None]
     odd = [word for word in words if not _NUMBER.fullmatch(word)]
-    if not odd or not all(_WRITTEN_OTHERWISE.fullmatch(word) for word in words):
+    found = [_WRITTEN_OTHERWISE.fullmatch(word) for word in words]
+    if not odd or not all(found) or len({match["unit"] for match in found if match and match["unit"]}) > 1:
         return None
     return f"numbers written as {_some(odd)}"
 

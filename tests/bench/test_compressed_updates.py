@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.compressed_updates import WithCompression
 
 import fedfew
-from fedfew.methods.compressed import WithCompression
 from fedfew.stack import branch, count_bytes, leaves, tensor
 from tests.helpers import difference, federation, same_run
 
