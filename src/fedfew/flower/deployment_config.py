@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -184,12 +183,6 @@ class DeploymentConfig(Texts, TrainConfig):
         """The settings that sites need to train, as JSON values."""
         names = ("rounds", "precision", "clients", "compression", "aggregation", "clip_norm")
         return self.outcome() | {name: getattr(self, name) for name in names} | {"method": self.make_method().settings()}
-
-
-def as_keys(line: str) -> str:
-    """A line in which settings are called as in Python, with the keys of the configuration instead."""
-    names = DeploymentConfig.names()
-    return re.sub(r"\b[a-z]+_[a-z_]+\b", lambda found: found[0].replace("_", "-") if found[0] in names else found[0], line)
 
 
 def _unknown(key: str, config: Mapping[str, Any], known: list[str]) -> ValueError:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedfew._version import __version__
 from fedfew.data.tokens import Tokens
 from fedfew.evaluation.costs import expected_reply
-from fedfew.flower.deployment_config import DeploymentConfig, as_keys
+from fedfew.flower.deployment_config import DeploymentConfig
 from fedfew.flower.messages import RefusedError
 from fedfew.flower.registry import OF_DATA, Member, common_data
 from fedfew.models import ModelFactory
@@ -105,7 +105,7 @@ class ServerState:
             x = torch.zeros(2, *data["shape"], dtype=torch.int64 if data["vocabulary"] else torch.float32)
             with suppress(Exception):  # a model that does not take zeros gets no line
                 found += own_randomness.note_on(module, x)
-        return list(map(as_keys, found))
+        return found
 
     @property
     def sites(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def in_folder(config: DeploymentConfig) -> FoundState | None:
             f"rounds is {config.rounds}, but the run in {folder} has done {state.round}: set more rounds or another folder"
         )
     events = [*(f"refused: {reason}" for reason in refused), f"resumed after round {state.round}"]
-    events += map(as_keys, schedule_notes(config, state))
+    events += schedule_notes(config, state)
     if state.round and not recorded and config.scores(state.round):
         events.append(f"round {state.round} is not in the history: the server was stopped before it was scored")
     return FoundState(state, events)
