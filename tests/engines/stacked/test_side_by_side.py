@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import fedfew
 from fedfew.config import LocalTraining
@@ -34,8 +35,7 @@ def three_cores(monkeypatch):
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 8), st.integers(0, 10))
 def test_parts_are_all_clients_in_their_order_and_about_as_large(sizes, cores, worth):
-    with torch_threads(cores):
-        parts = SideBySide().parts(sizes, worth * LEAST)
+    parts = SideBySide(cores).parts(sizes, worth * LEAST)
     assert [i for part in parts for i in range(*part.indices(len(sizes)))] == list(range(len(sizes)))
     number = max(1, min(cores, worth, len(sizes)))
     assert 1 <= len(parts) <= number
@@ -43,9 +43,28 @@ def test_parts_are_all_clients_in_their_order_and_about_as_large(sizes, cores, w
 
 
 def test_what_is_not_worth_a_part_is_left_whole():
-    with torch_threads(4):
-        assert SideBySide().parts([10] * 8, 2 * LEAST) == [slice(0, 4), slice(4, 8)]
-        assert SideBySide().parts([10] * 8, 2 * LEAST - 1) == [slice(0, 8)]
+    assert SideBySide(4).parts([10] * 8, 2 * LEAST) == [slice(0, 4), slice(4, 8)]
+    assert SideBySide(4).parts([10] * 8, 2 * LEAST - 1) == [slice(0, 8)]
+
+
+class Elsewhere(nn.Sequential):
+    """Not on the CPU, as on a GPU, but without values."""
+
+    def __init__(self):
+        super().__init__(linear())
+        self.to("meta")
+
+    def cpu(self):
+        return linear()
+
+
+def test_a_gpu_has_no_parts_and_the_cpu_beside_it_keeps_its_threads():
+    with torch_threads(3):
+        engine = Stacked(Elsewhere(), LocalTraining(lr=0.1, batch_size=8), 0)
+        assert engine._side_by_side.parts([10] * 8, 8 * LEAST) == [slice(0, 8)]
+        assert engine._side_by_side([torch.get_num_threads]) == [3]
+        with engine.within_a_round():
+            assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
@@ -124,7 +143,7 @@ def test_a_run_is_the_same_and_others_keep_their_threads(monkeypatch):
 
 def test_threads_of_parts_neither_divide_operations_nor_differentiate():
     with torch_threads(2):
-        here, there = SideBySide()([lambda: (threading.get_ident(), torch.get_num_threads(), torch.is_grad_enabled())] * 2)
+        here, there = SideBySide(2)([lambda: (threading.get_ident(), torch.get_num_threads(), torch.is_grad_enabled())] * 2)
         assert here == (threading.get_ident(), 1, True)
         assert there[0] != threading.get_ident()
         assert there[1:] == (1, False)
@@ -144,6 +163,6 @@ def test_an_error_in_a_part_comes_out_when_all_parts_have_ended(place):
 
     with torch_threads(2):
         with pytest.raises(KeyboardInterrupt):
-            SideBySide()([fails, slow] if place == 0 else [slow, fails])
+            SideBySide(2)([fails, slow] if place == 0 else [slow, fails])
         assert torch.get_num_threads() == 2
     assert ended

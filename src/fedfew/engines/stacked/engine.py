@@ -56,11 +56,11 @@ class Stacked(Engine):
         self.differentiation = Differentiation(self)
         self._captured: CapturedTraining | None = None
         self._ahead = Ahead(self.passes_of)
-        self._side_by_side = SideBySide()
-        self._one_pass, self._batch_scores = OnePass(self, self._side_by_side), BatchScores(self)
-        self._epochs = RecordedEpochs(self._side_by_side)
         self._sample_bytes: int | None = None
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        self._side_by_side = SideBySide(torch.get_num_threads() if device.type == "cpu" else 1)
+        self._one_pass, self._batch_scores = OnePass(self, self._side_by_side), BatchScores(self)
+        self._epochs = RecordedEpochs(self._side_by_side)
         on_cpu = self.module if device.type == "cpu" else copy.deepcopy(self.module).cpu()  # for which no kernel is compiled
         self.rows = Rows(on_cpu, training.batch_size)
         if kernels.usable(device):

@@ -22,10 +22,11 @@ LEAST = 2**22  # multiplications, as of a forward pass, that are worth a part of
 
 
 class SideBySide:
-    """Divides clients into as many parts as there are cores, and calls what is to be done for each."""
+    """Divides clients into as many parts as there are cores, and calls what is to be done for each. cores: 1 on a GPU, which
+    computes what it is given one after the other."""
 
-    def __init__(self) -> None:
-        self._cores = torch.get_num_threads()
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
         self._pool: ThreadPoolExecutor | None = None
         self._used = False
 
@@ -38,6 +39,8 @@ class SideBySide:
 
     def __call__(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """What each returns. They must neither share tensors that one of them writes nor differentiate."""
+        if self._cores == 1:
+            return [call() for call in calls]
         self._used = True
         if len(calls) > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(self._cores - 1, "fedfew", initializer=_ready)
