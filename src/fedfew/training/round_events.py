@@ -50,7 +50,10 @@ def diverged(rounds: Tensor | None, before: Sequence[str]) -> list[str]:
 def infinite(history: History, round: int, before: Sequence[str]) -> list[str]:
     """A line where the newest scores are infinite, as R² where training diverges, unless it was reported before."""
     what = "training diverges, infinite scores of clients"
-    found = np.isinf(history.last_scores("served")).nonzero()[0].tolist()
+    scores = history.last_scores("served")
+    if np.isfinite(scores).all():  # as in nearly every round
+        return []
+    found = np.isinf(scores).nonzero()[0].tolist()
     if not found or any(what in line for line in before):
         return []
     return [f"round {round}: {what} {some(found)}. Lower lr, or standardise the targets"]
@@ -64,7 +67,10 @@ def not_specialised(history: History, method: Method, round: int, before: Sequen
     what = "models have not specialised"
     if round < FIRST or not isinstance(method, FedFew) or method.models < 2 or any(what in line for line in before):
         return []
-    most, gain = history.last("w").max(1), history.last("served_loss") - history.last("adapted_loss")
+    most = history.last("w").max(1)
+    if most.min() * method.models >= ALIKE:  # then so is the mean, whoever takes part
+        return []
+    gain = history.last("served_loss") - history.last("adapted_loss")
     known = np.isfinite(most) & np.isfinite(gain)  # those that took part, and share their scores
     if not known.any():
         return []
